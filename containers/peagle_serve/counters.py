@@ -115,10 +115,10 @@ class CountersMiddleware:
         status, page = await call(self._app, scope, "GET", "/metrics")
         if status != 200:
             return 502, {"error": f"the engine's /metrics returned {status}"}
-        return 200, counters_of(page)
+        return 200, sum_counters(page)
 
 
-def counters_of(page: str) -> dict[str, Any]:
+def sum_counters(page: str) -> dict[str, Any]:
     """The counters in Prometheus text, summed over engines.
 
     Without speculation all are 0 and ``speculation`` is false.

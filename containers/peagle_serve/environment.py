@@ -45,7 +45,7 @@ def members(text: str) -> dict[str, JsonPart]:
     return dict(_parts(text, _Pairs, "{"))
 
 
-def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
+def read_speculative_config(environment: Mapping[str, str]) -> dict[str, Any]:
     """The speculative configuration; empty without one. Raises ValueError for an invalid one."""
     text = environment.get(SPECULATION)
     return {} if text is None else {name: part.value for name, part in members(text).items()}

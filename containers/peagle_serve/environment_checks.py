@@ -27,10 +27,10 @@ from peagle_serve.contract import (
     InvalidEnvironment,
     whole_number,
 )
-from peagle_serve.environment import speculation_of
+from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.variable_names import NEGATION, check_names, check_switch
-from peagle_serve.weights import drafter_of
+from peagle_serve.weights import drafter_model
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 _OTHER_IMAGE = "use an image of that pair (peagle image build PAIR), or set this image's pair"
@@ -62,7 +62,7 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
     yield from _model("target", built, chosen[MODEL], MODEL)
     if SPECULATION not in chosen:
         return
-    speculation = speculation_of(chosen)
+    speculation = read_speculative_config(chosen)
     if built.get("method") is None:
         yield f"{SPECULATION} is set"
         return
@@ -71,7 +71,7 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
     if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
         word = "without" if built.get("parallel_drafting") else "with"
         yield f"{SPECULATION} is {word} parallel_drafting"
-    drafter = drafter_of(chosen)
+    drafter = drafter_model(chosen)
     if drafter:
         yield from _model("drafter", built, drafter, f'"model" of {SPECULATION}')
 
@@ -236,7 +236,7 @@ def _check_speculation(environment: Mapping[str, str]) -> None:
 def _speculation(environment: Mapping[str, str]) -> Document:
     text = environment[SPECULATION]
     try:
-        return speculation_of(environment)
+        return read_speculative_config(environment)
     except json.JSONDecodeError as error:
         fix = "correct the JSON"
         if "'" in text or (":" in text and '"' not in text):

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment
-from peagle_serve.environment import speculation_of
+from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
 from peagle_serve.safetensors import read_header
-from peagle_serve.weights import drafter_of, loads_files
+from peagle_serve.weights import drafter_model, loads_files
 
 _OTHER_HEAD = "use the head that was trained for this target"
 _COPY_AGAIN = "copy the head again: config.json and weights are from different heads"
@@ -31,10 +31,10 @@ def check_pair(environment: Mapping[str, str]) -> None:
 
     Only for the method ``eagle3``, with both as complete folders of this machine.
     """
-    drafter, target_path = drafter_of(environment), environment[MODEL]
+    drafter, target_path = drafter_model(environment), environment[MODEL]
     if not (drafter and is_folder_path(drafter) and is_folder_path(target_path)):
         return
-    speculation = speculation_of(environment)
+    speculation = read_speculative_config(environment)
     if speculation.get("method") != "eagle3" or not loads_files(environment):
         return
     files = Path(target_path) / "config.json", Path(drafter) / "config.json"

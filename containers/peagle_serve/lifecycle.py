@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from peagle_serve.counters import Application, Message, Receive, Send, answer, call, counters_of
+from peagle_serve.counters import Application, Message, Receive, Send, answer, call, sum_counters
 from peagle_serve.engine import (
     DRAIN,
     FAILED,
@@ -31,7 +31,7 @@ from peagle_serve.engine import (
     SOCKET_VARIABLE,
     STARTED_VARIABLE,
 )
-from peagle_serve.environment import speculation_of
+from peagle_serve.environment import read_speculative_config
 
 TOKENS = 16
 _COUNTING_SECONDS = 5.0
@@ -49,7 +49,7 @@ _SCHEDULE = "num_speculative_tokens_per_batch_size"
 def always_drafts(environment: Mapping[str, str]) -> bool:
     """Whether a drafter is configured that always drafts; ``checks`` keeps its counters on."""
     try:
-        config = speculation_of(environment)
+        config = read_speculative_config(environment)
     except ValueError:
         return False
     return bool(config) and config.get("method") not in _MAY_NOT_DRAFT and _SCHEDULE not in config
@@ -66,7 +66,7 @@ async def prove(app: Application, scope: Message) -> str:
     until = clock() + _COUNTING_SECONDS
     while clock() < until:
         status, page = await call(app, scope, "GET", "/metrics")
-        if status != 200 or counters_of(page)["drafts"] > 0:
+        if status != 200 or sum_counters(page)["drafts"] > 0:
             return ""
         await asyncio.sleep(_POLL_SECONDS)
     return f"speculation is configured, and {TOKENS} tokens were generated without a draft"

@@ -21,7 +21,7 @@ from peagle_serve.contract import (
     WARM_FOLDER,
     InvalidEnvironment,
 )
-from peagle_serve.environment import members, speculation_of
+from peagle_serve.environment import members, read_speculative_config
 from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
 
 _PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
@@ -51,7 +51,7 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
 
 def models_in(chosen: Mapping[str, str]) -> dict[str, str]:
     """Target and drafter (if there is one), by what names them in the environment."""
-    found = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_of(chosen)}
+    found = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_model(chosen)}
     return {where: path for where, path in found.items() if path}
 
 
@@ -60,9 +60,9 @@ def loads_files(environment: Mapping[str, str]) -> bool:
     return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
 
 
-def drafter_of(environment: Mapping[str, str]) -> str | None:
+def drafter_model(environment: Mapping[str, str]) -> str | None:
     """The ``model`` of the speculative configuration."""
-    model = speculation_of(environment).get("model")
+    model = read_speculative_config(environment).get("model")
     return model if isinstance(model, str) else None
 
 

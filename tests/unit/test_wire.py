@@ -13,7 +13,7 @@ from peagle.protocol import (
     Counters,
     EventSplitter,
     acceptance_length,
-    counters_of,
+    parse_counters,
     piece_of,
     pieces,
     request_body,
@@ -62,7 +62,7 @@ def test_a_chat_request_has_messages_and_a_completion_a_prompt() -> None:
 
 
 def test_acceptance_length_counts_the_token_that_the_target_adds() -> None:
-    counters = counters_of({"drafts": 10, "draft_tokens": 50, "accepted_tokens": 16})
+    counters = parse_counters({"drafts": 10, "draft_tokens": 50, "accepted_tokens": 16})
 
     assert acceptance_length(counters) == pytest.approx(2.6)
     assert acceptance_length(Counters(0, 0, 0)) is None

@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from peagle.engine.state import local_engine_names as local_engine_names
     from peagle.engine.state import local_engines as local_engines
     from peagle.engine.state import read_local_engine as read_local_engine
+    from peagle.engine.state import read_warm_start as read_warm_start
     from peagle.engine.state import unreadable_records as unreadable_records
     from peagle.engine.state import warm_folder as warm_folder
-    from peagle.engine.state import warm_start_of as warm_start_of
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.images.build import findings_for_build as findings_for_build
@@ -180,7 +180,7 @@ _FUNCTIONS = {
         "read_local_engine",
         "unreadable_records",
         "warm_folder",
-        "warm_start_of",
+        "read_warm_start",
     ),
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": (

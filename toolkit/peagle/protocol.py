@@ -108,7 +108,7 @@ class Counters:
         )
 
 
-def counters_of(document: dict[str, Any]) -> Counters:
+def parse_counters(document: dict[str, Any]) -> Counters:
     """Counters as ``peagle_serve`` sends them."""
     return Counters(
         drafts=int(document["drafts"]),

@@ -26,13 +26,13 @@ from peagle_serve.contract import (
     MODEL,
     PREFIX,
 )
-from peagle_serve.environment import speculation_of
+from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.logs import Redactor, is_secret
 from peagle_serve.safetensors import first_names
 from peagle_serve.variable_names import NEGATION
 from peagle_serve.warm.caches import FOLDERS
-from peagle_serve.weights import drafter_of
+from peagle_serve.weights import drafter_model
 
 _ENDING = ".dist-info"
 _TORCH_FOR_CPU = re.compile(r"torch-[^-]*\+cpu", re.IGNORECASE)
@@ -208,7 +208,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
     """Target and drafter: the digest of their config.json, or their revision on the Hub."""
-    drafter, revision = drafter_of(chosen), speculation_of(chosen).get("revision")
+    drafter, revision = drafter_model(chosen), read_speculative_config(chosen).get("revision")
     return {
         "target": _model(chosen[MODEL], chosen.get(f"{PREFIX}REVISION")),
         "drafter": _model(drafter, revision) if drafter else None,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from peagle.protocol import counters_of as read_counters
+from peagle.protocol import parse_counters
 from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
-from peagle_serve.counters import CountersMiddleware, Message, counters_of
+from peagle_serve.counters import CountersMiddleware, Message, sum_counters
 
 PAGE = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -29,7 +29,7 @@ vllm:num_requests_running{engine="0"} 3.0
 
 
 def test_the_counters_of_all_engines_are_summed() -> None:
-    assert counters_of(PAGE) == {
+    assert sum_counters(PAGE) == {
         "speculation": True,
         "drafts": 12,
         "draft_tokens": 120,
@@ -39,11 +39,11 @@ def test_the_counters_of_all_engines_are_summed() -> None:
 
 
 def test_without_speculation_all_counters_are_zero() -> None:
-    counted = counters_of("vllm:num_requests_running 3.0\n")
+    counted = sum_counters("vllm:num_requests_running 3.0\n")
 
     assert counted["speculation"] is False
-    assert read_counters(counted).drafts == 0
-    assert read_counters(counted).accepted_per_position == ()
+    assert parse_counters(counted).drafts == 0
+    assert parse_counters(counted).accepted_per_position == ()
 
 
 HEADER = ATTRIBUTES_HEADER.lower().encode()

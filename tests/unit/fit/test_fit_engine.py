@@ -12,7 +12,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import applicable_rules
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import (
-    batch_of,
+    batch_limits,
     capture_sizes,
     default_batched_tokens,
     default_sequences,
@@ -99,7 +99,7 @@ def test_defaults_grow_with_the_gpu() -> None:
 def test_a_default_batch_is_limited_by_the_other_value(
     length: int, given: tuple[int | None, int | None], batch: tuple[int, int]
 ) -> None:
-    assert batch_of("H200", 139.8, "0.28.0", length, given) == batch
+    assert batch_limits("H200", 139.8, "0.28.0", length, given) == batch
 
 
 def test_data_centre_blackwell_captures_more_since_0_28() -> None:

@@ -24,7 +24,7 @@ from peagle.render.image import (
     dockerfile,
     labels,
 )
-from peagle.render.image_names import base_of
+from peagle.render.image_names import pinned_base
 from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
 
@@ -189,5 +189,5 @@ def test_a_known_digest_pins_the_base() -> None:
     plan = plan_of("from-hub")
     (rendered,) = [file for file in render("dockerfile", plan, known) if file.path == "Dockerfile"]
     assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()
-    assert base_of(plan, known.runtimes) == f"{plan.runtime.image}@{digest}"
+    assert pinned_base(plan, known.runtimes) == f"{plan.runtime.image}@{digest}"
     assert read_labels(rendered.content.decode())["org.opencontainers.image.base.digest"] == digest

@@ -21,10 +21,10 @@ from peagle.images.push import logged_in
 from peagle.planning import Plan
 from peagle.render.image import Recipe, RuntimeKind, content_digest
 from peagle.render.image_names import (
-    base_of,
     has_host,
     parse_tag,
     pinned,
+    pinned_base,
     split_image,
     without_tag,
 )
@@ -56,7 +56,7 @@ class ImageRequest:
         if self.base is not None:
             return self.base
         if self.runtime == "gpu":
-            return base_of(self.plan, self.catalog.runtimes)
+            return pinned_base(self.plan, self.catalog.runtimes)
         return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
     def recipe(self, base: str, progress: Progress) -> Recipe:

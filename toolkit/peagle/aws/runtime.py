@@ -12,7 +12,7 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, engine_message, translated
 from peagle.errors import CloudError, EngineError, UserError
-from peagle.protocol import Counters, EventSplitter, Piece, counters_of, log_text, piece_of
+from peagle.protocol import Counters, EventSplitter, Piece, log_text, parse_counters, piece_of
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
 MAX_BODY_BYTES = 6_291_456
@@ -91,7 +91,7 @@ def counters(aws: Aws, endpoint: str) -> Counters | None:
     """
     try:
         response = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
-        return counters_of(json.loads(response))
+        return parse_counters(json.loads(response))
     except (UserError, ValueError, KeyError, TypeError):
         return None
 

@@ -135,7 +135,7 @@ def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
     API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a single
     instance is replaced by starting its successor first.
     """
-    batch = {"Type": "INSTANCE_COUNT", "Value": batch_of(instance_count)}
+    batch = {"Type": "INSTANCE_COUNT", "Value": update_batch_size(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
     given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
     if instance_count > 1:
@@ -143,7 +143,7 @@ def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
     aws.call("sagemaker", "update_endpoint", **given)
 
 
-def batch_of(instance_count: int) -> int:
+def update_batch_size(instance_count: int) -> int:
     """How many additional instances an endpoint uses during an update."""
     return math.ceil(instance_count / 20)
 

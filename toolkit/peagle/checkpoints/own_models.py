@@ -58,7 +58,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
     return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
 
 
-def drafter_of(read: Checkpoint) -> Drafter:
+def drafter_from_checkpoint(read: Checkpoint) -> Drafter:
     """A head known only from its checkpoint. Raises CheckpointError."""
     head = read_head(read.config)
     return Drafter(
@@ -82,7 +82,7 @@ def _read_values(head: HeadConfig) -> dict[str, Any]:
     }
 
 
-def target_of(read: Checkpoint) -> Target:
+def target_from_checkpoint(read: Checkpoint) -> Target:
     """A target known only from its checkpoint. Raises CheckpointError."""
     shape, dtype = read_architecture(read.config), read_dtype(read.config)
     quantization = read_quantization(read.config)

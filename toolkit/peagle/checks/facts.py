@@ -30,7 +30,7 @@ def sibling_pair(case: Case, *, parallel: bool) -> str:
     return f"{case.target.short_name} with {kind} drafter"
 
 
-def first_of(names: list[str], shown: int = 3) -> str:
+def abbreviate(names: list[str], shown: int = 3) -> str:
     """The first names of a list, and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return f"{', '.join(names[:shown])}{more}"

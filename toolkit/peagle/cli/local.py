@@ -160,7 +160,7 @@ def list_(as_json: bool) -> None:
 
 def document(engine: LocalEngine) -> dict[str, Any]:
     """The engine as one JSON document."""
-    warm = api.warm_start_of(Path(engine.process.log))
+    warm = api.read_warm_start(Path(engine.process.log))
     return {
         "name": engine.name,
         "state": engine.state,
@@ -203,7 +203,7 @@ def _print_engine(engine: LocalEngine) -> None:
         )
     else:
         click.echo(f"{engine.pair} responds.")
-    if warm := api.warm_start_of(Path(engine.process.log)):
+    if warm := api.read_warm_start(Path(engine.process.log)):
         click.echo(warm.text)
     if engine.notes:
         click.echo(

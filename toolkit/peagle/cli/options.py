@@ -90,12 +90,12 @@ def names_own_image(plan: Plan) -> bool:
     return api.is_own_image(plan, command_catalog().runtimes)
 
 
-def _completing(names_of: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
+def _completing(names_in_runs: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
     """A shell completion with names of the catalogue; errors of the catalogue are not shown."""
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
         try:
-            names = names_of(api.load_catalog(catalog_of(ctx)), typed)
+            names = names_in_runs(api.load_catalog(catalog_of(ctx)), typed)
         except PeagleError:
             return []
         return list(dict.fromkeys(name for name in names if name.startswith(typed)))

@@ -1,6 +1,6 @@
 """Deploy: compare the record with the endpoint, apply the steps, prove, remove what is stale.
 
-change_of      nothing | prove | create | update
+required_change      nothing | prove | create | update
 apply          weights -> model -> configuration -> endpoint -> in service
 prove          raises NotProved unless drafts are accepted; the endpoint stays, as Unproved
 remove_stale   deletes what only earlier revisions need
@@ -27,7 +27,9 @@ from peagle.proof import Proof
 Change = Literal["nothing", "prove", "create", "update"]
 
 
-def change_of(record: Deployment | None, live: Endpoint | None, desired: DesiredState) -> Change:
+def required_change(
+    record: Deployment | None, live: Endpoint | None, desired: DesiredState
+) -> Change:
     """What deploying ``desired`` would do."""
     if record is None or live is None or live.status in (*BROKEN, "Deleting"):
         return "create"

@@ -24,11 +24,11 @@ from peagle.aws.prices import (
 )
 from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings, quotas_at_plan
 from peagle.aws.roles import Role, find_role
-from peagle.aws.sagemaker import Endpoint, batch_of
+from peagle.aws.sagemaker import Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.deploy import state
-from peagle.deploy.apply import Change, change_of
+from peagle.deploy.apply import Change, required_change
 from peagle.deploy.desired import DesiredState, desired_state, local_weights
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
@@ -84,7 +84,7 @@ def preflight(
         earlier = record.current.bucket if record else None
         bucket = earlier or s3.default_bucket(aws.account, aws.region)
     desired = desired_state(priced, used.arn, bucket, record)
-    change = change_of(record, live, desired)
+    change = required_change(record, live, desired)
     found += _name_in_use(aws, plan, record, live)
     if change in ("create", "update"):
         found += request_findings(desired.requests, plan.region)
@@ -129,7 +129,7 @@ def _quota(aws: Aws, plan: Plan, change: Change, instances: InstanceTable) -> tu
     are replaced in batches (``sagemaker.update``). A new endpoint, also one that is being created,
     does not count against itself."""
     if change == "update":
-        more = batch_of(plan.instance_count)
+        more = update_batch_size(plan.instance_count)
         need = QuotaNeed(plan.instance_type, plan.instance_count, more, is_update=True)
     else:
         count = plan.instance_count

@@ -11,7 +11,7 @@ from typing import Any
 from peagle.engine.process import LOOPBACK
 from peagle.engine.state import local_engines
 from peagle.errors import EngineError, Fix
-from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
+from peagle.protocol import Counters, EventSplitter, Piece, parse_counters, piece_of
 from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
 
 _SECONDS = 600.0
@@ -52,7 +52,7 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
 
 def counters(port: int) -> Counters:
     """The engine's speculation counters. Raises EngineError."""
-    return counters_of(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
+    return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
 
 
 def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:

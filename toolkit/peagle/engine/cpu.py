@@ -20,7 +20,7 @@ from peagle_serve.contract import (
     PREFIX,
     SPECULATION,
 )
-from peagle_serve.environment import speculation_of
+from peagle_serve.environment import read_speculative_config
 
 LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
@@ -136,7 +136,7 @@ def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
     """vLLM's speculative configuration; empty also for an invalid one, which the engine itself
     rejects."""
     with suppress(ValueError):
-        return speculation_of(environment)
+        return read_speculative_config(environment)
     return {}
 
 

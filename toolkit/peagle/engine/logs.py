@@ -24,7 +24,7 @@ _FOLLOW_SECONDS = 0.05
 
 def crash_of(log: Path | str) -> crash.Crash:
     """The crash in the file ``log``; its line is "" when the engine was killed."""
-    return find_crash(_end_of(Path(log), _SEARCHED_BYTES))
+    return find_crash(_last_lines(Path(log), _SEARCHED_BYTES))
 
 
 def crash_error(log: Path | str) -> EngineError:
@@ -59,7 +59,7 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
 
 def last_line(log: Path) -> str:
     """The last message in the log, without process, level, date and source location."""
-    lines = (crash.bare_line(log_text(line)) for line in reversed(_end_of(log, _TAIL_BYTES)))
+    lines = (crash.bare_line(log_text(line)) for line in reversed(_last_lines(log, _TAIL_BYTES)))
     return next(filter(None, lines), "")
 
 
@@ -74,7 +74,7 @@ def local_log(name: str, follow: bool = False) -> Iterator[str]:
     return map(log_text, _lines(_chunks(log, name if follow else None)))
 
 
-def _end_of(log: Path, size: int) -> list[str]:
+def _last_lines(log: Path, size: int) -> list[str]:
     """The lines in the last ``size`` bytes; none where there is no file."""
     try:
         with log.open("rb") as stream:

@@ -139,7 +139,7 @@ def collected_folder(name: str) -> Path:
     return folder_of(name) / "collected"
 
 
-def warm_start_of(log: Path) -> WarmStart | None:
+def read_warm_start(log: Path) -> WarmStart | None:
     """The warm start that the beginning of the log reports, if any."""
     try:
         with log.open("rb") as stream:

@@ -21,10 +21,10 @@ from peagle.checkpoints.architecture import (
 from peagle.checkpoints.heads import read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.drafter_weights import intermediate_of
+from peagle.fit.drafter_weights import estimate_feed_forward_width
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
-from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_limits
 from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
@@ -77,7 +77,7 @@ def fit_case(
     tokens = settings.get("max-num-batched-tokens")
     given = case.concurrency, int(tokens) if tokens is not None else None
     memory, on = gpu.visible_gib, gpu.instance
-    seqs, step = batch_of(on.gpu, memory, vllm, case.max_model_len, given)
+    seqs, step = batch_limits(on.gpu, memory, vllm, case.max_model_len, given)
     read = case.target_checkpoint
     engine = EngineConfig(
         gpu=on.gpu,
@@ -219,7 +219,7 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
         checkpoint_bytes=drafter.weight_bytes or (2 * (drafter.parameters or 0) or None),
     )
     if drafter.method == "eagle3" and model.checkpoint_bytes:
-        width = intermediate_of(model.checkpoint_bytes // 2, model)
+        width = estimate_feed_forward_width(model.checkpoint_bytes // 2, model)
         return replace(model, intermediate_size=min(width, 8 * shape.hidden_size))
     return model
 

@@ -78,7 +78,7 @@ def draft_rotary_bytes(drafter: DraftModel) -> int:
     return allocated(drafter.max_positions * drafter.head_dim * _ELEMENT)
 
 
-def intermediate_of(parameters: int, like: DraftModel) -> int:
+def estimate_feed_forward_width(parameters: int, like: DraftModel) -> int:
     """The feed-forward width of a head of this shape with about ``parameters`` parameters."""
     left = parameters - stored_parameters(replace(like, intermediate_size=0))
     return max(left // (3 * like.hidden_size * like.layers), like.hidden_size)

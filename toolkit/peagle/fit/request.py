@@ -10,7 +10,11 @@ from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.checkpoints.models import ReadCheckpoint
-from peagle.checkpoints.own_models import drafter_of, own_drafter, target_of
+from peagle.checkpoints.own_models import (
+    drafter_from_checkpoint,
+    own_drafter,
+    target_from_checkpoint,
+)
 from peagle.errors import Fix, UserError
 from peagle.fit.advice import MAX_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
@@ -79,7 +83,9 @@ class FitInputs:
         drafter = None if request.no_speculation else self._drafter(target)
         read = replace(self.read, drafter=None) if drafter is None else self.read
         given = {name: getattr(request, name) for name in _ENGINE_SETTINGS}
-        longest = target_of(read.target).architecture if read.target else target.architecture
+        longest = (
+            target_from_checkpoint(read.target).architecture if read.target else target.architecture
+        )
         default = min(target.default_max_model_len, longest.max_positions)
         options = CaseOptions(
             k=request.k,
@@ -111,7 +117,7 @@ class FitInputs:
             return self.pair.target
         assert self.read.target is not None
         with located(self.read.target):
-            return target_of(self.read.target)
+            return target_from_checkpoint(self.read.target)
 
     def _drafter(self, target: Target) -> Drafter | None:
         named, head = self.pair.drafter if self.pair else None, self.read.drafter
@@ -120,7 +126,7 @@ class FitInputs:
         kinds = [drafter for drafter in target.drafters if drafter.method == "eagle3"]
         with located(head):
             if not kinds:
-                return drafter_of(head)
+                return drafter_from_checkpoint(head)
             kind = next((kind for kind in kinds if kind == named), kinds[0])
             return own_drafter(head.location, target, kind, head)
 

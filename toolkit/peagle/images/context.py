@@ -75,14 +75,14 @@ def tar(members: Iterable[Member]) -> Iterator[bytes]:
         yield header
         yield from _content(member)
         total += len(header) + _padded(member.size)
-    yield b"\0" * (_end_of(total) - total)
+    yield b"\0" * (_archive_size(total) - total)
 
 
 def tar_member(path: str, members: Iterable[Member]) -> Member:
     """An archive of ``members`` as a file of another archive."""
     held = list(members)
     total = sum(len(header) + _padded(member.size) for header, member in _entries(held))
-    return Member(path, _end_of(total), lambda: tar(held))
+    return Member(path, _archive_size(total), lambda: tar(held))
 
 
 def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
@@ -131,7 +131,7 @@ def _padded(size: int) -> int:
     return size + -size % tarfile.BLOCKSIZE
 
 
-def _end_of(total: int) -> int:
+def _archive_size(total: int) -> int:
     """The size of the archive: two empty blocks follow, then zeros up to a whole record."""
     closed = total + 2 * tarfile.BLOCKSIZE
     return closed + -closed % tarfile.RECORDSIZE

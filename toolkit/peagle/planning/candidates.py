@@ -18,7 +18,7 @@ from peagle.planning.drafter import SelectedPair
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import SpeculationChoice, choose_speculation, usual_k
-from peagle.planning.speeds import measured_loads, names_of, runs_on
+from peagle.planning.speeds import measured_loads, names_in_runs, runs_on
 from peagle.text import format_concurrency, format_usd
 from peagle.vllm.environment import Value
 from peagle.vllm.gpus import needed_capability
@@ -286,7 +286,7 @@ class CandidateEvaluator:
 
     def loads(self, candidate: Candidate) -> tuple[int, ...]:
         """The measured loads of one engine on these GPUs with this drafter."""
-        names = names_of(candidate.speculation.drafter, self.pair.own is not None)
+        names = names_in_runs(candidate.speculation.drafter, self.pair.own is not None)
         return measured_loads(self._runs(candidate.on_instance), names)
 
     def _runs(self, on_instance: InstanceFit) -> tuple[SpeedRun, ...]:

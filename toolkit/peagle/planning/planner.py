@@ -7,13 +7,20 @@ the network, the clock or the disk.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from peagle.case import CaseOptions, Checkpoints, build_case
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import Catalog, Target
 from peagle.checks import check
 from peagle.findings import Finding, severity
-from peagle.planning.candidates import Candidate, CandidateEvaluator, Workload, price_of
+from peagle.planning.candidates import (
+    Candidate,
+    CandidateEvaluator,
+    InstanceFit,
+    Workload,
+    price_of,
+)
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.overrides import (
     check_overrides,
@@ -29,6 +36,7 @@ from peagle.planning.plan import (
     ProofPlan,
     Reason,
     RuntimeChoice,
+    Speculation,
     SpeedEstimate,
     TargetChoice,
 )
@@ -50,14 +58,14 @@ from peagle.planning.settings import (
 )
 from peagle.planning.speculation import (
     SpeculationChoice,
+    build_speculation,
     check_k,
     choose_k,
     speculation_findings,
-    speculation_of,
     usual_k,
     without_speculation,
 )
-from peagle.planning.weights import place_weights, stream
+from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights, stream
 from peagle.protocol import digest_in
 from peagle.vllm.environment import check_environment, to_environment
 from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
@@ -102,94 +110,52 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     ranked = choose_instance(evaluator)
     candidate, alternatives = ranked.value
     pair = _apply_evidence(options, requested, candidate.speculation, decisions)
-    target, drafter = pair.target, pair.drafter
+    work, instance = evaluator.work_on(candidate), candidate.instance
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
-    runtime = record(choose_runtime(options, catalog, target, drafter))
+    runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
     # The evaluator's workload has their values; the reasons depend on the drafter.
-    record(choose_length(options, target))
-    record(choose_concurrency(options, drafter))
-    work, on_instance, instance = (
-        evaluator.work_on(candidate),
-        candidate.on_instance,
-        candidate.instance,
-    )
+    record(choose_length(options, pair.target))
+    record(choose_concurrency(options, pair.drafter))
     record(ranked)
     ami = record(choose_ami(options, catalog.runtimes, runtime, instance.type))
     count = record(choose_count(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
-    sizes = [(placed.target, target.weight_bytes)]
-    if placed.drafter is not None:
-        sizes.append((placed.drafter, work.drafter_bytes))
-
-    speculation = speculation_of(drafter, work.k) if drafter else None
-    arguments = record(engine_arguments(options, work, on_instance, placed, speculation))
-    extra = record(engine_environment(work, on_instance))
-    streamed = record(stream(sizes, on_instance, runtime, catalog.runtimes, region))
-    planned_environment = to_environment(arguments) | extra | streamed
-    if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
-        planned_environment[IMAGE_DIGEST_VARIABLE] = digest
-    environment = with_variables(planned_environment, options.environment)
-    check_environment(environment)
-    planned = CaseOptions(
-        k=work.k,
-        # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or work.max_model_len,
-        vllm=runtime.vllm,
-        concurrency=work.concurrency,
-        instance_type=instance.type,
-        region=region,
-        image=image,
-        ami=options.ami or ami,
-        tensor_parallel_size=on_instance.fit.tensor_parallel_size,
-        settings=settings_of(options.settings),
-        environment=environment,
+    sizes = _weight_sizes(placed, work)
+    streamed = stream(sizes, candidate.on_instance, runtime, catalog.runtimes, region)
+    engine = _configure_engine(
+        options, work, candidate.on_instance, placed, streamed, image, decisions
     )
-    read = Checkpoints(drafter=options.drafter_checkpoint)
-    found = check(build_case(catalog, target, drafter, planned, read))
-    refuse_secrets(found)
-    decisions.report(found)
-
+    chosen = RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami)
+    decisions.report(_check(options, catalog, pair, work, candidate, chosen, region, engine))
     price = record(price_of(instance, region))
     download_seconds = record(choose_download_timeout(options, sizes))
-    gpus = on_instance.fit.tensor_parallel_size
+    gpus = candidate.fit.tensor_parallel_size
     startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
     return Plan(
         name=name,
         pair=pair.name,
         region=region,
-        target=TargetChoice(
-            id=target.id,
-            licence=target.licence,
-            weight_bytes=target.weight_bytes,
-            weights=placed.target,
-        ),
-        drafter=DrafterChoice(
-            name=drafter.name,
-            id=pair.name.partition("+")[2],
-            licence=drafter.licence,
-            weights=placed.drafter,
-        )
-        if drafter
-        else None,
-        speculation=speculation,
-        runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
+        target=_target_choice(pair.target, placed),
+        drafter=_drafter_choice(pair, placed),
+        speculation=engine.speculation,
+        runtime=chosen,
         instance_type=instance.type,
         instance_count=count,
         max_model_len=work.max_model_len,
         concurrency=work.concurrency,
-        engine_arguments=arguments,
-        environment=dict(sorted(environment.items())),
+        engine_arguments=engine.arguments,
+        environment=engine.environment,
         mounts=placed.mounts,
         download_timeout_seconds=download_seconds,
         startup_timeout_seconds=startup_seconds,
-        fit=on_instance.fit,
+        fit=candidate.fit,
         price_per_hour_usd=candidate.usd_per_hour,
         price_date=price.date.isoformat() if price else None,
         speed=_speed(candidate),
         alternatives=alternatives,
-        proof=ProofPlan(**target.proof.model_dump()),
+        proof=ProofPlan(**pair.target.proof.model_dump()),
         overrides=options.overrides,
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
@@ -228,6 +194,93 @@ def _apply_evidence(
         decisions.record(choose_k(options, pair.drafter, pair.own is not None, speculation))
         decisions.report(speculation_findings(pair, speculation))
     return pair
+
+
+def _weight_sizes(placed: PlacedWeights, work: Workload) -> WeightSizes:
+    """Target and drafter with their sizes in bytes."""
+    drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
+    return [(placed.target, work.target.weight_bytes), *drafter]
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """How vLLM is started: its speculation, its arguments, and the container's environment."""
+
+    speculation: Speculation | None
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def _configure_engine(
+    options: Options,
+    work: Workload,
+    on_instance: InstanceFit,
+    placed: PlacedWeights,
+    streamed: Decision[dict[str, str]],
+    image: str,
+    decisions: _Decisions,
+) -> _Engine:
+    """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
+    speculation = build_speculation(work.drafter, work.k) if work.drafter else None
+    arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
+    extra = decisions.record(engine_environment(work, on_instance))
+    planned = to_environment(arguments) | extra | decisions.record(streamed)
+    if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
+        planned[IMAGE_DIGEST_VARIABLE] = digest
+    environment = with_variables(planned, options.environment)
+    check_environment(environment)
+    return _Engine(speculation, arguments, dict(sorted(environment.items())))
+
+
+def _check(
+    options: Options,
+    catalog: Catalog,
+    pair: SelectedPair,
+    work: Workload,
+    candidate: Candidate,
+    runtime: RuntimeChoice,
+    region: str,
+    engine: _Engine,
+) -> tuple[Finding, ...]:
+    """The findings of the rules about this plan. Raises what ``refuse_secrets`` does."""
+    planned = CaseOptions(
+        k=work.k,
+        # Planning shortens what the target does not support; the rules check the options.
+        max_model_len=options.max_model_len or work.max_model_len,
+        vllm=runtime.vllm,
+        concurrency=work.concurrency,
+        instance_type=candidate.instance.type,
+        region=region,
+        image=runtime.image,
+        ami=options.ami or runtime.ami,
+        tensor_parallel_size=candidate.fit.tensor_parallel_size,
+        settings=settings_of(options.settings),
+        environment=engine.environment,
+    )
+    read = Checkpoints(drafter=options.drafter_checkpoint)
+    found = check(build_case(catalog, pair.target, pair.drafter, planned, read))
+    refuse_secrets(found)
+    return found
+
+
+def _target_choice(target: Target, placed: PlacedWeights) -> TargetChoice:
+    return TargetChoice(
+        id=target.id,
+        licence=target.licence,
+        weight_bytes=target.weight_bytes,
+        weights=placed.target,
+    )
+
+
+def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice | None:
+    if pair.drafter is None:
+        return None
+    return DrafterChoice(
+        name=pair.drafter.name,
+        id=pair.name.partition("+")[2],
+        licence=pair.drafter.licence,
+        weights=placed.drafter,
+    )
 
 
 def _speed(candidate: Candidate) -> SpeedEstimate | None:

@@ -184,7 +184,7 @@ def engine_environment(work: Workload, on_instance: InstanceFit) -> Decision[dic
     """Environment variables beside vLLM's arguments."""
     architecture = on_instance.instance.gpu_architecture
     settings = [_NO_RESTART, *applicable(work.target.environment, architecture, work.vllm)]
-    environment = {setting.name: text_of(setting.value) for setting in settings}
+    environment = {setting.name: as_text(setting.value) for setting in settings}
     return Decision(environment, tuple(_reason(setting.name, setting) for setting in settings))
 
 
@@ -229,7 +229,7 @@ def engine_arguments(
     return Decision(tuple(arguments), tuple(reasons))
 
 
-def text_of(value: Value) -> str:
+def as_text(value: Value) -> str:
     """A value as text in an argv or an environment."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -240,8 +240,8 @@ def as_arguments(name: str, value: Value) -> list[str]:
     """One setting as arguments: ``--name``, ``--no-name``, or ``--name value``."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", text_of(value)]
+    return [f"--{name}", as_text(value)]
 
 
 def _reason(what: str, setting: EngineSetting) -> Reason:
-    return Reason(what=what, value=text_of(setting.value), because=setting.because)
+    return Reason(what=what, value=as_text(setting.value), because=setting.because)

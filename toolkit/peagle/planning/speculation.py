@@ -12,7 +12,7 @@ from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
-from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_loads, names_of
+from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_loads, names_in_runs
 from peagle.text import format_concurrency
 
 
@@ -54,7 +54,7 @@ def choose_speculation(
     Outside the measured loads, K is that of the nearest and no speed is claimed. Without evidence
     for this drafter and K, the usual K. ``runs`` are those on the GPU in question, best first.
     """
-    drafter, names = pair.drafter, names_of(pair.drafter, pair.own is not None)
+    drafter, names = pair.drafter, names_in_runs(pair.drafter, pair.own is not None)
     if drafter is None:
         found = compare(runs, names, load)
         return SpeculationChoice(None, 0, found.fastest if found else None)
@@ -91,7 +91,7 @@ def _faster_drafter(target: Target, loser: Drafter, alone: Estimate) -> str | No
 
 def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
     """The drafter's fastest K where ``alone`` was measured, if it is faster."""
-    names = names_of(drafter, own=False)
+    names = names_in_runs(drafter, own=False)
     found = compare([alone.run], names, alone.load, k_trained=drafter.k_trained)
     # A run may have measured one load with two request sizes, which are not compared.
     if found is None or found.alone != alone:
@@ -181,7 +181,7 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 
 
-def speculation_of(drafter: Drafter, k: int) -> Speculation:
+def build_speculation(drafter: Drafter, k: int) -> Speculation:
     """Speculation with this drafter and K.
 
     The catalogue's acceptance floor is for the recommended K; a smaller K has a lower one: later

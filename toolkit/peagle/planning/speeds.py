@@ -83,7 +83,7 @@ def runs_on(
     return tuple(sorted(alike, key=preference))
 
 
-def names_of(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
+def names_in_runs(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
     """The names of this drafter in runs; the user's own head has only its location."""
     if drafter is None:
         return TARGET_ALONE

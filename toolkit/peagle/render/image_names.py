@@ -77,7 +77,7 @@ def pinned(name: str, digest: str | None) -> str:
     return f"{name}@{digest}" if digest else name
 
 
-def base_of(plan: Plan, table: RuntimeTable) -> str:
+def pinned_base(plan: Plan, table: RuntimeTable) -> str:
     """The base of an image for GPUs: the plan's image, pinned to the digest that ``table`` has."""
     runtime = _aws_runtime(plan, table)
     return pinned(plan.runtime.image, runtime.digest if runtime else None)

@@ -91,7 +91,7 @@ def default_sequences(gpu: str, gpu_memory_gib: float) -> int:
     return 1024 if gpu_memory_gib >= 70 and "A100" not in gpu else 256
 
 
-def batch_of(
+def batch_limits(
     gpu: str, gpu_memory_gib: float, vllm: str, length: int, given: tuple[int | None, int | None]
 ) -> tuple[int, int]:
     """``--max-num-seqs`` and ``--max-num-batched-tokens`` of a server on that GPU. ``given`` has

@@ -196,7 +196,7 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
 def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, size in Bucket(aws, place.bucket).sizes(place.file_key(WARM_FOLDER, "")).items():
-        key = place.warm_start_of(name)
+        key = place.warm_start_id(name)
         if key and key != artifact.key:
             found[key] = found.get(key, 0) + size
     return found

@@ -219,7 +219,7 @@ def stored_warm_starts(
     the weights beside them."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sorted(present.items()):
-        if name := prefix.warm_start_of(key):
+        if name := prefix.warm_start_id(key):
             found.setdefault(name, {})[key] = size
     return tuple(_warm_start(bucket, prefix, name, found[name], weights) for name in found)
 

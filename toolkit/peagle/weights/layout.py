@@ -55,7 +55,7 @@ class WeightsPrefix(S3Uri):
         it, or one of its folders."""
         return (self, *(WeightsPrefix(self.bucket, f"{self.key}{part}/") for part in PARTS))
 
-    def warm_start_of(self, key: str) -> str | None:
+    def warm_start_id(self, key: str) -> str | None:
         """The warm start that an object is a part of; ``None`` for other objects."""
         folder = f"{self.key}{WARM_FOLDER}/"
         found = _WARM_START.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
@@ -94,7 +94,7 @@ def unknown_objects(
     warm starts below ``warm/`` are meant to be downloaded.
     """
     warm = (
-        key for key in present if any(at.warm_start_of(key) for at in prefix.mountable_prefixes)
+        key for key in present if any(at.warm_start_id(key) for at in prefix.mountable_prefixes)
     )
     ours = {prefix.manifest_key, prefix.lock_key, *expected, *warm}
     folders = sorted(key for key in present if key.endswith("/"))

@@ -6,7 +6,7 @@ mention, which it ignores. Another rule reports extra layers.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES, first_of
+from peagle.checks.facts import MIXED_FILES, abbreviate
 from peagle.checks.head_layout import allowed, has_own_rule, plain_name
 from peagle.checks.registry import Findings, Rule, for_head
 from peagle_serve.heads import layer_of
@@ -27,7 +27,7 @@ def check(case: Case, head: Head) -> Findings:
     ]
     if known and unknown:
         message = (
-            f"the weights of {head.location} have {first_of(unknown)}, which its class does not "
+            f"the weights of {head.location} have {abbreviate(unknown)}, which its class does not "
             "have"
         )
         yield RULE.error("drafter", message, MIXED_FILES)

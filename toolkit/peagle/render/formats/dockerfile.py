@@ -6,13 +6,13 @@ from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, readme
 from peagle.render.image import DOCKERFILE, PAIR_FILE, Recipe, context_files
-from peagle.render.image_names import base_of
+from peagle.render.image_names import pinned_base
 
 FILES = (DOCKERFILE, ".dockerignore", PAIR_FILE, "cache/README", "peagle/peagle_serve", "README.md")
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    recipe = Recipe("gpu", base_of(plan, catalog.runtimes), catalog.targets.get(plan.target.id))
+    recipe = Recipe("gpu", pinned_base(plan, catalog.runtimes), catalog.targets.get(plan.target.id))
     return (*context_files(plan, recipe), readme(plan, _HOW_TO))
 
 
