@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
     from peagle.checkpoints.models import is_folder as is_folder
+    from peagle.checkpoints.models import location_hint as location_hint
     from peagle.checks.facts import parse_ecr_image as parse_ecr_image
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
@@ -143,7 +144,7 @@ _FUNCTIONS = {
     "peagle.catalog.find": ("describe_pair", "summarize_target", "summarize_targets"),
     "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
-    "peagle.checkpoints.models": ("is_folder",),
+    "peagle.checkpoints.models": ("is_folder", "location_hint"),
     "peagle.checks.facts": ("parse_ecr_image",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),

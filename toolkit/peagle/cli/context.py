@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.checkpoints.models import is_folder
 from peagle.errors import NotAFolder, PeagleError, fix_text
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
@@ -128,7 +127,7 @@ def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
 def _parent(path: str) -> str:
     """The folder of a path, written as a folder."""
     folder = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-    return folder if is_folder(folder) else f"./{folder}"
+    return folder if api.is_folder(folder) else f"./{folder}"
 
 
 def _typed(ctx: click.Context) -> dict[str, str]:

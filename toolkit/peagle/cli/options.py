@@ -13,7 +13,6 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
-from peagle.checkpoints.models import location_hint
 from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
@@ -307,7 +306,7 @@ def _drafter_hint(drafter: str | None) -> str:
     """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
     if drafter == "hf":
         return "omit it: the pair's own head comes from the Hub; hf is for check and fit"
-    return location_hint(drafter or "")
+    return api.location_hint(drafter or "")
 
 
 def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
