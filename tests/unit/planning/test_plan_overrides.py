@@ -165,7 +165,7 @@ def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> Non
     }  # fmt: skip
 
     assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
-    assert "from the hub at 50 MB/s" in found["startup_timeout_seconds"].message
+    assert "from the Hub at 50 MB/s" in found["startup_timeout_seconds"].message
     assert "--model-source" in found["startup_timeout_seconds"].fix
 
 

@@ -127,7 +127,7 @@ def choose_startup_timeout(options: Options, sizes: WeightSizes, gpus: int) -> D
 def _timeout(kind: str, pair: str, given: int | None, needed: float, because: str) -> Decision[int]:
     """The user's timeout, else the needed one in whole minutes; both within SageMaker's bounds.
 
-    Raises UserError for a timeout that SageMaker refuses.
+    Raises UserError for a timeout that SageMaker rejects.
     """
     what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:

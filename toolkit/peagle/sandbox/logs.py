@@ -22,7 +22,7 @@ _EVENT_BYTES = 256 * 1024 - 26
 def stock_line(line: str) -> str:
     """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
 
-    vLLM's own lines get their usual form back. What refuses or ends the engine stays as a note of
+    vLLM's own lines get their usual form back. What rejects or ends the engine stays as a note of
     the sandbox: on AWS, vLLM says the same in its own words.
     """
     fields = log_fields(line)
