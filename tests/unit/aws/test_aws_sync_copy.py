@@ -144,6 +144,24 @@ def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
         sync_weights(aws, found, COPIED, lambda moment: None)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_an_original_that_changes_while_it_is_copied_is_detected(
+    aws: Aws, calls: Calls, name: str, change: str
+) -> None:
+    def meanwhile(operation: str, given: dict[str, Any]) -> None:
+        if operation in ("copy_object", "upload_part_copy") and given["Key"].endswith(name):
+            if change == "replaced":  # S3 compares the ETag that is asked for, moto does not
+                assert given["CopySourceIfMatch"]
+                raise CloudError("one of the conditions did not hold", code="PreconditionFailed")
+            aws.call("s3", "delete_object", Bucket="theirs", Key=f"head/{name}")
+
+    calls.before = meanwhile
+
+    with raises_code("source-changed", CheckpointError):
+        sync(aws, target=FROM)
+
+
 def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) -> None:
     """The checksum depends on the part size, so the copy has the same parts."""
     model = write_model(tmp_path / "model", 17 * PART // 5)

@@ -9,13 +9,17 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.weights.bucket import Bucket
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
+    COPIED,
     PART,
     Calls,
     folder_weights,
+    plan_for,
     shard,
     stored,
     sync,
+    unfinished,
     use_small_parts,
     write_model,
 )
@@ -59,6 +63,7 @@ def test_an_upload_that_completes_late_is_not_sent_again(
 ) -> None:
     """Between two calls: before its parts are listed, or after the objects were."""
     arrives = _killed_at_the_end(aws, target, monkeypatch)
+    planned = plan_for(aws, target=folder_weights(target))
     look_at_s3 = getattr(Bucket, operation)
     after = operation == "sizes"
 
@@ -74,7 +79,7 @@ def test_an_upload_that_completes_late_is_not_sent_again(
     if after:  # S3 lists no upload that is about to end
         monkeypatch.setattr(Bucket, "unfinished_uploads", lambda bucket, prefix: {})
 
-    outcome = sync(aws, target=folder_weights(target))
+    outcome = sync_weights(aws, planned, COPIED, lambda moment: None)
 
     assert calls.count("upload_part") == 5
     assert outcome.moved == 0
@@ -87,6 +92,7 @@ def test_an_upload_of_other_bytes_that_completes_late_is_replaced(
 ) -> None:
     arrives = _killed_at_the_end(aws, target, monkeypatch)
     (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
+    planned = plan_for(aws, target=folder_weights(target))
     kept = Bucket.uploaded_parts
 
     def meanwhile(bucket: Bucket, key: str, upload: str) -> Any:
@@ -95,7 +101,28 @@ def test_an_upload_of_other_bytes_that_completes_late_is_replaced(
 
     monkeypatch.setattr(Bucket, "uploaded_parts", meanwhile)
 
-    sync(aws, target=folder_weights(target))
+    sync_weights(aws, planned, COPIED, lambda moment: None)
 
     assert calls.count("upload_part") == 10
     assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()
+
+
+def test_parts_of_other_bytes_are_sent_again_and_older_uploads_end(
+    aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest of two unfinished uploads has one part of these bytes; one differs, one is cut."""
+    _killed_at_the_end(aws, target, monkeypatch)
+    content = (target / "model.safetensors").read_bytes()
+    bucket = Bucket(aws, "models")
+    upload = bucket.begin(KEY, {})
+    bodies = (content[:PART], b"x" * PART, content[2 * PART : 3 * PART - 1])
+    for number, body in enumerate(bodies, 1):
+        bucket.call("upload_part", Key=KEY, UploadId=upload, PartNumber=number, Body=body,
+                    ChecksumAlgorithm="SHA256")  # fmt: skip
+    calls.made.clear()
+
+    sync(aws, target=folder_weights(target))
+
+    assert calls.count("upload_part") == 4
+    assert stored(aws, KEY) == content
+    assert unfinished(aws) == []
