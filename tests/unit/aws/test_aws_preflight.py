@@ -160,6 +160,7 @@ def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path
     ("answer", "code"),
     [
         (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
+        (service_error("PermanentRedirect", "301", "HeadBucket"), "bucket-region"),
         ({"BucketRegion": "eu-west-1"}, "bucket-region"),
     ],
 )

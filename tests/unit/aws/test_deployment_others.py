@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from peagle.errors import CloudError
+from tests.support import raises_code
 from tests.unit.aws.cloud import FakeEndpoint, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
@@ -37,6 +38,14 @@ def _denied(*operations: str) -> Callable[[str], None]:
     return hook
 
 
+def _failing(operation: str, code: str) -> Callable[[str], None]:
+    def hook(called: str) -> None:
+        if called == operation:
+            raise service_error(code, "try later", called)
+
+    return hook
+
+
 def _endpoint(world: World) -> FakeEndpoint:
     return world.cloud.endpoints[NAME]
 
@@ -51,10 +60,9 @@ def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, n
 
     world.cloud.after = delete_later
 
-    with pytest.raises(CloudError) as failed:
+    with raises_code("endpoint-disappeared", CloudError):
         world.deploy(a_plan())
 
-    assert failed.value.code == "endpoint-disappeared"
     world.destroy()
     assert world.cloud.is_empty
 
@@ -97,11 +105,10 @@ def test_a_failed_start_is_reported_without_the_permission_to_read_the_log(world
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
     world.cloud.before = _denied("filter_log_events")
 
-    with pytest.raises(CloudError) as failed:
+    with raises_code("endpoint-failed", CloudError) as failed:
         world.deploy(a_plan())
 
     assert failed.value.message.endswith("is Failed: did not pass the ping check")
-    assert failed.value.code == "endpoint-failed"
     assert failed.value.command == ("peagle", "logs", NAME)
 
 
@@ -140,10 +147,9 @@ def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world:
         "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
     )
 
-    with pytest.raises(CloudError, match="another client is changing endpoint") as busy:
+    with raises_code("endpoint-busy", CloudError) as busy:
         world.destroy()
 
-    assert busy.value.code == "endpoint-busy"
     assert busy.value.command == ("peagle", "destroy", NAME)
     assert world.record() is not None
     assert world.cloud.models
@@ -158,10 +164,10 @@ def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> No
         lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
     )
 
-    with pytest.raises(CloudError, match="was not deleted: Failed in a VPC") as failed:
+    with raises_code("endpoint-not-deleted", CloudError) as failed:
         world.destroy()
 
-    assert failed.value.code == "endpoint-not-deleted"
+    assert "Failed in a VPC" in failed.value.message
     record = world.record()
     assert record is not None
     assert record.billing_since is not None
@@ -188,4 +194,67 @@ def test_a_bucket_that_has_become_another_accounts_stays(world: World, head: Pat
     assert world.cloud.buckets
     assert not world.cloud.endpoints
     assert "delete_bucket" not in world.cloud.calls
+    assert world.record() is None
+
+
+def test_objects_are_removed_without_the_permission_to_list_unfinished_uploads(
+    world: World, head: Path
+) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = _denied("list_multipart_uploads")
+
+    world.destroy()
+
+    assert world.cloud.is_empty
+
+
+def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(
+    world: World, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan(head))
+    locked = {"Key": "a/model.safetensors", "Code": "AccessDenied", "Message": "locked"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cloud, "_delete_objects", lambda Bucket, Delete: {"Errors": [locked]})
+        with pytest.raises(CloudError, match=r"/a/model\.safetensors was not deleted: locked"):
+            world.destroy()
+
+    record = world.record()
+    assert record is not None
+    assert record.of_type("S3Objects")
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+@pytest.mark.parametrize(
+    "operation", ["head_bucket", "create_bucket", "put_bucket_tagging", "create_model"]
+)
+def test_after_an_error_of_aws_the_same_command_continues(
+    world: World, head: Path, operation: str
+) -> None:
+    world.cloud.before = _failing(operation, "InternalError")
+    with raises_code("InternalError", CloudError):
+        world.deploy(a_plan(head))
+    world.cloud.before = lambda called: None
+
+    world.deploy(a_plan(head))
+    world.destroy()
+
+    assert world.cloud.is_empty
+
+
+@pytest.mark.parametrize("operation", ["get_bucket_tagging", "delete_bucket"])
+def test_after_an_error_of_aws_destroy_can_be_repeated(
+    world: World, head: Path, operation: str
+) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = _failing(operation, "InternalError")
+    with raises_code("InternalError", CloudError):
+        world.destroy()
+    assert world.record() is not None
+    world.cloud.before = lambda called: None
+
+    world.destroy()
+
+    assert world.cloud.is_empty
     assert world.record() is None
