@@ -36,6 +36,7 @@ class Container:
     process: subprocess.Popen[bytes]
     folder: Path
     mark: str
+    port: int
     begun: float = field(default_factory=time.monotonic)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -83,13 +84,13 @@ def runs_in(tmp_path: Path) -> Iterator[Run]:
     begun: list[Container] = []
 
     def start(how: str, **environment: str) -> Container:
-        mark = f"mark-{time.monotonic_ns()}"
+        mark, port = f"mark-{time.monotonic_ns()}", free_port()
         variables = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{CONTAINERS}:{tmp_path}",
             "SM_VLLM_MODEL": "a/b",
             "SM_VLLM_HOST": "127.0.0.1",
-            "SAGEMAKER_BIND_TO_PORT": str(free_port()),
+            "SAGEMAKER_BIND_TO_PORT": str(port),
             "HOW": how,
             "STARTS": str(tmp_path / "starts"),
             "MARK": mark,
@@ -97,7 +98,7 @@ def runs_in(tmp_path: Path) -> Iterator[Run]:
         }
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen([sys.executable, "-c", RUN], env=variables, stderr=log)
-        begun.append(Container(process, tmp_path, mark))
+        begun.append(Container(process, tmp_path, mark, port))
         return begun[-1]
 
     try:

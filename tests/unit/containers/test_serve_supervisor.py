@@ -85,6 +85,22 @@ def test_a_restarted_engine_serves(run: Run) -> None:
     assert container.ended() == 0
 
 
+def test_a_port_that_another_program_takes_before_a_restart_ends_the_container(run: Run) -> None:
+    container = run(f"{HEALTHY} receive()")
+    container.wait_for("healthy")
+    port = container.port
+    with socket.create_server(("127.0.0.1", port)):
+        os.kill(container.starts()[0], signal.SIGKILL)
+
+        assert container.ended(5) != 0
+
+    assert len(container.starts()) == 1
+    last = container.entries()[-1]
+    assert last["cause"] == "environment"
+    assert f"cannot start the engine: port {port} is in use" in last["message"]
+    assert "another port" in last["fix"]
+
+
 def test_a_drafter_that_does_not_draft_ends_the_container_at_once(run: Run) -> None:
     container = run("send('hello'); send('failed speculation without a draft'); sleep()")
 

@@ -10,7 +10,13 @@ import pytest
 
 from peagle.data import data_folder
 from peagle.engine import install
-from peagle.engine.installed import ENGINE_VARIABLE, engine_folder, find_engine, installed_engines
+from peagle.engine.installed import (
+    ENGINE_VARIABLE,
+    MARKER,
+    engine_folder,
+    find_engine,
+    installed_engines,
+)
 from peagle.errors import EngineError, EngineMissing, UserError
 from tests.support import Peagle
 
@@ -89,6 +95,27 @@ def test_an_installed_engine_is_found_and_not_installed_again(
     assert again.stdout == f"vLLM {VLLM} is already installed: {engine.python}\n"
     assert installed_engines() == (engine,)
     assert python.steps == ["venv", "torch", "packages", "import"]
+
+
+def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
+    python: FakePython, peagle: Peagle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = peagle("engine", "status")
+    assert absent.stdout == (
+        f"vLLM {VLLM} is not installed on this machine "
+        f"(install it: peagle engine install --vllm {VLLM})\n"
+    )
+    _install(python)
+    other = engine_folder("0.27.1")
+    other.mkdir()
+    (other / MARKER).write_text("{}")
+    monkeypatch.setattr("peagle.api.missing_libraries", lambda: ("libnuma1",))
+
+    assert peagle("engine", "status").stdout.splitlines() == [
+        f"vLLM {VLLM}: {engine_folder(VLLM) / 'bin' / 'python'}",
+        f"also vLLM 0.27.1: {other / 'bin' / 'python'}",
+        "missing system packages: libnuma1",
+    ]
 
 
 def test_progress_counts_tenths_of_the_packages(python: FakePython) -> None:
@@ -170,7 +197,7 @@ def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(python: Fak
     _install(python)
     assert install.engine_packages(VLLM).python == "3.11"
 
-    (engine_folder(VLLM) / "engine.json").write_text('{"lock": "another"}')
+    (engine_folder(VLLM) / MARKER).write_text('{"lock": "another"}')
     with pytest.raises(EngineMissing, match="is not from the lock file") as foreign:
         install.engine_packages(VLLM)
     assert foreign.value.command == ("peagle", "engine", "install", "--vllm", VLLM)
