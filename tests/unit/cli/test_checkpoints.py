@@ -70,7 +70,7 @@ def test_s3_location_needs_a_connection(folder: Path) -> None:
     with raises_code("usage", UserError) as caught:
         source_of("s3://bucket/x")
 
-    assert caught.value.fix == "name a folder"
+    assert caught.value.fix == "specify a folder"
 
 
 def test_missing_folder_is_an_error(folder: Path) -> None:
