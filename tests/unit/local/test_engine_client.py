@@ -15,6 +15,7 @@ from peagle.engine import state as records
 from peagle.engine.process import EngineProcess, free_port
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
+from tests.support import raises_code
 
 Answers = Callable[[str, str], int]
 BODY = {"prompt": "Hi", "stream": True}
@@ -82,8 +83,9 @@ def test_an_error_within_a_stream_comes_after_what_was_streamed(
     pieces = client.stream(port, BODY)
 
     assert next(pieces).text == "Hello"
-    with pytest.raises(EngineError, match=r"ended the stream: .*engine died"):
+    with pytest.raises(EngineError) as failed:
         next(pieces)
+    assert "engine died" in failed.value.message
 
 
 def test_an_engine_that_is_cut_off_does_not_end_its_answer(
@@ -92,15 +94,16 @@ def test_an_engine_that_is_cut_off_does_not_end_its_answer(
     pieces = client.stream(answers("200 OK", PIECE), BODY)
 
     assert next(pieces).text == "Hello"
-    with pytest.raises(EngineError, match="before the answer was complete"):
+    with raises_code("incomplete-response", EngineError):
         next(pieces)
 
 
 def test_an_engine_that_does_not_listen(own_home: Path) -> None:
     port = free_port()
 
-    with pytest.raises(EngineError, match=f"on port {port} does not respond") as silent:
+    with raises_code("engine", EngineError) as silent:
         client.counters(port)
 
+    assert str(port) in silent.value.message
     assert silent.value.fix == ""
     assert silent.value.command == ()

@@ -102,7 +102,7 @@ def test_without_any_cpu_image_the_command_that_builds_one_is_named(
 ) -> None:
     with_docker.answers("ls")
 
-    with pytest.raises(NotFound, match="no CPU image exists") as missing:
+    with pytest.raises(NotFound) as missing:
         launch(spec(OF_AWS), "i-1", {}, tmp_path, tmp_path / "log", lambda process: None)
 
     assert missing.value.command == ("peagle", "image", "build", "tiny", "--runtime", "cpu")
