@@ -8,6 +8,7 @@ is what this function returns. Each call runs in a fork, so that no call affects
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -42,6 +43,12 @@ def main() -> None:
             os._exit(0)
         if os.waitpid(child, 0)[1]:
             os.write(answers, b"null\n")
+
+
+def parsed_answers(questions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Answers of models as vLLM's parsers read them; see parsing.py."""
+    parsing = importlib.import_module("parsing")  # beside this script
+    return {name: parsing.parsed_answer(question) for name, question in questions.items()}
 
 
 def refusals(engines: list[dict[str, Any]]) -> list[str | None]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.deploy.invoke import invoke
 from peagle.protocol import (
     Counters,
     EventSplitter,
+    Piece,
     acceptance_length,
     parse_counters,
     piece_of,
@@ -77,3 +81,36 @@ def test_counters_since_an_earlier_reading(earlier: int, more: int) -> None:
 
     assert after.since(before) == Counters(more, more * 5, more, (more, 0))
     assert after.since(Counters(0, 0, 0)) == after
+
+
+class Thinking:
+    """A server whose model thinks before it answers, and whose engine tells the two apart."""
+
+    is_chat_model = True
+
+    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
+        for delta in ({"reasoning": "It is "}, {"reasoning": "a"}, {"content": "He"},
+                      {"content": "llo"}):  # fmt: skip
+            yield piece_of({"choices": [{"delta": delta}]})
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"choices": [{"message": {"reasoning": "It is a", "content": "Hello"}}]}
+
+    def counters(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_reasoning_is_shown_before_the_answer(stream: bool) -> None:
+    shown: list[str] = []
+    server: Any = Thinking()
+
+    result = invoke(server, {"messages": [], "stream": stream}, shown.append)
+
+    assert "".join(shown) == result.text == "It is a\n\nHello"
+
+
+def test_an_answer_of_reasoning_only_is_no_empty_answer() -> None:
+    piece = piece_of({"choices": [{"message": {"content": None, "reasoning": "It is"}}]})
+
+    assert (piece.text, piece.written) == ("", "It is")

@@ -62,20 +62,31 @@ class EventSplitter:
 
 @dataclass(frozen=True)
 class Piece:
-    """One event of a streamed response: new text, and the token count once the engine sends it."""
+    """One event of a streamed response: new text, and the token count once the engine sends it.
+
+    ``reasoning`` is what the model thinks before its answer, where the engine tells them apart.
+    """
 
     text: str
     output_tokens: int | None = None
+    reasoning: str = ""
+
+    @property
+    def written(self) -> str:
+        """All that the model wrote, with an empty line between reasoning and answer."""
+        gap = "\n\n" if self.reasoning and self.text else ""
+        return f"{self.reasoning}{gap}{self.text}"
 
 
 def piece_of(document: dict[str, Any]) -> Piece:
-    """The text and token count of a complete or streamed chat or completion response."""
-    text = ""
+    """Text, reasoning and token count of a complete or streamed chat or completion response."""
+    text = reasoning = ""
     for choice in document.get("choices") or []:
         message = choice.get("delta") or choice.get("message") or {}
         text += choice.get("text") or message.get("content") or ""
+        reasoning += message.get("reasoning") or ""
     usage = document.get("usage") or {}
-    return Piece(text, usage.get("completion_tokens"))
+    return Piece(text, usage.get("completion_tokens"), reasoning)
 
 
 def pieces(events: Iterator[str]) -> Iterator[Piece]:

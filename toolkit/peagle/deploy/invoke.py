@@ -97,7 +97,7 @@ def invoke(
     body: dict[str, Any],
     on_text: Callable[[str], object] = lambda text: None,
 ) -> InvokeResult:
-    """Send ``body``; ``on_text`` receives the answer's text as it arrives.
+    """Send ``body``; ``on_text`` receives the model's reasoning and answer as they arrive.
 
     The acceptance length is computed from the engine's counters before and after, which include
     other clients' requests. Raises UserError for a body that is too long, and what the server
@@ -107,14 +107,17 @@ def invoke(
     before = server.counters()
     started = time.monotonic()
     parts: list[str] = []
-    tokens, first = None, None
+    tokens, first, thought = None, None, False
     streamed = bool(body.get("stream"))
     for piece in server.stream(body) if streamed else [piece_of(server.ask(body))]:
-        if piece.text and first is None and streamed:
+        if piece.written and first is None and streamed:
             first = time.monotonic() - started
-        parts.append(piece.text)
+        answers = piece.text and not piece.reasoning and thought
+        text = f"\n\n{piece.text}" if answers else piece.written
+        thought = bool(piece.reasoning) or (thought and not piece.text)
+        parts.append(text)
         tokens = piece.output_tokens if piece.output_tokens is not None else tokens
-        on_text(piece.text)
+        on_text(text)
     seconds = time.monotonic() - started
     after = server.counters() if before else None
     length = None

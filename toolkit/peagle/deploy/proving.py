@@ -57,7 +57,7 @@ def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
 def _prove_answer(aws: Aws, plan: Plan, name: str) -> Proof:
     settings = plan.proof
     body = request_body(settings.prompts[0], chat=settings.chat, max_tokens=settings.max_tokens)
-    if not piece_of(_ask(aws, name, body)).text:
+    if not piece_of(_ask(aws, name, body)).written:
         raise NotProved(
             f"{name} returned an empty answer",
             Fix("read the log", ("peagle", "logs", name)),

@@ -197,7 +197,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
 
     if plan.speculation is None:
         answer = ask(request_body(plan.proof.prompts[0], **settings))
-        if not piece_of(answer).text:
+        if not piece_of(answer).written:
             raise NotProved(
                 "the engine returned an empty response", f"read the log: {engine.process.log}"
             )
