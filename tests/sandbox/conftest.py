@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.sandboxes import WEIGHTS, Account, Sandbox, fake_engine, started
+from tests.sandbox.sandboxes import OUR_IMAGE, WEIGHTS, Account, Sandbox, fake_engine, started
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +32,10 @@ def sandbox(shared_sandbox: Sandbox) -> Sandbox:
 
 @pytest.fixture(scope="module")
 def account(sandbox: Sandbox) -> Account:
-    """SageMaker in us-east-1, with weights in S3."""
+    """SageMaker in us-east-1, with weights in S3 and an image of the toolkit's."""
     account = Account(sandbox)
     account.upload("tiny/", WEIGHTS)
+    account.push(OUR_IMAGE)
     return account
 
 

@@ -122,6 +122,7 @@ class Account:
         self.logs = self.client("logs")
         self.s3 = self.client("s3")
         self._count = 0
+        self._repositories: set[str] = set()
 
     def client(self, service: str) -> Any:
         return boto3.client(
@@ -136,6 +137,22 @@ class Account:
         self.s3.create_bucket(Bucket=BUCKET)
         for name, content in files.items():
             self.s3.put_object(Bucket=BUCKET, Key=f"{prefix}{name}", Body=content)
+
+    def push(self, image: str) -> None:
+        """Let the account's registry have an image, named by tag or digest."""
+        ecr = self.client("ecr")
+        named, _, digest = image.partition("@")
+        repository, _, tag = named.partition("/")[2].partition(":")
+        if repository not in self._repositories:
+            ecr.create_repository(repositoryName=repository)
+            self._repositories.add(repository)
+        ecr.put_image(
+            repositoryName=repository,
+            imageManifest=json.dumps({"of": image}),
+            imageManifestMediaType="application/vnd.oci.image.manifest.v1+json",
+            imageTag=tag or "latest",
+            **({"imageDigest": digest} if digest else {}),
+        )
 
     def model(self, name: str, environment: dict[str, str] | None = None, **more: Any) -> str:
         """A model whose weights are in ``s3://models/tiny/`` (or ``ModelDataSource=None``)."""

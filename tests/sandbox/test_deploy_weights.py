@@ -24,7 +24,9 @@ IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' *
 
 @pytest.fixture(scope="module")
 def account(sandbox: Sandbox) -> Account:
-    return Account(sandbox)
+    account = Account(sandbox)
+    account.push(IMAGE)
+    return account
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.sandbox.sandboxes import (
+    BUCKET,
     IMAGE,
     INSTANCE_TYPE,
     ROLE,
@@ -72,11 +73,18 @@ def test_a_refused_environment_is_the_failure_reason(account: Account) -> None:
     account.delete(name)
 
 
-def test_missing_weights_fail_the_endpoint(account: Account) -> None:
-    name = account.endpoint(ModelDataSource={"S3DataSource": folder_on_s3("nothing/")})
+def test_weights_that_are_deleted_after_the_model_was_created_fail_the_endpoint(
+    account: Account,
+) -> None:
+    account.s3.put_object(Bucket=BUCKET, Key="gone/config.json", Body=b"{}")
+    name = account.model("gone", ModelDataSource={"S3DataSource": folder_on_s3("gone/")})
+    account.s3.delete_object(Bucket=BUCKET, Key="gone/config.json")
+    account.sagemaker.create_endpoint(
+        EndpointName=name, EndpointConfigName=account.config(name, name)
+    )
     reason = account.wait_until_stable(name)["FailureReason"]
     assert reason.startswith('Failed to download model data for container "container_1" from URL')
-    assert "s3://models/nothing/" in reason
+    assert "s3://models/gone/" in reason
     account.delete(name)
 
 
@@ -128,15 +136,11 @@ def test_names_are_unique(
     )
 
 
-def test_resources_in_use_cannot_be_deleted(account: Account, live: str) -> None:
-    for call, parameter in (
-        (account.sagemaker.delete_endpoint_config, "EndpointConfigName"),
-        (account.sagemaker.delete_model, "ModelName"),
-    ):
-        code, message = refusal(call, **{parameter: live})
-        assert code == "ValidationException"
-        assert message.startswith("Cannot delete ")
-        assert message.endswith(f'endpoint "{ARN}:endpoint/{live}" uses it.')
+def test_a_model_and_a_configuration_in_use_can_be_deleted(account: Account, live: str) -> None:
+    account.sagemaker.delete_endpoint_config(EndpointConfigName=live)
+    account.sagemaker.delete_model(ModelName=live)
+    assert account.describe(live)["EndpointConfigName"] == live
+    assert account.invoke(live, {})["path"] == "/invocations"
 
 
 def test_everything_can_be_deleted_after_the_endpoint(account: Account) -> None:

@@ -16,7 +16,7 @@ from botocore.exceptions import (
 )
 
 from peagle.sandbox.rehearsal import forget_calls, recorded_calls
-from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox
+from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -181,3 +181,62 @@ def test_a_quota_is_set_and_listed(account: Account) -> None:
     done = sandbox.peagle("sandbox", "quota", "set", "ml.bogus", "1")
     assert (done.returncode, "ml.bogus" in done.stderr) == (2, True)
     sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "2")
+
+
+def status_and_reason(account: Account, name: str) -> tuple[str, str]:
+    found = until(
+        lambda: account.describe(name),
+        lambda found: found["EndpointStatus"] not in ("Creating", "Updating"),
+    )
+    return found["EndpointStatus"], found.get("FailureReason", "")
+
+
+def test_without_capacity_an_endpoint_fails_for_that_type_only(account: Account) -> None:
+    account.sandbox.json(
+        *("sandbox", "fault", "add", "CreateEndpoint", "insufficient-capacity"),
+        *("--instance-type", INSTANCE_TYPE),
+    )
+    name = account.endpoint()
+    status, reason = status_and_reason(account, name)
+    assert (status, "InsufficientInstanceCapacity" in reason) == ("Failed", True)
+    account.delete(name)
+    account.config("else", name, InstanceType="ml.g5.xlarge")
+    account.sagemaker.create_endpoint(EndpointName="else", EndpointConfigName="else")
+    assert account.wait_until_stable("else")["EndpointStatus"] == "InService"
+    account.delete("else")
+
+
+def test_a_stuck_endpoint_goes_on_when_the_fault_is_cleared(account: Account) -> None:
+    account.sandbox.json("sandbox", "fault", "add", "CreateEndpoint", "stuck-creating")
+    name = account.endpoint()
+    with pytest.raises(account.logs.exceptions.ResourceNotFoundException):
+        account.log(name)
+    assert account.describe(name)["EndpointStatus"] == "Creating"
+    account.sandbox.json("sandbox", "fault", "clear")
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
+    account.delete(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "answers"),
+    [
+        ("update-rollback-failed", "UpdateRollbackFailed", True),
+        ("out-of-service", "OutOfService", False),
+        ("insufficient-capacity", "InService", True),
+    ],
+)
+def test_an_update_ends_in_every_state_of_aws(
+    account: Account, live: str, kind: str, status: str, answers: bool
+) -> None:
+    account.sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", kind, "--times", "once")
+    update = {"EndpointName": live, "EndpointConfigName": live}
+    account.sagemaker.update_endpoint(**update)
+    found, reason = status_and_reason(account, live)
+    assert (found, bool(reason)) == (status, kind != "out-of-service")
+    if answers:
+        assert account.invoke(live, {})["path"] == "/invocations"
+    else:
+        with pytest.raises(ClientError, match="its state is OutOfService"):
+            account.invoke(live, {})
+    account.sagemaker.update_endpoint(**update)
+    assert account.wait_until_stable(live)["EndpointStatus"] == "InService"

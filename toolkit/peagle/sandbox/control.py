@@ -14,9 +14,9 @@ from typing import Any
 from peagle.engine.process import is_alive
 from peagle.sandbox import services
 from peagle.sandbox.client import EndpointStatus
+from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.protocol import Response, json_response
-from peagle.sandbox.resources import SandboxEndpoint
 from peagle.sandbox.sagemaker import all_endpoints
 
 _STARTED = time.time()

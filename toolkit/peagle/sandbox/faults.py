@@ -61,8 +61,6 @@ _ONLY_UPDATES = "update-rollback-failed"
 DEFAULT_SECONDS = 120.0
 """The delay of a timeout: longer than boto3 waits for an answer (60 s)."""
 
-_POLL_SECONDS = 0.1
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -170,12 +168,11 @@ class Faults:
             )
         )
 
-    def hold_until_cleared(self, ended: Callable[[], bool]) -> None:
-        """Return after the next ``clear``, or when ``ended`` is true."""
+    def hold_until_cleared(self) -> None:
+        """Return after the next ``clear``."""
         with self._changed:
             before = self._cleared
-            while self._cleared == before and not ended():
-                self._changed.wait(_POLL_SECONDS)
+            self._changed.wait_for(lambda: self._cleared != before)
 
     def record(self, action: str) -> None:
         """Count a call, named as in a policy: ``sagemaker:CreateEndpoint``."""

@@ -66,9 +66,14 @@ def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
     if all((ml_root / path).exists() for path in named):
         return None
-    if read_engine_kind() == "docker" and _cpu_image(Docker(), spec.image):
+    if is_local_image(spec.image):
         return None
     return f"its weights are baked into {spec.image}, which this sandbox does not run"
+
+
+def is_local_image(name: str) -> bool:
+    """Whether the sandbox runs this very image: as a container, from this machine."""
+    return read_engine_kind() == "docker" and _cpu_image(Docker(), name) is not None
 
 
 def _cpu_image(docker: Docker, name: str) -> Image | None:

@@ -97,7 +97,7 @@ def launch_spec(
         endpoint=endpoint,
         variant=variant["VariantName"],
         environment=dict(container.get("Environment") or {}),
-        model_data=tuple(_model_data(container)),
+        model_data=tuple(model_data(container)),
         startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
         limitations=tuple(_limitations(variant, model)),
         vllm=version[1] if version else None,
@@ -108,7 +108,7 @@ def launch_spec(
     )
 
 
-def _model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
+def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
     """What SageMaker downloads below ``/opt/ml`` before it starts the container."""
     root = PurePosixPath("model")
     if container.get("ModelDataUrl"):

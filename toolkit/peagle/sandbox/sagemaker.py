@@ -1,6 +1,6 @@
 """SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-moto 5.2 keeps them without checks. This backend rejects what AWS rejects (``operations`` checks the
+moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks the
 requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
 in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
 methods with moto's own names and signatures are CloudFormation's way in.
@@ -8,6 +8,7 @@ methods with moto's own names and signatures are CloudFormation's way in.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -20,12 +21,20 @@ from moto.sagemaker.utils import arn_formatter
 
 from peagle.sandbox import services
 from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.endpoint import SandboxEndpoint, Variants, instances_of
 from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
-from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxEndpoint, SandboxModel
+from peagle.sandbox.prerequisites import check_data, check_images, check_role
+from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
 from peagle.sandbox.state import catalog
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
 Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
+
+_RETAINED = {
+    "DesiredInstanceCount": "InitialInstanceCount",
+    "DesiredWeight": "InitialVariantWeight",
+}
+"""VariantPropertyType -> the key of a variant that it retains."""
 
 _ARN_KINDS = {MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint"}
 
@@ -49,11 +58,17 @@ class SageMakerBackend(SageMakerModelBackend):
         return urls
 
     def register_model(self, parameters: Mapping[str, Any]) -> SandboxModel:
+        """CreateModel: checks what the model needs from other services."""
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
-            return self._models[name]
+            model = SandboxModel(self.account_id, self.region_name, parameters)
+            if "ExecutionRoleArn" in parameters:
+                check_role(parameters["ExecutionRoleArn"], self.region_name)
+            check_images(model.all_containers, self.region_name)
+            check_data(model.all_containers, self.region_name)
+            self._models[name] = model
+            return model
 
     def create_model(self, **fields: Any) -> SandboxModel:  # type: ignore[override]
         """A model of a CloudFormation template."""
@@ -63,11 +78,9 @@ class SageMakerBackend(SageMakerModelBackend):
         return self._find(MODEL, self._models, model_name)
 
     def delete_model(self, model_name: str) -> None:
+        """DeleteModel, which AWS allows also while an endpoint serves the model."""
         with LOCK:
             self.describe_model(model_name)
-            for endpoint in self._remaining_endpoints():
-                if any(model_name in config.model_names for config in endpoint.configs):
-                    raise _in_use(MODEL, self._arn(MODEL, model_name), endpoint.arn)
             del self._models[model_name]
 
     def register_endpoint_config(self, parameters: Mapping[str, Any]) -> EndpointConfig:
@@ -88,11 +101,9 @@ class SageMakerBackend(SageMakerModelBackend):
         return self._find(CONFIG, self.endpoint_configs, endpoint_config_name).response_object
 
     def delete_endpoint_config(self, endpoint_config_name: str) -> None:
+        """DeleteEndpointConfig, which AWS allows also while an endpoint has the configuration."""
         with LOCK:
-            config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            for endpoint in self._remaining_endpoints():
-                if config in endpoint.configs:
-                    raise _in_use(CONFIG, config.endpoint_config_arn, endpoint.arn)
+            self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
             del self.endpoint_configs[endpoint_config_name]
 
     def register_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
@@ -100,7 +111,8 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["EndpointName"]
         with LOCK:
             self._refuse_duplicate(ENDPOINT, self.endpoints, name)
-            config, specs = self._launch_specs(parameters)
+            config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
+            specs = self._launch_specs(name, config.production_variants)
             tags = parameters.get("Tags")
             endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
@@ -118,11 +130,14 @@ class SageMakerBackend(SageMakerModelBackend):
             if endpoint.endpoint_status == "Failed":
                 # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
-            config, specs = self._launch_specs(parameters)
+            config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
+            self._check_scaling_targets(endpoint, config)
+            variants = _with_retained(config.production_variants, endpoint.variants, parameters)
+            specs = self._launch_specs(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            endpoint.begin_serving("Updating", specs, deployment_config, config)
+            endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
             return endpoint
 
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
@@ -144,20 +159,29 @@ class SageMakerBackend(SageMakerModelBackend):
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
     ) -> str:
         """UpdateEndpointWeightsAndCapacities: starts and ends engines in the background."""
+        desired = {one["VariantName"]: one for one in desired_weights_and_capacities}
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
-            arn: str = super().update_endpoint_weights_and_capacities(
-                endpoint_name, desired_weights_and_capacities
-            )
-            if endpoint.current:
-                endpoint.begin_scaling(
-                    {
-                        desired["VariantName"]: int(desired["DesiredInstanceCount"])
-                        for desired in desired_weights_and_capacities
-                        if desired.get("DesiredInstanceCount")
-                    }
+            if endpoint.current is None:
+                raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
+            running = {one["VariantName"]: one for one in endpoint.variants}
+            unknown = ", ".join(sorted(set(desired) - set(running)))
+            if unknown or len(desired) < len(desired_weights_and_capacities):
+                raise ValidationError(
+                    f'The variant name(s) "{unknown}" is/are not present within endpoint '
+                    f'configuration "{endpoint.endpoint_config_name}".'
+                    if unknown
+                    else "A variant name was non-unique within the request."
                 )
-            return arn
+            more: Counter[str] = Counter()
+            for name, change in desired.items():
+                before = int(running[name].get("InitialInstanceCount") or 0)
+                more[running[name].get("InstanceType", "")] += max(
+                    0, int(change.get("DesiredInstanceCount") or before) - before
+                )
+            self._check_quota(+more)
+            endpoint.begin_scaling(desired)
+            return endpoint.arn
 
     def add_tags(self, arn: str, tags: list[dict[str, str]]) -> list[dict[str, str]]:
         """AddTags: an existing key gets the new value."""
@@ -178,47 +202,50 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(f'Could not find resource "{arn}".')
         return resource
 
-    def _remaining_endpoints(self) -> list[SandboxEndpoint]:
-        """The endpoints that are not being deleted: Terraform deletes a configuration while its
-        endpoint is still Deleting."""
-        return [one for one in self.endpoints.values() if one.endpoint_status != "Deleting"]
-
     def _idle_endpoint(self, name: str) -> SandboxEndpoint:
         endpoint = self._find(ENDPOINT, self.endpoints, name)
         if endpoint.is_busy:
             raise ValidationError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
 
-    def _launch_specs(
-        self, parameters: Mapping[str, Any]
-    ) -> tuple[EndpointConfig, list[LaunchSpec]]:
-        """The configuration that the request names, and what to launch for its variants."""
-        name = parameters["EndpointConfigName"]
-        config = self._find(CONFIG, self.endpoint_configs, name)
-        self._check_quota(config)
-        variants = config.production_variants
+    def _launch_specs(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
+        """What to launch for the variants, if quota, models and roles allow it."""
+        self._check_quota(instances_of(variants))
         if any("ModelName" not in variant for variant in variants):
-            raise ValidationError("The sandbox has no inference components; specify a model.")
+            raise ValidationError("The sandbox has no inference components; name a model.")
+        models = [self.describe_model(variant["ModelName"]) for variant in variants]
+        for model in models:
+            if model.execution_role_arn:
+                check_role(model.execution_role_arn, self.region_name)
         accounts = catalog().runtimes.accounts.values()
-        return config, [
-            launch_spec(
-                self.region_name,
-                parameters["EndpointName"],
-                variant,
-                self.describe_model(variant["ModelName"]),
-                accounts,
-            )
-            for variant in variants
+        return [
+            launch_spec(self.region_name, endpoint_name, variant, model, accounts)
+            for variant, model in zip(variants, models, strict=True)
         ]
 
-    def _check_quota(self, config: EndpointConfig) -> None:
+    def _check_scaling_targets(self, endpoint: SandboxEndpoint, config: EndpointConfig) -> None:
+        """AWS refuses to change the type of a variant that is scaled automatically."""
+        loaded = sys.modules.get("moto.applicationautoscaling.models")
+        if loaded is None:  # importing it takes 2 s; there are no targets yet
+            return
+        targets = loaded.applicationautoscaling_backends[self.account_id][self.region_name].targets
+        scaled = targets.get("sagemaker:variant:DesiredInstanceCount", {})
+        types = {one["VariantName"]: one.get("InstanceType") for one in config.production_variants}
+        for variant in endpoint.variants:
+            name = variant["VariantName"]
+            changed = types.get(name) != variant.get("InstanceType")
+            if changed and f"endpoint/{endpoint.endpoint_name}/variant/{name}" in scaled:
+                raise ValidationError(
+                    f'The variant(s) "[{name}]" must be deregistered as scalable targets with AWS '
+                    "Auto Scaling before they can be removed or have their instance type updated."
+                )
+
+    def _check_quota(self, more: Counter[str]) -> None:
         """Blue and green exist at the same time during an update, so both count."""
         used: Counter[str] = Counter()
         for endpoint in self.endpoints.values():
-            if endpoint.endpoint_status != "Failed":
-                for other in endpoint.configs:
-                    used.update(_instances(other))
-        for instance_type, requested in _instances(config).items():
+            used.update(endpoint.instances)
+        for instance_type, requested in more.items():
             quota = services.quota_value(instance_type, self.region_name)
             if used[instance_type] + requested > quota:
                 raise ResourceLimitExceeded(
@@ -264,22 +291,32 @@ def _parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name.title().replace("_", ""): value for name, value in fields.items()}
 
 
-def _in_use(kind: str, arn: str, endpoint_arn: str) -> ValidationError:
-    """AWS documents that this is forbidden but allows it for some kinds; the wording is ours."""
-    return ValidationError(f'Cannot delete {kind} "{arn}": endpoint "{endpoint_arn}" uses it.')
+def _with_retained(
+    variants: Variants, running: Variants, parameters: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """``variants`` of a new configuration; with RetainAllVariantProperties, those that already run
+    keep their numbers and weights, unless a property is excluded."""
+    if not parameters.get("RetainAllVariantProperties"):
+        return [dict(variant) for variant in variants]
+    excluded = {
+        one["VariantPropertyType"]
+        for one in parameters.get("ExcludeRetainedVariantProperties") or ()
+    }
+    kept = [name for property_type, name in _RETAINED.items() if property_type not in excluded]
+    by_name = {variant["VariantName"]: variant for variant in running}
+    return [
+        {
+            **variant,
+            **{
+                name: by_name[variant["VariantName"]][name]
+                for name in kept
+                if by_name.get(variant["VariantName"], {}).get(name) is not None
+            },
+        }
+        for variant in variants
+    ]
 
 
 def _ours(backend: object) -> SageMakerBackend:
     assert isinstance(backend, SageMakerBackend), "install() precedes the first request"
     return backend
-
-
-def _instances(config: EndpointConfig) -> Counter[str]:
-    """The number of instances of each type in a configuration."""
-    return Counter(
-        {
-            variant["InstanceType"]: int(variant.get("InitialInstanceCount") or 1)
-            for variant in config.production_variants
-            if "InstanceType" in variant
-        }
-    )

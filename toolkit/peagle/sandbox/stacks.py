@@ -11,7 +11,7 @@ from typing import Any
 from moto.cloudformation import urls
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 
-from peagle.sandbox.resources import SandboxEndpoint
+from peagle.sandbox.endpoint import SandboxEndpoint
 
 
 def install() -> None:

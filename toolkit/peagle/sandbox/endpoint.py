@@ -1,0 +1,287 @@
+"""An endpoint in the sandbox, which follows its real engines:
+
+    CreateEndpoint   Creating -> InService | Failed
+    UpdateEndpoint   Updating -> InService with the new configuration; when its engine fails, with
+                     the old one (AWS rolls back) and a FailureReason
+    UpdateEndpointWeightsAndCapacities
+                     Updating -> InService with other numbers of instances
+    DeleteEndpoint   Deleting -> removed
+
+One thread per change waits for the engines. Its result is stored under ``LOCK``. Faults of
+endpoints (``faults``) lead to the other states.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moto.core.utils import utcnow
+from moto.sagemaker.models import FakeEndpoint
+
+from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
+from peagle.sandbox.faults import FAULTS, Fault
+from peagle.sandbox.fleet import Fleet
+from peagle.sandbox.instance import EngineInstance, LaunchFailed
+from peagle.sandbox.launch_spec import LaunchSpec, engines_for
+from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
+from peagle.sandbox.resources import LOCK, EndpointConfig
+
+_SERVING = ("InService", "Updating", "UpdateRollbackFailed")
+
+_NO_CAPACITY = (
+    "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
+    "Please retry using a different ML instance type or after some time."
+)
+Variants = Sequence[dict[str, Any]]
+"""Variants as a configuration has them."""
+
+
+def instances_of(variants: Variants) -> Counter[str]:
+    """The number of instances of each type that ``variants`` ask for."""
+    found: Counter[str] = Counter()
+    for variant in variants:
+        if "InstanceType" in variant:
+            found[variant["InstanceType"]] += int(variant.get("InitialInstanceCount") or 1)
+    return found
+
+
+class SandboxEndpoint(FakeEndpoint):
+    """An endpoint, the engines that serve it, and those that are starting."""
+
+    failure_reason: str | None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        account_id: str,
+        region_name: str,
+        name: str,
+        config: EndpointConfig,
+        tags: list[dict[str, str]] | None,
+    ) -> None:
+        super().__init__(
+            account_id=account_id,
+            region_name=region_name,
+            endpoint_name=name,
+            endpoint_config_name=config.endpoint_config_name,
+            production_variants=config.production_variants,
+            data_capture_config={},
+            tags=list(tags or []),
+        )
+        self.config = config
+        self.next_config: EndpointConfig | None = None
+        self._next_variants: Variants = ()
+        self.current: Fleet | None = None
+        self.starting: Fleet | None = None
+        self.deployment_config: dict[str, Any] | None = None
+        self._changed_since = self.creation_time
+        self._thread: threading.Thread | None = None
+
+    @property
+    def variants(self) -> list[dict[str, Any]]:
+        """The variants of its configuration, with the numbers and weights that it really has."""
+        desired = {one["VariantName"]: one for one in self.production_variants}
+        return [
+            {
+                **variant,
+                "InitialInstanceCount": desired[variant["VariantName"]].get("DesiredInstanceCount"),
+                "InitialVariantWeight": desired[variant["VariantName"]].get("DesiredWeight"),
+            }
+            for variant in self.config.production_variants
+        ]
+
+    @property
+    def instances(self) -> Counter[str]:
+        """Instance type -> instances that count towards a quota: also those of an update."""
+        if self.endpoint_status == "Failed":
+            return Counter()
+        return instances_of(self.variants) + instances_of(self._next_variants)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether AWS would refuse another change now."""
+        return self.endpoint_status in ("Creating", "Updating", "Deleting")
+
+    def is_created(self) -> bool:
+        """For CloudFormation: when it is in service."""
+        return self.serving is not None
+
+    @property
+    def serving(self) -> Fleet | None:
+        """The engines that answer invocations."""
+        return self.current if self.endpoint_status in _SERVING else None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Variant -> its share of the requests."""
+        return {
+            variant["VariantName"]: float(variant.get("CurrentWeight") or 0.0)
+            for variant in self.production_variants
+        }
+
+    def begin_serving(
+        self,
+        status: str,
+        specs: Sequence[LaunchSpec],
+        deployment_config: dict[str, Any] | None,
+        next_config: EndpointConfig | None = None,
+        next_variants: Variants = (),
+    ) -> None:
+        """Start the engines for ``next_config``; during an update, beside the old ones.
+
+        ``next_variants`` are its variants, with numbers that an update may have retained.
+        """
+        self.next_config, self._next_variants = next_config, next_variants
+        self.deployment_config = deployment_config
+        self.starting = Fleet(specs)
+        operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
+        fault = FAULTS.of_endpoint(operation, instances_of(next_variants or self.variants))
+        self._begin(status, functools.partial(self._bring_up, self.starting, fault))
+
+    def begin_scaling(self, desired: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start or end engines until each variant has its number, as far as the sandbox goes.
+
+        ``desired`` has the changed variants, as UpdateEndpointWeightsAndCapacities names them.
+        """
+        fleet = self.current
+        assert fleet is not None
+        counts = {}
+        for variant in self.production_variants:
+            change = desired.get(variant["VariantName"], {})
+            if change.get("DesiredWeight") is not None:
+                variant["DesiredWeight"] = variant["CurrentWeight"] = change["DesiredWeight"]
+            if change.get("DesiredInstanceCount") is not None:
+                variant["DesiredInstanceCount"] = change["DesiredInstanceCount"]
+                counts[variant["VariantName"]] = int(change["DesiredInstanceCount"])
+
+        def scale() -> None:
+            for variant, count in counts.items():
+                try:
+                    fleet.resize(variant, engines_for(count), self._tag)
+                except LaunchFailed as failure:
+                    self.failure_reason = str(failure)[:1024]
+            self._finish("InService")
+
+        self._begin("Updating", scale)
+
+    def begin_deleting(self, on_deleted: Callable[[], object]) -> None:
+        """End the engines, then call ``on_deleted``."""
+
+        def end() -> None:
+            self.end()
+            with LOCK:
+                on_deleted()
+
+        self.starting = None
+        self._begin("Deleting", end)
+
+    def join(self) -> None:
+        if self._thread:
+            self._thread.join()
+
+    def end(self) -> None:
+        """End every engine of this endpoint; return when they have ended."""
+        for fleet in (self.starting, self.current):
+            if fleet:
+                fleet.end()
+
+    @property
+    def response_object(self) -> dict[str, Any]:
+        """The response of DescribeEndpoint, without empty members."""
+        response = {
+            "EndpointName": self.endpoint_name,
+            "EndpointArn": self.arn,
+            "EndpointConfigName": self.endpoint_config_name,
+            "ProductionVariants": [
+                {**variant, "CurrentInstanceCount": self._running(variant["VariantName"])}
+                for variant in self.production_variants
+            ],
+            "EndpointStatus": self.endpoint_status,
+            "FailureReason": self.failure_reason,
+            "CreationTime": self.creation_time,
+            "LastModifiedTime": self.last_modified_time,
+            "LastDeploymentConfig": self.deployment_config,
+            "AsyncInferenceConfig": self.config.async_inference_config,
+            "PendingDeploymentSummary": self._pending(),
+        }
+        return {name: value for name, value in response.items() if value}
+
+    def _running(self, variant: str) -> int:
+        return self.current.count(variant) if self.current else 0
+
+    def _pending(self) -> dict[str, Any] | None:
+        if self.next_config is None:
+            return None
+        return {
+            "EndpointConfigName": self.next_config.endpoint_config_name,
+            "ProductionVariants": self._process_production_variants(list(self._next_variants)),
+            "StartTime": self._changed_since,
+        }
+
+    def _begin(self, status: str, work: Callable[[], None]) -> None:
+        self.endpoint_status = status
+        self.failure_reason = None
+        self.last_modified_time = self._changed_since = utcnow()
+        name = f"{status} {self.endpoint_name}"
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+        self._thread.start()
+
+    def _bring_up(self, fleet: Fleet, fault: Fault | None) -> None:
+        kind = fault.kind if fault else None
+        try:
+            if kind == "stuck-creating":
+                FAULTS.hold_until_cleared()
+            if kind in ("insufficient-capacity", "update-rollback-failed"):
+                raise LaunchFailed(_NO_CAPACITY)
+            for spec in fleet.specs:
+                if is_missing_image(spec.image, spec.region):
+                    raise LaunchFailed(missing_image_reason(spec.variant))
+            fleet.start(on_chosen=self._tag)
+        except LaunchFailed as failure:
+            undone = "UpdateRollbackFailed" if kind == "update-rollback-failed" else "InService"
+            self._fail(str(failure), undone)
+        except Exception:  # a bug here must not leave the endpoint in Creating forever
+            traceback.print_exc()
+            self._fail("Internal error of the sandbox; see its log (daemon.log).")
+        else:
+            self._succeed(fleet, "OutOfService" if kind == "out-of-service" else "InService")
+
+    def _succeed(self, fleet: Fleet, status: str) -> None:
+        with LOCK:
+            old, self.current, self.starting = self.current, fleet, None
+            if self.next_config:
+                self.config, self.next_config = self.next_config, None
+                self.endpoint_config_name = self.config.endpoint_config_name
+                self.production_variants = self._process_production_variants(
+                    list(self._next_variants)
+                )
+                self._next_variants = ()
+        if old:
+            old.drain()
+            old.end()
+        self._finish(status)
+
+    def _fail(self, reason: str, undone: str = "InService") -> None:
+        """``undone`` is the status of an endpoint that served before."""
+        with LOCK:
+            self.starting = self.next_config = None
+            self._next_variants = ()
+            self.failure_reason = reason[:1024]
+            self._finish(undone if self.current else "Failed")
+
+    def _finish(self, status: str) -> None:
+        with LOCK:
+            self.endpoint_status = status
+            self.last_modified_time = utcnow()
+
+    def _tag(self, chosen: EngineInstance) -> None:
+        """Record in tags what runs instead of the requested model or engine."""
+        engine = f"vllm {chosen.other_engine}" if chosen.other_engine else None
+        replaced = {STAND_IN_TAG: chosen.stand_in, ENGINE_TAG: engine}
+        with LOCK:
+            kept = [tag for tag in self.tags if tag["Key"] not in replaced]
+            self.tags = kept + [{"Key": k, "Value": v} for k, v in replaced.items() if v]

@@ -1,0 +1,118 @@
+"""What a model needs from other services, checked as SageMaker checks it: role, images, data.
+
+The wording is AWS's own, as users have reported it. Permissions of the role are not checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.ecr.models import ecr_backends
+from moto.iam.models import iam_backends
+from moto.s3.models import FakeKey, s3_backends
+from moto.sagemaker.exceptions import ValidationError
+from moto.utilities.utils import get_partition
+
+from peagle.checks.facts import parse_ecr_image
+from peagle.s3uri import S3Uri
+from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.launch import is_local_image
+from peagle.sandbox.launch_spec import ModelData, model_data
+
+SAGEMAKER = "sagemaker.amazonaws.com"
+
+
+class CrossAccountRole(ServiceException):
+    """The role belongs to another account."""
+
+    code = "AccessDeniedException"
+
+
+def check_role(arn: str, region: str) -> None:
+    """Raise ValidationError for a role that is missing or that SageMaker may not assume."""
+    if f"::{ACCOUNT}:" not in arn:
+        raise CrossAccountRole("Cross-account pass role is not allowed.")
+    backend = iam_backends[ACCOUNT][get_partition(region)]
+    role = next((one for one in backend.get_roles() if one.arn == arn), None)
+    if role is None or not _trusts_sagemaker(role.assume_role_policy_document):
+        raise ValidationError(
+            f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
+            f"'{SAGEMAKER}' to assume the role."
+        )
+
+
+def _trusts_sagemaker(policy: str) -> bool:
+    try:
+        statements = json.loads(policy).get("Statement", [])
+    except ValueError:
+        return False
+    for statement in _listed(statements):
+        principal = statement.get("Principal", {})
+        services = _listed(principal.get("Service", [])) if isinstance(principal, dict) else ["*"]
+        actions = _listed(statement.get("Action", []))
+        if (
+            statement.get("Effect") == "Allow"
+            and {"sts:AssumeRole", "sts:*", "*"} & set(actions)
+            and {SAGEMAKER, "*"} & set(services)
+        ):
+            return True
+    return False
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def check_images(containers: list[Mapping[str, Any]], region: str) -> None:
+    """Raise ValidationError for an image that the account's own registry does not have."""
+    for container in containers:
+        image = container.get("Image") or ""
+        if is_missing_image(image, region):
+            raise ValidationError(f"Requested image {image} not found.")
+
+
+def is_missing_image(image: str, region: str) -> bool:
+    """Whether ``image`` is of the account's own registry and not there.
+
+    Images of other accounts, such as AWS's own, always exist. With containers as engines, an image
+    on this machine does too.
+    """
+    name = parse_ecr_image(image)
+    if name is None or name.account != ACCOUNT:
+        return False
+    repository = ecr_backends[ACCOUNT][name.region].repositories.get(name.repository)
+    digest = image.partition("@")[2]
+    for one in repository.images if repository else ():
+        if one.get_image_digest() == digest or (not digest and name.tag in one.image_tags):
+            return False
+    return not is_local_image(image)
+
+
+def missing_image_reason(variant: str) -> str:
+    """The FailureReason of an endpoint whose image has disappeared."""
+    return (
+        f"Please make sure all images included in the model for the production variant {variant} "
+        "exist, and that the execution role used to create the model has permissions to access "
+        "them."
+    )
+
+
+def check_data(containers: list[Mapping[str, Any]], region: str) -> None:
+    """Raise ValidationError for model data that is not in S3."""
+    for container in containers:
+        for data in model_data(container):
+            if not any(_objects(data, region)):
+                raise ValidationError(f"Could not find model data at {data.uri}.")
+
+
+def _objects(data: ModelData, region: str) -> Iterator[str]:
+    source = S3Uri.parse(data.uri)
+    bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)
+    exact = data.archive or data.single
+    for key, content in list(bucket.keys.items()) if bucket else ():
+        is_named = key == source.key if exact else key.startswith(source.key)
+        if is_named and isinstance(content, FakeKey):  # not a mark of deletion
+            yield key
