@@ -8,9 +8,17 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.sandbox.sandboxes import IMAGE, ROLE, Account
+from tests.sandbox.sandboxes import BUCKET, IMAGE, ROLE, Account
 
 pytestmark = pytest.mark.sandbox
+
+ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e"
+AWS_TAG = {"Key": "aws:mine", "Value": "x"}
+TARGET = {
+    "ServiceNamespace": "sagemaker",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+    "ResourceId": "endpoint/e/variant/v",
+}
 
 
 def refused(call: Any, **parameters: Any) -> str:
@@ -203,3 +211,63 @@ def test_tags_of_all_resources_can_be_listed_and_changed(account: Account) -> No
     account.wait_until_stable("tagged")
     account.delete("tagged")
     assert "Could not find" in refused(client.list_tags, ResourceArn=arns[2])
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "parameters", "expected"),
+    [
+        (
+            "sagemaker",
+            "update_endpoint_weights_and_capacities",
+            {"EndpointName": "e", "DesiredWeightsAndCapacities": [{"VariantName": "a_b"}]},
+            "at 'desiredWeightsAndCapacities.1.member.variantName'",
+        ),
+        ("sagemaker", "add_tags", {"ResourceArn": ARN, "Tags": [AWS_TAG]}, "are AWS's own"),
+        ("sagemaker", "describe_endpoint", {"EndpointName": "a_b"}, "regular expression pattern"),
+        (
+            "application-autoscaling",
+            "register_scalable_target",
+            {**TARGET, "MinCapacity": 3, "MaxCapacity": 2},
+            "MinCapacity: is 3, and MaxCapacity is 2",
+        ),
+    ],
+)
+def test_the_documentation_s_rules_hold_for_every_operation(
+    account: Account, service: str, operation: str, parameters: dict[str, Any], expected: str
+) -> None:
+    message = refused(getattr(account.client(service), operation), **parameters)
+    assert message.startswith("1 validation error detected: ")
+    assert expected in message
+
+
+def test_names_and_tags_of_buckets_follow_the_rules(account: Account) -> None:
+    for call, parameters, code in (
+        (account.s3.create_bucket, {"Bucket": "10.0.0.1"}, "InvalidBucketName"),
+        (
+            account.s3.put_bucket_tagging,
+            {"Bucket": BUCKET, "Tagging": {"TagSet": [AWS_TAG]}},
+            "InvalidTag",
+        ),
+    ):
+        with pytest.raises(ClientError) as raised:
+            call(**parameters)
+        assert raised.value.response["Error"]["Code"] == code
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "parameters", "code"),
+    [
+        ("sagemaker", "list_inference_components", {}, "UnknownOperationException"),
+        ("pricing", "describe_services", {}, "UnknownOperationException"),
+        ("cloudwatch", "list_managed_insight_rules", {"ResourceARN": "a"}, "UnknownOp"),
+        ("sts", "decode_authorization_message", {"EncodedMessage": "x"}, "InvalidAction"),
+        ("lambda", "list_capacity_providers", {}, "UnknownOperationException"),
+        ("bedrock", "list_foundation_models", {}, "UnknownOperationException"),
+    ],
+)
+def test_an_operation_that_the_sandbox_lacks_is_an_error_of_aws(
+    account: Account, service: str, operation: str, parameters: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(ClientError, match="The sandbox does not have the operation") as raised:
+        getattr(account.client(service), operation)(**parameters)
+    assert raised.value.response["Error"]["Code"].startswith(code)

@@ -226,6 +226,21 @@ def test_openai_clients_reach_the_engines_own_path(address: str, name: str, toke
     assert json.load(answer)["path"] == "/v1/chat/completions"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/v1/chat/completions")],
+)
+def test_other_paths_of_openai_are_not_served(
+    address: str, name: str, method: str, path: str
+) -> None:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request(method, f"/endpoints/{name}/openai{path}")
+    answer = connection.getresponse()
+    message = json.load(answer)["error"]["message"]
+    assert (answer.status, f"does not serve {method} {path}" in message) == (404, True)
+    assert "chat/completions" in message
+
+
 def test_a_chunked_request_body_arrives_complete(address: str, name: str, token: str) -> None:
     connection = http.client.HTTPConnection(address, timeout=30)
     parts = [b'{"text": "', b"x" * 100_000, b'"}']

@@ -9,7 +9,7 @@ import pytest
 from moto.sagemaker.exceptions import ValidationError
 
 from peagle.catalog import load_catalog
-from peagle.sandbox import operations, services
+from peagle.sandbox import services, validation
 
 NEW_TYPE = "ml.g99.xlarge"
 KNOWN_TYPE = "ml.g6.xlarge"
@@ -34,7 +34,7 @@ def create_config(instance_type: str, **more: Any) -> None:
         **more,
     }
     parameters = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-    operations._validate("create_endpoint_config", parameters, "us-east-1")
+    validation.check_request("create_endpoint_config", parameters, "us-east-1")
 
 
 @pytest.mark.usefixtures("_newer_catalog")

@@ -2,6 +2,7 @@
 
 The name comes from ``X-Amz-Target`` (JSON), the path (CBOR, the SageMaker runtime), ``Action``
 (XML), or, for S3, from the method, the path and the query, as botocore's service model binds them.
+Other services are not used here: their method and path stand for the operation.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def call_of(environ: WSGIEnvironment) -> Call | None:
         form |= parse_qs(request_body(environ).decode("utf-8", "replace"))
     if "Action" in form:
         return Call(service, form["Action"][0], "query", region)
-    return None
+    return Call(service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", "json", region)
 
 
 def signing_scope(environ: WSGIEnvironment) -> re.Match[str] | None:

@@ -22,7 +22,7 @@ import h11
 from peagle.sandbox import protocol
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.instance import EngineInstance
-from peagle.sandbox.protocol import TIMED_OUT, ErrorResponse, Invocation, Response
+from peagle.sandbox.protocol import TIMED_OUT, ErrorResponse, Invocation, Response, json_response
 from peagle.sandbox.relay import (
     BrokenResponse,
     EngineRequest,
@@ -44,6 +44,7 @@ INVOCATION_PATH = re.compile(
     r"/endpoints/(?P<name>[^/]+)/"
     r"(?P<operation>invocations|invocations-response-stream|openai/v1/chat/completions)"
 )
+_OPENAI_PATH = re.compile(r"/endpoints/[^/]+/openai(?P<path>/.*)?")
 TOKEN_PREFIX = "sagemaker-api-key-"
 _TOKEN_LIFETIME = timedelta(hours=12)
 _TOKEN_ACTION = "CallWithBearerToken"
@@ -120,6 +121,19 @@ class _Relayed:
             raise protocol.model_error(self.region, self.endpoint, 500, str(error)) from error
         except ResponseTimeout:
             raise protocol.model_error(self.region, self.endpoint, 0, TIMED_OUT) from None
+
+
+def not_served(method: str, path: str) -> Response | None:
+    """SageMaker's answer about a path below an endpoint's OpenAI address that it does not serve."""
+    other = _OPENAI_PATH.fullmatch(path)
+    if other is None:
+        return None
+    message = (
+        f"SageMaker does not serve {method} {other['path'] or '/'}; of OpenAI's API, it serves "
+        "POST /v1/chat/completions only"
+    )
+    error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
+    return json_response({"error": error}, 404)
 
 
 def invoke(call: Invocation) -> Response:

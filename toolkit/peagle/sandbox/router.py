@@ -2,7 +2,7 @@
 
     /_peagle/...             ``control``: the sandbox's own status, quotas and faults
     /endpoints/<name>/...    ``invocations``, streamed
-    X-Amz-Target             ``services``: quotas, prices
+    X-Amz-Target             ``services``: quotas, prices; what AWS would refuse: ``validation``
     everything else          moto
 
 Permissions are not checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
@@ -22,6 +22,7 @@ from http import HTTPStatus
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from moto.backends import get_service_from_url
 from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
@@ -29,7 +30,7 @@ from peagle.sandbox import control, services
 from peagle.sandbox.calls import Call, call_of, error_response, signing_scope
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH, EXECUTION_ROLE
 from peagle.sandbox.faults import ERRORS, FAULTS, Fault
-from peagle.sandbox.invocations import BODY_LIMIT, INVOCATION_PATH, invoke
+from peagle.sandbox.invocations import BODY_LIMIT, INVOCATION_PATH, invoke, not_served
 from peagle.sandbox.protocol import (
     ErrorResponse,
     Invocation,
@@ -37,6 +38,7 @@ from peagle.sandbox.protocol import (
     json_response,
     request_body,
 )
+from peagle.sandbox.validation import refused_response
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _TRUST = {
@@ -164,6 +166,9 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     runtime = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
     if runtime:
         return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
+    refused = refused_response(call, environ) if call else not_served(method, path)
+    if refused:
+        return refused
     return _service_response(environ) or _moto_response(moto, environ, call)
 
 
@@ -182,9 +187,11 @@ def _moto_response(moto: WSGIApplication, environ: WSGIEnvironment, call: Call |
     except NotImplementedError:
         return _unknown(environ, call)
     except Exception:
-        traceback.print_exc()
         if call is None:
             raise
+        if get_service_from_url(f"https://{call.service}.us-east-1.amazonaws.com") is None:
+            return _unknown(environ, call)  # moto has no such service
+        traceback.print_exc()
         return _without_body_for_head(environ, error_response(call, 500, *_BUG))
     status, headers = int(begun[-1][0].partition(" ")[0]), dict(begun[-1][1])
     if environ["PATH_INFO"] == "/moto-api/reset":

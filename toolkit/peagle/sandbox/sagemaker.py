@@ -63,8 +63,8 @@ class SageMakerBackend(SageMakerModelBackend):
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
             model = SandboxModel(self.account_id, self.region_name, parameters)
-            if "ExecutionRoleArn" in parameters:
-                check_role(parameters["ExecutionRoleArn"], self.region_name)
+            if model.execution_role_arn:
+                check_role(model.execution_role_arn, self.region_name)
             check_images(model.all_containers, self.region_name)
             check_data(model.all_containers, self.region_name)
             self._models[name] = model

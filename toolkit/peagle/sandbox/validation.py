@@ -1,0 +1,92 @@
+"""Refuse requests as AWS does, by its service models and its documentation.
+
+Clients check only part of a request, moto almost nothing. ``peagle.request_validation`` checks
+everything that AWS checks, here and before the toolkit sends a request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from wsgiref.types import WSGIEnvironment
+from xml.etree import ElementTree
+
+from botocore import xform_name
+from moto.sagemaker.exceptions import ValidationError
+
+from peagle.request_validation import validate
+from peagle.request_validation.model import UnknownKey, service_model
+from peagle.sandbox.calls import Call, error_response
+from peagle.sandbox.protocol import Response, request_body
+from peagle.sandbox.services import endpoint_types
+
+_CHECKED = ("sagemaker", "application-autoscaling")
+"""Services whose every request is checked; botocore has the same names for them."""
+
+_CHECKED_OF_S3 = {"CreateBucket": "InvalidBucketName", "PutBucketTagging": "InvalidTag"}
+"""Operation of S3 -> the error code for what is wrong with it."""
+
+
+def refused_response(call: Call, environ: WSGIEnvironment) -> Response | None:
+    """AWS's error if it would refuse the request; ``None`` for a valid one."""
+    if call.service == "s3" and call.operation in _CHECKED_OF_S3:
+        code, parameters = _CHECKED_OF_S3[call.operation], _of_s3(call, environ)
+    elif call.service in _CHECKED and call.operation in service_model(call.service).operation_names:
+        try:
+            code, parameters = "ValidationException", json.loads(request_body(environ) or b"{}")
+        except ValueError:
+            return error_response(call, 400, "SerializationException", "The body is not JSON.")
+    else:
+        return None
+    message = refusal(call.service, xform_name(call.operation), parameters, call.region)
+    return error_response(call, 400, code, message) if message else None
+
+
+def check_request(operation: str, parameters: Mapping[str, Any], region: str) -> None:
+    """Raise ValidationError, with every problem, if SageMaker would refuse the request."""
+    message = refusal("sagemaker", operation, parameters, region)
+    if message:
+        raise ValidationError(message)
+
+
+def refusal(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
+    """AWS's message about every problem of a request; empty for a valid one.
+
+    Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
+    botocore does not know are ignored, as a client may be newer than the sandbox.
+    """
+    found = [
+        problem.aws_message or problem.text
+        for problem in validate(
+            service, operation, _without_nulls(parameters), region, endpoint_types()
+        )
+        if not isinstance(problem, UnknownKey)
+    ]
+    errors = "error" if len(found) == 1 else "errors"
+    return f"{len(found)} validation {errors} detected: {'; '.join(found)}" if found else ""
+
+
+def _of_s3(call: Call, environ: WSGIEnvironment) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"Bucket": environ["PATH_INFO"].strip("/").partition("/")[0]}
+    if call.operation == "PutBucketTagging":
+        try:
+            document = ElementTree.fromstring(request_body(environ))
+        except ElementTree.ParseError:
+            return {**parameters, "Tagging": {"TagSet": []}}
+        tags = [
+            {part.tag.rpartition("}")[2]: part.text or "" for part in tag}
+            for tag in document.iter()
+            if tag.tag.rpartition("}")[2] == "Tag"
+        ]
+        parameters["Tagging"] = {"TagSet": tags}
+    return parameters
+
+
+def _without_nulls(value: Any) -> Any:
+    """``value`` without members that are null, which AWS treats as absent."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
