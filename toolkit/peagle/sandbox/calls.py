@@ -59,7 +59,7 @@ def call_of(environ: WSGIEnvironment) -> Call | None:
     scope = signing_scope(environ)
     region = scope["region"] if scope else ""
     invoking = INVOCATION_PATH.fullmatch(environ["PATH_INFO"])
-    if invoking:
+    if invoking and environ["REQUEST_METHOD"] == "POST":
         return Call("sagemaker", _INVOKING[invoking["operation"]], "json", region)
     if scope is None:
         return None
