@@ -103,7 +103,7 @@ class SandboxEndpoint(FakeEndpoint):
 
     @property
     def is_busy(self) -> bool:
-        """Whether AWS would refuse another change now."""
+        """Whether AWS would reject another change now."""
         return self.endpoint_status in ("Creating", "Updating", "Deleting")
 
     def is_created(self) -> bool:

@@ -2,7 +2,7 @@
 
     /_peagle/...             ``control``: the sandbox's own status, quotas and faults
     /endpoints/<name>/...    ``invocations``, streamed
-    X-Amz-Target             ``services``: quotas, prices; what AWS would refuse: ``validation``
+    X-Amz-Target             ``services``: quotas, prices; what AWS would reject: ``validation``
     everything else          moto
 
 Permissions are not checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
@@ -38,7 +38,7 @@ from peagle.sandbox.protocol import (
     json_response,
     request_body,
 )
-from peagle.sandbox.validation import refused_response
+from peagle.sandbox.validation import rejected_response
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _TRUST = {
@@ -166,9 +166,9 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     runtime = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
     if runtime:
         return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
-    refused = refused_response(call, environ) if call else not_served(method, path)
-    if refused:
-        return refused
+    rejected = rejected_response(call, environ) if call else not_served(method, path)
+    if rejected:
+        return rejected
     return _service_response(environ) or _moto_response(moto, environ, call)
 
 

@@ -1,6 +1,6 @@
 """SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks the
+moto 5.2 keeps them without checks. This backend rejects what AWS rejects (``validation`` checks the
 requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
 in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
 methods with moto's own names and signatures are CloudFormation's way in.
@@ -212,7 +212,7 @@ class SageMakerBackend(SageMakerModelBackend):
         """What to launch for the variants, if quota, models and roles allow it."""
         self._check_quota(instances_of(variants))
         if any("ModelName" not in variant for variant in variants):
-            raise ValidationError("The sandbox has no inference components; name a model.")
+            raise ValidationError("The sandbox has no inference components; specify a model.")
         models = [self.describe_model(variant["ModelName"]) for variant in variants]
         for model in models:
             if model.execution_role_arn:
@@ -224,7 +224,7 @@ class SageMakerBackend(SageMakerModelBackend):
         ]
 
     def _check_scaling_targets(self, endpoint: SandboxEndpoint, config: EndpointConfig) -> None:
-        """AWS refuses to change the type of a variant that is scaled automatically."""
+        """AWS rejects a request to change the type of a variant that is scaled automatically."""
         loaded = sys.modules.get("moto.applicationautoscaling.models")
         if loaded is None:  # importing it takes 2 s; there are no targets yet
             return

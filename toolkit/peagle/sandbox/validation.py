@@ -1,4 +1,4 @@
-"""Refuse requests as AWS does, by its service models and its documentation.
+"""Reject requests as AWS does, by its service models and its documentation.
 
 Clients check only part of a request, moto almost nothing. ``peagle.request_validation`` checks
 everything that AWS checks, here and before the toolkit sends a request.
@@ -28,8 +28,8 @@ _CHECKED_OF_S3 = {"CreateBucket": "InvalidBucketName", "PutBucketTagging": "Inva
 """Operation of S3 -> the error code for what is wrong with it."""
 
 
-def refused_response(call: Call, environ: WSGIEnvironment) -> Response | None:
-    """AWS's error if it would refuse the request; ``None`` for a valid one."""
+def rejected_response(call: Call, environ: WSGIEnvironment) -> Response | None:
+    """AWS's error if it would reject the request; ``None`` for a valid one."""
     if call.service == "s3" and call.operation in _CHECKED_OF_S3:
         code, parameters = _CHECKED_OF_S3[call.operation], _of_s3(call, environ)
     elif call.service in _CHECKED and call.operation in service_model(call.service).operation_names:
@@ -39,18 +39,18 @@ def refused_response(call: Call, environ: WSGIEnvironment) -> Response | None:
             return error_response(call, 400, "SerializationException", "The body is not JSON.")
     else:
         return None
-    message = refusal(call.service, xform_name(call.operation), parameters, call.region)
+    message = problems_text(call.service, xform_name(call.operation), parameters, call.region)
     return error_response(call, 400, code, message) if message else None
 
 
 def check_request(operation: str, parameters: Mapping[str, Any], region: str) -> None:
-    """Raise ValidationError, with every problem, if SageMaker would refuse the request."""
-    message = refusal("sagemaker", operation, parameters, region)
+    """Raise ValidationError, with every problem, if SageMaker would reject the request."""
+    message = problems_text("sagemaker", operation, parameters, region)
     if message:
         raise ValidationError(message)
 
 
-def refusal(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
+def problems_text(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
     """AWS's message about every problem of a request; empty for a valid one.
 
     Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
