@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from peagle.sandbox.client import set_quota
-from peagle.sandbox.faults import Fault
 from peagle.sandbox.rehearsal import add_fault, clear_faults
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
 
@@ -68,7 +67,7 @@ def test_denied_access_falls_back_to_the_snapshot(sandbox: Sandbox) -> None:
     with sandbox.at_home():
         set_quota(INSTANCE_TYPE, 2)  # clears the cache
         for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
-            add_fault(Fault(operation, "access-denied"))
+            add_fault(operation, "access-denied")
 
     plan, found, code = plan_online(sandbox)
 

@@ -6,11 +6,15 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
+from types import FunctionType
 
 import click
 import pytest
+from pydantic import BaseModel
 
 from peagle import api
 from peagle.cli.main import cli
@@ -60,7 +64,7 @@ def test_commands_call_work_functions_through_the_api_only() -> None:
 
 def functions_imported(tree: ast.Module) -> Iterator[str]:
     """Functions and submodules that a module imports from work packages; types and constants
-    start with an upper-case letter."""
+    start with an upper-case letter (``working_classes_called`` finds calls of types)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.startswith("peagle."))
@@ -72,6 +76,58 @@ def functions_imported(tree: ast.Module) -> Iterator[str]:
             yield from (module for module in modules if module not in allowed)
         elif node.module.startswith("peagle.") and not is_infrastructure(node.module):
             yield from (f"{node.module}.{a.name}" for a in node.names if not a.name[0].isupper())
+
+
+def test_commands_make_no_objects_that_work() -> None:
+    wrong = [
+        f"{path.relative_to(TOOLKIT)}:{line}: {name}"
+        for path in python_files(TOOLKIT / "cli")
+        for line, name in working_classes_called(tree_of(path))
+    ]
+    assert not wrong, f"leave these to functions of peagle.api: {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from peagle.images import Docker\nDocker()", ["Docker"]),
+        ("from peagle.planning import Plan\nPlan.model_validate({})", ["Plan.model_validate"]),
+        ("from peagle.planning import Options\nOptions(pair='tiny')", []),
+        ("from peagle.aws.errors import Missing\nMissing('gone')", []),
+    ],
+)
+def test_plain_data_and_errors_are_no_work(source: str, found: list[str]) -> None:
+    assert [name for _, name in working_classes_called(ast.parse(source))] == found
+
+
+def working_classes_called(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of the calls of classes, and of their methods, from work packages. Errors and
+    plain data may be made."""
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
+        for alias in node.names
+        if not is_infrastructure(str(node.module))
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name, _, method = ast.unparse(node.func).partition(".")
+            called = resolve_name(imported[name]) if name in imported else None
+            if isinstance(called, type) and (method or not is_plain_data(called)):
+                yield node.lineno, ast.unparse(node.func)
+
+
+def is_plain_data(made: type) -> bool:
+    """An error, or a dataclass or a pydantic model without public methods of its own."""
+    own = [vars(base) for base in made.__mro__ if base.__module__.startswith("peagle")]
+    works = any(
+        isinstance(value, FunctionType | classmethod | staticmethod) and not name.startswith("_")
+        for members in own
+        for name, value in members.items()
+    )
+    is_data = is_dataclass(made) or issubclass(made, BaseModel)
+    return issubclass(made, Exception) or (is_data and not works)
 
 
 def is_infrastructure(module: str) -> bool:

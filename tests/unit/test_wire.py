@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.deploy.invoke import invoke
+from peagle.deploy.invoke import measure_answer
 from peagle.protocol import (
     Counters,
     EventSplitter,
@@ -86,8 +86,6 @@ def test_counters_since_an_earlier_reading(earlier: int, more: int) -> None:
 class Thinking:
     """A server whose model thinks before it answers, and whose engine tells the two apart."""
 
-    is_chat_model = True
-
     def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
         for delta in ({"reasoning": "It is "}, {"reasoning": "a"}, {"content": "He"},
                       {"content": "llo"}):  # fmt: skip
@@ -103,9 +101,10 @@ class Thinking:
 @pytest.mark.parametrize("stream", [True, False])
 def test_reasoning_is_shown_before_the_answer(stream: bool) -> None:
     shown: list[str] = []
-    server: Any = Thinking()
+    server = Thinking()
+    body = {"messages": [], "stream": stream}
 
-    result = invoke(server, {"messages": [], "stream": stream}, shown.append)
+    result = measure_answer(server.ask, server.stream, server.counters, body, shown.append)
 
     assert "".join(shown) == result.text == "It is a\n\nHello"
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from peagle.aws.image_records import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
     from peagle.aws.images import build_image_on_aws as build_image_on_aws
+    from peagle.aws.images import image_to_push as image_to_push
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
-    from peagle.checkpoints.models import is_folder as is_folder
     from peagle.checkpoints.models import location_hint as location_hint
-    from peagle.checks.facts import parse_ecr_image as parse_ecr_image
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.invoke import invoke as invoke
+    from peagle.deploy.invoke import invoke_local as invoke_local
+    from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
+    from peagle.deploy.logs import endpoint_log as endpoint_log
+    from peagle.deploy.logs import reported_warm_start as reported_warm_start
     from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
     from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
-    from peagle.deploy.status import reported_warm_start as reported_warm_start
+    from peagle.deploy.status import stand_in_of as stand_in_of
     from peagle.deploy.status import usd_per_hour as usd_per_hour
     from peagle.deploy.steps import destroy as destroy
     from peagle.engine.container import find_image as find_image
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
     from peagle.engine.installed import installed_engines as installed_engines
     from peagle.engine.local import start_local as start_local
     from peagle.engine.local import stop_local as stop_local
-    from peagle.engine.logs import explain_crash as explain_crash
     from peagle.engine.logs import local_log as local_log
     from peagle.engine.process import is_healthy as is_healthy
     from peagle.engine.runner import compose_of_plan as compose_of_plan
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from peagle.engine.state import local_engines as local_engines
     from peagle.engine.state import read_local_engine as read_local_engine
     from peagle.engine.state import read_warm_start as read_warm_start
+    from peagle.engine.state import ready_engine as ready_engine
     from peagle.engine.state import unreadable_records as unreadable_records
     from peagle.engine.state import warm_folder as warm_folder
     from peagle.fit.report import fit as fit
@@ -99,7 +102,8 @@ if TYPE_CHECKING:
     from peagle.render import read_plan as read_plan
     from peagle.render import render as render
     from peagle.render.image_names import is_own_image as is_own_image
-    from peagle.render.image_names import parse_tag as parse_tag
+    from peagle.render.requests import deploy_arguments as deploy_arguments
+    from peagle.render.requests import label_arguments as label_arguments
     from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
     from peagle.request_validation import plan_request_findings as plan_request_findings
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from peagle.sandbox.client import set_quota as set_quota
     from peagle.sandbox.client import start_sandbox as start_sandbox
     from peagle.sandbox.client import stop_sandbox as stop_sandbox
+    from peagle.sandbox.faults import operation_names as operation_names
     from peagle.sandbox.rehearsal import add_fault as add_fault
     from peagle.sandbox.rehearsal import changed_quotas as changed_quotas
     from peagle.sandbox.rehearsal import clear_faults as clear_faults
@@ -137,34 +142,26 @@ if TYPE_CHECKING:
 _FUNCTIONS = {
     "peagle.aws.client": ("connect",),
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
-    "peagle.aws.images": ("build_image", "build_image_on_aws", "push_image"),
+    "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
     "peagle.catalog": ("find_pair", "load_catalog"),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
     "peagle.catalog.find": ("describe_pair", "summarize_target", "summarize_targets"),
     "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
-    "peagle.checkpoints.models": ("is_folder", "location_hint"),
-    "peagle.checks.facts": ("parse_ecr_image",),
+    "peagle.checkpoints.models": ("location_hint",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),
-    "peagle.deploy.invoke": ("invoke",),
+    "peagle.deploy.invoke": ("invoke", "invoke_local"),
+    "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
     "peagle.deploy.state": (
-        "deployment_lock",
-        "deployment_names",
-        "find_record",
-        "load_record",
-        "refuse_weights_in_use",
-        "remove_record",
+        "deployment_lock", "deployment_names", "find_record", "load_record",
+        "refuse_weights_in_use", "remove_record",
     ),
     "peagle.deploy.status": (
-        "deployment_status",
-        "endpoint_created",
-        "list_deployments",
-        "reported_warm_start",
-        "usd_per_hour",
+        "deployment_status", "endpoint_created", "list_deployments", "stand_in_of", "usd_per_hour",
     ),
     "peagle.deploy.steps": ("destroy",),
     "peagle.engine.container": ("find_image", "remove_unused_image"),
@@ -172,22 +169,16 @@ _FUNCTIONS = {
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
     "peagle.engine.installed": ("find_engine", "installed_engines"),
     "peagle.engine.local": ("start_local", "stop_local"),
-    "peagle.engine.logs": ("explain_crash", "local_log"),
+    "peagle.engine.logs": ("local_log",),
     "peagle.engine.process": ("is_healthy",),
     "peagle.engine.runner": ("compose_of_plan",),
     "peagle.engine.state": (
-        "local_engine_names",
-        "local_engines",
-        "read_local_engine",
-        "unreadable_records",
-        "warm_folder",
-        "read_warm_start",
+        "local_engine_names", "local_engines", "read_local_engine", "ready_engine",
+        "unreadable_records", "warm_folder", "read_warm_start",
     ),
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": (
-        "findings_for_build",
-        "findings_on_this_machine",
-        "findings_with_own_image",
+        "findings_for_build", "findings_on_this_machine", "findings_with_own_image",
     ),
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
@@ -195,33 +186,22 @@ _FUNCTIONS = {
     "peagle.proof": ("prove",),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
-        "format_files",
-        "format_names",
-        "plan_bytes",
-        "plan_document",
-        "read_plan",
-        "render",
+        "format_files", "format_names", "plan_bytes", "plan_document", "read_plan", "render",
     ),
-    "peagle.render.image_names": ("is_own_image", "parse_tag"),
-    "peagle.render.requests": ("override_arguments", "pair_arguments"),
+    "peagle.render.image_names": ("is_own_image",),
+    "peagle.render.requests": (
+        "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
+    ),
     "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
-        "add_instances",
-        "check_sandbox_engine",
-        "running_sandbox",
-        "sandbox_not_running",
-        "sandbox_status",
-        "set_quota",
-        "start_sandbox",
-        "stop_sandbox",
+        "add_instances", "check_sandbox_engine", "running_sandbox", "sandbox_not_running",
+        "sandbox_status", "set_quota", "start_sandbox", "stop_sandbox",
     ),
+    "peagle.sandbox.faults": ("operation_names",),
     "peagle.sandbox.rehearsal": ("add_fault", "changed_quotas", "clear_faults", "list_faults"),
     "peagle.sandbox.state": ("engine_version",),
     "peagle.warm.collect": (
-        "check_writable",
-        "collect_locally",
-        "collect_on_aws",
-        "collecting_plan",
+        "check_writable", "collect_locally", "collect_on_aws", "collecting_plan",
         "prefix_of_weights",
     ),
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
@@ -229,7 +209,7 @@ _FUNCTIONS = {
     "peagle.weights.locations": ("checkpoint_at", "own_head", "weights_at"),
     "peagle.weights.sources": ("weights_of_pair",),
     "peagle.weights.sync": ("plan_sync", "sync_weights"),
-}
+}  # fmt: skip
 """Module -> its public functions."""
 
 _SOURCES = {name: (module, name) for module, names in _FUNCTIONS.items() for name in names}

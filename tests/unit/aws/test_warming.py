@@ -9,7 +9,6 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.deploy.state import Deployment
 from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import collect as warming
@@ -55,14 +54,11 @@ def stocked(world: World) -> World:
     return world
 
 
-def collected(world: World, folder: Path) -> CollectedWarmStart:
+def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
     found = world.preflight(plan)
-    record = Deployment(
-        name=plan.name, scope=world.aws.scope, account=world.aws.account, region=plan.region
-    )
-    return warming.collect_on_aws(world.context(record), found.change, found.desired, place, folder)
+    return warming.collect_on_aws(world.aws, found, place, world.shown.append, clock=world.clock)
 
 
 def warm_keys(world: World) -> list[str]:
@@ -122,10 +118,8 @@ def test_streamed_weights_are_refused() -> None:
     assert "--weights-by mount" in caught.value.fix
 
 
-def test_the_artifact_is_stored_beside_the_weights_manifest_last(
-    stocked: World, tmp_path: Path
-) -> None:
-    stored = collected(stocked, tmp_path)
+def test_the_artifact_is_stored_beside_the_weights_manifest_last(stocked: World) -> None:
+    stored = collected(stocked)
 
     there = stocked.cloud.buckets["models"]
     assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == stocked.cloud.packed.content
@@ -133,22 +127,20 @@ def test_the_artifact_is_stored_beside_the_weights_manifest_last(
     assert list(there)[-2:] == [f"pair/warm/{KEY}.tar.gz", f"pair/warm/{KEY}.json"]
     assert stored.uri == f"{PREFIX}warm/{KEY}.tar.gz"
     assert stored.others == {}
-    (model,) = stocked.cloud.models.values()
-    assert model["PrimaryContainer"]["Environment"]["PEAGLE_WARM"] == "collect"
+    assert stocked.cloud.endpoints == {}
+    assert stored.seconds > 0
     states = [progress.state for progress in stocked.shown]
     assert states.index("Proving") < states.index("Packing") < states.index("Fetching")
 
 
-def test_a_second_collection_replaces_its_artifact_and_reports_others(
-    stocked: World, tmp_path: Path
-) -> None:
+def test_a_second_collection_replaces_its_artifact_and_reports_others(stocked: World) -> None:
     other = "b" * 32
     stocked.cloud.put("models", f"pair/warm/{other}.tar.gz", b"12345")
     stocked.cloud.put("models", f"pair/warm/{other}.json", b"{}")
-    collected(stocked, tmp_path)
+    collected(stocked)
     stocked.cloud.packed.content = b"compiled again"
 
-    stored = collected(stocked, tmp_path)
+    stored = collected(stocked)
 
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
     assert archive["Content"] == b"compiled again"
@@ -156,17 +148,15 @@ def test_a_second_collection_replaces_its_artifact_and_reports_others(
     assert len(warm_keys(stocked)) == 4
 
 
-def replace_artifact(stocked: World, folder: Path) -> None:
+def replace_artifact(stocked: World) -> None:
     """Collect once; the next collection gets other content."""
-    collected(stocked, folder)
+    collected(stocked)
     stocked.cloud.packed.content = b"compiled again"
 
 
 @pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
-def test_an_interrupted_replacement_leaves_no_old_manifest(
-    stocked: World, tmp_path: Path, upload: int
-) -> None:
-    replace_artifact(stocked, tmp_path)
+def test_an_interrupted_replacement_leaves_no_old_manifest(stocked: World, upload: int) -> None:
+    replace_artifact(stocked)
     uploads = []
 
     def end(operation: str) -> None:
@@ -176,7 +166,7 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
 
     stocked.cloud.after = end
     with pytest.raises(KeyboardInterrupt):
-        collected(stocked, tmp_path)
+        collected(stocked)
 
     there = stocked.cloud.buckets["models"]
     assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == b"compiled again"
@@ -184,17 +174,15 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
     assert manifest == (None if upload == 1 else stocked.cloud.packed.document)
 
 
-def test_an_artifact_is_replaced_without_permission_to_delete(
-    stocked: World, tmp_path: Path
-) -> None:
-    replace_artifact(stocked, tmp_path)
+def test_an_artifact_is_replaced_without_permission_to_delete(stocked: World) -> None:
+    replace_artifact(stocked)
 
     def refuse(operation: str) -> None:
         if operation == "delete_object":
             raise service_error("AccessDenied", "Access Denied", "DeleteObject")
 
     stocked.cloud.before = refuse
-    collected(stocked, tmp_path)
+    collected(stocked)
 
     manifest = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.json"]
     assert manifest["Content"] == stocked.cloud.packed.document
@@ -210,7 +198,7 @@ def test_a_stored_artifact_does_not_prevent_another_sync(part: str) -> None:
     assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
-def test_throttled_requests_are_retried(stocked: World, tmp_path: Path) -> None:
+def test_throttled_requests_are_retried(stocked: World) -> None:
     throttled = service_error("ThrottlingException", "Rate exceeded", "InvokeEndpoint")
     stocked.cloud.packed.faults = [
         throttled,
@@ -220,7 +208,7 @@ def test_throttled_requests_are_retried(stocked: World, tmp_path: Path) -> None:
     ]
     before = stocked.cloud.now
 
-    collected(stocked, tmp_path)
+    collected(stocked)
 
     assert len(warm_keys(stocked)) == 2
     assert stocked.cloud.now - before >= PAUSES[0] + PAUSES[0] + PAUSES[1]
@@ -260,7 +248,6 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], type[PeagleError], st
 @pytest.mark.parametrize(("faults", "kind", "code"), FAULTS, ids=lambda value: str(value)[:30])
 def test_a_failed_fetch_stores_nothing(
     stocked: World,
-    tmp_path: Path,
     faults: list[WarmReply | BaseException | None],
     kind: type[PeagleError],
     code: str,
@@ -268,36 +255,34 @@ def test_a_failed_fetch_stores_nothing(
     stocked.cloud.packed.faults = list(faults)
 
     with raises_code(code, kind):
-        collected(stocked, tmp_path)
+        collected(stocked)
 
     assert warm_keys(stocked) == []
-    assert list(tmp_path.glob(".*")) == []
 
 
-def test_an_interrupted_fetch_stores_nothing(stocked: World, tmp_path: Path) -> None:
+def test_an_interrupted_fetch_stores_nothing(stocked: World) -> None:
     stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
 
     with pytest.raises(KeyboardInterrupt):
-        collected(stocked, tmp_path)
+        collected(stocked)
 
     assert warm_keys(stocked) == []
-    assert list(tmp_path.glob(".*")) == []
 
 
-def test_a_denied_request_is_not_retried(stocked: World, tmp_path: Path) -> None:
+def test_a_denied_request_is_not_retried(stocked: World) -> None:
     stocked.cloud.packed.faults = [service_error("AccessDeniedException", "no", "I")]
 
     with pytest.raises(AccessDenied):
-        collected(stocked, tmp_path)
+        collected(stocked)
 
     assert len(stocked.cloud.packed.requests) == 1
 
 
-def test_nothing_is_collected_from_an_unproved_engine(stocked: World, tmp_path: Path) -> None:
+def test_nothing_is_collected_from_an_unproved_engine(stocked: World) -> None:
     stocked.cloud.engine.acceptance = 1.0
 
     with pytest.raises(NotProved):
-        collected(stocked, tmp_path)
+        collected(stocked)
 
     assert stocked.cloud.packed.requests == []
     assert warm_keys(stocked) == []

@@ -10,12 +10,11 @@ from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
-from peagle.deploy.context import DeploymentContext, Progress
+from peagle.deploy.context import Progress
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import state_of
 from peagle.deploy.steps import destroy
-from peagle.engine.logs import explain_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
@@ -49,20 +48,12 @@ class World:
     def clock(self) -> Clock:
         return CloudClock(self.cloud)
 
-    def context(self, record: Deployment) -> DeploymentContext:
-        return DeploymentContext(self.aws, record, self.shown.append, explain_crash, self.clock)
-
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, load_catalog().instances, **choices)
 
     def deploy(self, plan: Plan, **choices: Any) -> Deployment:
         found = self.preflight(plan, **choices)
-        record = found.record or Deployment(
-            name=plan.name, scope=self.aws.scope, account=self.aws.account, region=plan.region
-        )
-        context = self.context(record)
-        deploy(context, found.change, found.desired)
-        return context.record
+        return deploy(self.aws, found, self.shown.append, clock=self.clock)
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)
@@ -76,4 +67,4 @@ class World:
     def destroy(self) -> None:
         record = self.record()
         if record:
-            destroy(self.context(record))
+            destroy(self.aws, record, self.shown.append, self.clock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,12 @@ from moto import mock_aws
 from peagle.aws import codebuild
 from peagle.aws import image_records as images
 from peagle.aws.client import Keys, connect
-from peagle.cli.image import deploy_command, typed_pair
+from peagle.cli.context import command_text
 from peagle.errors import UserError
 from peagle.images import Docker
 from peagle.images.context import member_of
 from peagle.images.push import Login, logged_in
+from peagle.render.requests import deploy_arguments, label_arguments
 from tests.support import Peagle, command_line, raises_code
 from tests.unit.images.conftest import FakeDocker, docker
 
@@ -183,12 +183,12 @@ def test_what_was_pushed_comes_with_the_command_that_deploys_it(
 ) -> None:
     address = f"123456789012.dkr.ecr.{region}.amazonaws.com/peagle-tiny:1"
     with command_line("image", "push", "peagle-tiny:1", "--sandbox"):
-        words = deploy_command(pair, address, baked, region)
-    assert words is not None
-    assert shlex.join(words) == command.replace("--image A", f"--image {address}")
+        words = deploy_arguments(pair, address, baked, region)
+        assert words is not None
+        assert command_text(words) == command.replace("--image A", f"--image {address}")
 
 
 def test_a_head_that_no_command_line_can_name_is_left_to_the_user() -> None:
-    assert typed_pair("a/b+s3://models/head/") == ["PAIR"]
-    assert typed_pair("a/b+/data/head") == ["PAIR"]
-    assert typed_pair("a/b+c/d") == ["a/b+c/d"]
+    assert label_arguments("a/b+s3://models/head/") == ["PAIR"]
+    assert label_arguments("a/b+/data/head") == ["PAIR"]
+    assert label_arguments("a/b+c/d") == ["a/b+c/d"]

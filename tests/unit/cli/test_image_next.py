@@ -56,7 +56,7 @@ def test_failed_push_names_the_built_image(
     monkeypatch.setattr(image_commands, "_push", refused)
     typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
     with typed, pytest.raises(CloudError):
-        image_commands.push_built(Docker(), unchecked_image("mine:1"), "eu-west-1", Account("work"))
+        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Account("work"))
     reported = capsys.readouterr().err
     assert "mine:1 is built" in reported
     assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported

@@ -27,7 +27,7 @@ def test_since_omits_older_lines(deployed: Terminal, monkeypatch: pytest.MonkeyP
     deployed.cloud.write_log("old")
     deployed.cloud.now += 3600
     deployed.cloud.write_log("new")
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 3700)
+    monkeypatch.setattr("time.time", lambda: START + 3700)
 
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
 
@@ -37,7 +37,7 @@ def test_lines_older_than_since_are_mentioned(
 ) -> None:
     """An idle engine writes nothing: that is not the same as an empty log."""
     deployed.cloud.write_log("old")
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
+    monkeypatch.setattr("time.time", lambda: START + 200)
 
     done = deployed.run("logs", NAME, "--since", "5s")
 
@@ -53,7 +53,7 @@ def test_lines_older_than_since_are_mentioned(
 def test_an_empty_log_is_reported_with_since(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
+    monkeypatch.setattr("time.time", lambda: START + 200)
 
     assert deployed.run("logs", NAME, "--since", "5s").err == "No lines yet.\n"
 
@@ -69,7 +69,7 @@ def test_since_counts_from_the_start_of_the_command(
         clock[0] += 4
         return find_deployment(*args)
 
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: clock[0])
+    monkeypatch.setattr("time.time", lambda: clock[0])
     monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)
 
     assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
@@ -85,7 +85,7 @@ def test_follow_continues_until_ctrl_c(deployed: Terminal, monkeypatch: pytest.M
         deployed.cloud.now += seconds
         deployed.cloud.write_log(line)
 
-    monkeypatch.setattr("peagle.cli.logs.time.sleep", write_or_interrupt)
+    monkeypatch.setattr("time.sleep", write_or_interrupt)
 
     done = deployed.run("logs", NAME, "-f")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.images import Docker
 from peagle.images.docker import compose_command
 from tests.unit.images.conftest import FakeDocker, docker
 
@@ -26,4 +25,4 @@ def test_compose_is_called_by_its_name_on_this_machine(
     if program:
         (docker.folder / "docker-compose").touch(mode=0o755)
 
-    assert compose_command(Docker()) == called
+    assert compose_command() == called

@@ -25,7 +25,7 @@ from peagle.engine.container import (
 )
 from peagle.engine.local import start_local
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.engine.runner import DockerRunner
+from peagle.engine.runner import DockerRunner, LocalOptions
 from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan
@@ -306,9 +306,9 @@ def test_an_error_of_docker_at_the_start_is_reported(
     docker: FakeDocker, own_home: Path, output: str, kind: type[PeagleError], code: str
 ) -> None:
     docker.answers("run", code=125, err=output)
-    host = DockerRunner(Docker(), image(docker))
+    options = LocalOptions(image(docker))
     with raises_code(code, kind):
-        start_local(plan_for("tiny"), runner=host)
+        start_local(plan_for("tiny"), options=options)
     assert records.local_engines() == ()
 
 

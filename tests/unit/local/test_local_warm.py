@@ -20,7 +20,7 @@ from peagle.cli.warm import warm
 from peagle.engine import state as records
 from peagle.engine.installed import Engine, check_compiler
 from peagle.engine.local import start_local
-from peagle.engine.runner import ProcessRunner
+from peagle.engine.runner import LocalOptions
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
@@ -32,7 +32,6 @@ from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
 
 KEY = "a" * 32
-COLLECTING = ProcessRunner(compiled=True, collecting=True)
 Command = Callable[..., Result]
 
 
@@ -101,7 +100,7 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
         if step == "packing":
             environments.append(environment_of(f"{NAME}-warm"))
 
-    collect(plan_for(), COLLECTING, artifacts, progress)
+    collect(plan_for(), artifacts, progress)
 
     (given,) = environments
     assert given["PEAGLE_WARM"] == "collect"
@@ -113,7 +112,7 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
 def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
     running = start_local(plan_for())
 
-    collect(plan_for(), COLLECTING, engine_home / "warm", lambda step, detail: None)
+    collect(plan_for(), engine_home / "warm", lambda step, detail: None)
 
     assert local_engines() == (running,)
     assert running.state == "ready"
@@ -123,7 +122,7 @@ def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with raises_code("nothing-compiled", Refused):
-        collect(plan_for("eager"), COLLECTING, engine_home / "warm", lambda step, detail: None)
+        collect(plan_for("eager"), engine_home / "warm", lambda step, detail: None)
 
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -141,7 +140,7 @@ def test_an_interrupt_leaves_no_engine_and_no_artifact(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect(plan_for("mark"), COLLECTING, engine_home / "warm", interrupt)
+        collect(plan_for("mark"), engine_home / "warm", interrupt)
 
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -188,11 +187,11 @@ def test_a_second_command_is_refused_and_changes_nothing(
             compiled.parent.mkdir(parents=True, exist_ok=True)
             compiled.touch()
             with raises_code("already-running", UserError) as raised:
-                collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
+                collect(plan_for("mark"), engine_home / "warm", again)
             refused.append(raised.value.message)
             assert compiled.is_file()
 
-    collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
+    collect(plan_for("mark"), engine_home / "warm", again)
 
     assert refused
     assert local_engines() == ()
@@ -222,7 +221,7 @@ def test_an_interrupt_at_the_end_leaves_nothing_running(
 
     monkeypatch.setattr(warming, "stop_local", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        collect(plan_for("mark"), COLLECTING, engine_home / "warm", lambda step, detail: None)
+        collect(plan_for("mark"), engine_home / "warm", lambda step, detail: None)
 
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -248,9 +247,7 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
             subjects.append(json.loads(environment_of(f"{NAME}-warm")["PEAGLE_WARM_SUBJECT"]))
 
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
-    collect(
-        make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, artifacts, progress
-    )
+    collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), artifacts, progress)
     made = artifact(artifacts, subjects[0])
 
     output = command(*words).stdout
@@ -310,7 +307,7 @@ def test_a_missing_compiler_is_reported_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
     with raises_code("compiler-missing", UserError) as caught:
-        start_local(plan_for(), runner=COLLECTING)
+        start_local(plan_for(), options=LocalOptions(compiled=True))
 
     assert "g++" in caught.value.message
     assert records.local_engine_names() == ()

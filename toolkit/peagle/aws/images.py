@@ -16,7 +16,8 @@ from peagle.images import Built, Docker, Image, Login, build, engine_image, imag
 from peagle.images.bake import baked
 from peagle.images.build import context, for_gpus, named_by_content
 from peagle.images.context import source_revision, with_digest
-from peagle.images.docker import Progress
+from peagle.images.docker import Progress, connect_docker
+from peagle.images.inspect import show_image
 from peagle.images.push import logged_in
 from peagle.planning import Plan
 from peagle.render.image import Recipe, RuntimeKind, content_digest
@@ -59,20 +60,20 @@ class ImageRequest:
             return pinned_base(self.plan, self.catalog.runtimes)
         return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
-    def recipe(self, base: str, progress: Progress) -> Recipe:
-        """The recipe of the image FROM ``base``, with baked weights if requested."""
-        weights = baked(self.plan, progress) if self.bake_weights else ()
-        target = self.catalog.targets.get(self.plan.target.id)
-        return Recipe(self.runtime, base, target, source_revision(), weights)
+
+def _recipe(request: ImageRequest, base: str, progress: Progress) -> Recipe:
+    """The recipe of the image FROM ``base``, with baked weights if requested."""
+    weights = baked(request.plan, progress) if request.bake_weights else ()
+    target = request.catalog.targets.get(request.plan.target.id)
+    return Recipe(request.runtime, base, target, source_revision(), weights)
 
 
-def build_image(
-    docker: Docker, request: ImageRequest, connect: Connect, progress: Progress
-) -> Built:
+def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:
     """Build the image with Docker; unchanged layers come from its cache.
 
     ``connect`` is called only to pull a base from ECR. Raises as ``Docker.run``.
     """
+    docker = connect_docker()
     base = request.base_image
     registry = parse_ecr_image(base)
     logins: Sequence[Login] = ()
@@ -84,7 +85,7 @@ def build_image(
         else:
             packages = engine_packages(request.plan.runtime.vllm)
             base = engine_image(engine, base, packages, progress)
-        recipe = request.recipe(base, progress)
+        recipe = _recipe(request, base, progress)
         return build(engine, request.plan, recipe, request.tag, progress)
 
 
@@ -92,7 +93,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     """Build and push the image with CodeBuild; returns its address with digest."""
     plan = request.plan
     base = _with_ecr_digest(aws, request.base_image, say)
-    recipe = request.recipe(base, say)
+    recipe = _recipe(request, base, say)
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
     order = codebuild.BuildRequest(
         repository=repository,
@@ -107,8 +108,14 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     return address
 
 
+def image_to_push(name: str) -> Image:
+    """The image ``name`` of this machine. Raises UserError for a name that ECR would refuse,
+    DockerMissing, and what ``show_image`` raises."""
+    parse_tag(name)
+    return show_image(connect_docker(), name)
+
+
 def push_image(
-    docker: Docker,
     image: Image,
     aws: Aws | None,
     registry: str | None = None,
@@ -122,6 +129,7 @@ def push_image(
     Raises Unsupported for the sandbox's ECR, which stores no images: there a ``registry`` is
     needed. Raises CloudError when the registry rejects the image.
     """
+    docker = Docker()
     repository, tag = parse_tag(image.name)
     if aws is None:
         return push(docker, image.name, f"{registry}/{image.name}", (), progress)

@@ -127,7 +127,8 @@ def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
 def _parent(path: str) -> str:
     """The folder of a path, written as a folder."""
     folder = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-    return folder if api.is_folder(folder) else f"./{folder}"
+    is_relative = folder not in (".", "..") and not folder.startswith(("/", "./", "../", "~"))
+    return f"./{folder}" if is_relative else folder
 
 
 def _typed(ctx: click.Context) -> dict[str, str]:

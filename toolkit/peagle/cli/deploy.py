@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+import time
 
 import click
 
@@ -15,14 +15,11 @@ from peagle.cli.options import command_catalog, deploy_options, plan_options, re
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
-from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
-from peagle.deploy.state import Deployment
 from peagle.errors import NotProved, PeagleError, Refused
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
-from peagle.protocol import WarmStart
 
 _ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
 """Findings about AWS's image, which the sandbox does not run: it uses our entrypoint."""
@@ -90,77 +87,47 @@ def deploy(
                     )
                     confirm(question, "not deployed", "review the plan above, then pass --yes")
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
-        _Deploy(aws, found, account, again, wait=not no_wait, as_json=as_json).run()
+        _deploy(aws, found, account, again, wait=not no_wait, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class _Deploy:
-    """One deploy, after the confirmation; ``again`` is the command that continues it."""
-
-    aws: Aws
-    found: Preflight
-    account: Account
-    again: str
-    wait: bool
-    as_json: bool
-
-    def run(self) -> None:
-        """Apply, prove and report; if something ends it early, show what exists."""
-        with DeploymentProgress(self.account.sandbox) as status:
-            context = deployment_context(self.aws, self.found, status)
-            unproved: NotProved | None = None
-            begun = context.clock.now()
-            try:
-                api.deploy(context, self.found.change, self.found.desired, self.wait)
-            except NotProved as error:
-                unproved = error
-            except (PeagleError, KeyboardInterrupt):
-                self._show_remaining_resources(context.record)
-                raise
-            warm = self._warm_start(context, begun)
-        if warm:
-            print_status(warm.text)
-        document = api.deployment_status(self.aws, context.record)
-        document["changed"] = self.found.change in ("create", "update")
-        document["warm_start"] = warm.document() if warm else None
-        if self.as_json:
-            print_json(document)
-        elif not self.wait:
-            print_status(
-                f"The endpoint was requested. To wait for it and verify acceptance: {self.again}"
-            )
-        elif not unproved:
-            print_calls(document, self.found, self.account)
-        if unproved:
-            show_remaining_resources(context.record, self.account, self.again)
-            raise unproved
-
-    def _show_remaining_resources(self, record: Deployment) -> None:
-        """Show what exists; remove a record without resources. The file has the latest state."""
-        record = api.load_record(record.scope, record.region, record.name) or record
-        if record.resources:
-            show_remaining_resources(record, self.account, self.again)
-        else:
-            api.remove_record(record)
-            print_status("Nothing was created.")
-
-    def _warm_start(self, context: DeploymentContext, begun: float) -> WarmStart | None:
-        """What the log of this start reports about a warm start, which needs mounted weights;
-        ``begun`` is when this deploy began, in epoch seconds."""
-        change = self.found.change
-        if not (self.wait and change in ("create", "update") and self.found.desired.plan.mounts):
-            return None
-        created = api.endpoint_created(self.aws, context.record.name) if change == "create" else 0
-        return api.reported_warm_start(context, created or begun)
-
-
-def deployment_context(aws: Aws, found: Preflight, status: DeploymentProgress) -> DeploymentContext:
-    """The context to deploy in: with the record of an earlier deploy, or a new one."""
+def _deploy(
+    aws: Aws, found: Preflight, account: Account, again: str, wait: bool, as_json: bool
+) -> None:
+    """Apply, prove and report, after the confirmation; if something ends it early, show what
+    exists. ``again`` is the command that continues."""
     name = found.desired.plan.name
-    record = found.record or Deployment(
-        name=name, scope=aws.scope, account=aws.account, region=aws.region
-    )
-    return DeploymentContext(aws, record, status.observe, api.explain_crash)
+    unproved: NotProved | None = None
+    with DeploymentProgress(account.sandbox) as status:
+        begun = time.time()
+        try:
+            api.deploy(aws, found, status.observe, wait)
+        except NotProved as error:
+            unproved = error
+        except (PeagleError, KeyboardInterrupt):
+            left = api.load_record(aws.scope, aws.region, name)
+            if left and left.resources:
+                show_remaining_resources(left, account, again)
+                raise
+            if left:
+                api.remove_record(left)
+            print_status("Nothing was created.")
+            raise
+        warm = api.reported_warm_start(aws, found, begun) if wait else None
+    if warm:
+        print_status(warm.text)
+    record = api.find_record(name, aws.scope, aws.region)
+    document = api.deployment_status(aws, record)
+    document["changed"] = found.change in ("create", "update")
+    document["warm_start"] = warm.document() if warm else None
+    if as_json:
+        print_json(document)
+    elif not wait:
+        print_status(f"The endpoint was requested. To wait for it and verify acceptance: {again}")
+    elif not unproved:
+        print_calls(document, found, account)
+    if unproved:
+        show_remaining_resources(record, account, again)
+        raise unproved
 
 
 def show_and_refuse(found: Preflight, account: Account) -> None:

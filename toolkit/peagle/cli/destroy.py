@@ -14,7 +14,6 @@ from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
-from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -115,7 +114,7 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
         try:
             with DeploymentProgress(account.sandbox) as status:
                 latest = api.load_record(*place) or record
-                return api.destroy(DeploymentContext(aws, latest, status.observe))
+                return api.destroy(aws, latest, status.observe)
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*place)
             if left:

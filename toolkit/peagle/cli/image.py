@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import click
 from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, command_text, in_context
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog, plan_options, refuse_errors, region_option
 from peagle.cli.output.console import (
     UNLIMITED,
@@ -27,11 +26,10 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import Fix, PeagleError, Unsupported
-from peagle.images import Built, Docker, Image
+from peagle.images import Built, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render.image import RuntimeKind
-from peagle.s3uri import is_s3_uri
 
 _HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
 _DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
@@ -102,12 +100,11 @@ def build_(
         return
     if push:
         _check_pushing(account, plan.region)
-    docker = api.connect_docker()
-    built = build_with_status(docker, request, account)
+    built = build_with_status(request, account)
     if not as_json:
         _describe(built.image)
         click.echo(f"built in {built.seconds:.1f} s")
-    pushed = push_built(docker, built.image, plan.region, account) if push else None
+    pushed = push_built(built.image, plan.region, account) if push else None
     if as_json:
         print_json({**_document(built.image), "seconds": round(built.seconds, 1), "pushed": pushed})
     elif pushed is None:
@@ -134,12 +131,10 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     images after a week. No credentials are written to disk.
     """
-    api.parse_tag(name)
-    docker = api.connect_docker()
-    found = api.show_image(docker, name)
+    found = api.image_to_push(name)
     account.start()
-    address = _push(docker, found, registry, region, account)
-    _show_pushed(address, typed_pair(found.pair), found.baked, region, as_json)
+    address = _push(found, registry, region, account)
+    _show_pushed(address, api.label_arguments(found.pair), found.baked, region, as_json)
 
 
 @image.command(
@@ -151,7 +146,7 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
 @json_option
 def show_(name: str, as_json: bool) -> None:
     """Show the image NAME: pair, runtime, plan, licences, sizes."""
-    found = api.show_image(Docker(), name)
+    found = api.show_image(api.connect_docker(), name)
     if as_json:
         print_json(_document(found))
         return
@@ -192,11 +187,11 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"removed {name}")
 
 
-def build_with_status(docker: Docker, request: ImageRequest, account: Account) -> Built:
+def build_with_status(request: ImageRequest, account: Account) -> Built:
     """Build the image with Docker, with progress on stderr."""
     with StatusLine() as status:
         progress = partial(status.show, "building the image")
-        return api.build_image(docker, request, account.connect, progress)
+        return api.build_image(request, account.connect, progress)
 
 
 def _check_pushing(account: Account, region: str) -> None:
@@ -212,30 +207,27 @@ def _check_pushing(account: Account, region: str) -> None:
     )
 
 
-def push_built(docker: Docker, built: Image, region: str, account: Account) -> str:
+def push_built(built: Image, region: str, account: Account) -> str:
     """Push the image to ECR; if that fails, print the command that repeats the push."""
     try:
-        return _push(docker, built, None, region, account)
+        return _push(built, None, region, account)
     except (PeagleError, KeyboardInterrupt):
         push = command_text(_push_command(built.name, region=region))
         print_status(f"{built.name} is built. Push it: {push}")
         raise
 
 
-def _push(docker: Docker, built: Image, registry: str | None, region: str, account: Account) -> str:
+def _push(built: Image, registry: str | None, region: str, account: Account) -> str:
     aws = None if registry and not account.sandbox else account.connect(region)
     with StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(docker, built, aws, registry, print_status, progress)
+        return api.push_image(built, aws, registry, print_status, progress)
 
 
 def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
     host = ["--registry", registry] if registry else []
-    return ("peagle", "image", "push", name, *host, *_region(region))
-
-
-def _region(region: str) -> list[str]:
-    return ["--region", region] if region != DEFAULT_REGION else []
+    elsewhere = ["--region", region] if region != DEFAULT_REGION else []
+    return ("peagle", "image", "push", name, *host, *elsewhere)
 
 
 def next_command(plan: Plan, built: Image, account: Account) -> str:
@@ -250,27 +242,11 @@ def next_command(plan: Plan, built: Image, account: Account) -> str:
     )
 
 
-def deploy_command(
-    pair: Sequence[str], address: str, baked: bool, region: str
-) -> tuple[str, ...] | None:
-    """The command that deploys a pushed image; ``None`` if SageMaker cannot pull it."""
-    if api.parse_ecr_image(address) is None:
-        return None
-    weights = ["--baked-weights"] if baked else []
-    return in_context(["peagle", "deploy", *pair, "--image", address, *weights, *_region(region)])
-
-
-def typed_pair(pair: str) -> list[str]:
-    """The argument for an image's pair: a placeholder if its head is a folder or in S3."""
-    head = pair.partition("+")[2]
-    return ["PAIR" if is_s3_uri(head) or api.is_folder(head) else pair]
-
-
 def _show_pushed(
     address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
 ) -> None:
-    command = deploy_command(pair, address, baked, region)
-    deploy = shlex.join(command) if command else None
+    command = api.deploy_arguments(pair, address, baked, region)
+    deploy = command_text(command) if command else None
     if as_json:
         return print_json({"pushed": address, "next": deploy})
     click.echo(address)

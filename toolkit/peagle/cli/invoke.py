@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import click
 
 from peagle import api
+from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json, print_status
-from peagle.deploy.invoke import EndpointServer, InferenceServer, InvokeResult, LocalServer
-from peagle.errors import Fix, UserError
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
+from peagle.deploy.state import Deployment
+from peagle.engine.state import LocalEngine
+from peagle.errors import UserError
+from peagle.store import SANDBOX
+
+Ask = Callable[[InvokeRequest, OnText], InvokeResult]
 
 
 @click.command(
@@ -60,56 +68,51 @@ def invoke(
     engine's counters, which include other clients' requests. If an endpoint and a local engine have
     the same name, the endpoint answers.
     """
-    server = _find_server(account, name, region)
-    body = api.request_body(
-        _read_prompt(prompt),
-        chat=server.is_chat_model if chat is None else chat,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        stream=stream,
-    )
-    _warn(server, account, temperature)
+    ask = _find_server(account, name, region)
+    request = InvokeRequest(_read_prompt(prompt), chat, max_tokens, temperature, stream)
     if as_json:
-        print_json(vars(api.invoke(server, body)))
+        print_json(vars(ask(request, lambda text: None)))
         return
-    result = api.invoke(server, body, lambda text: click.echo(text, nl=False))
+    result = ask(request, lambda text: click.echo(text, nl=False))
     click.echo()
     print_status(_summary(result))
 
 
-def _find_server(account: Account, name: str, region: str | None) -> InferenceServer:
-    """A deployed endpoint, a local engine, or an endpoint that deploy did not create.
+def _find_server(account: Account, name: str, region: str | None) -> Ask:
+    """How to ask a deployed endpoint, a local engine, or an endpoint that deploy did not create.
 
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
     on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
-    is_local = not on_aws and name in api.local_engine_names()
-    if engine := api.read_local_engine(name) if is_local else None:
-        if engine.state == "ready":
-            return LocalServer(engine)
-        state = "is still starting" if engine.state == "starting" else "is not running"
-        raise UserError(
-            f"the local engine {name} {state}",
-            Fix("read its log", ("peagle", "local", "logs", name)),
-            code="local-engine-not-ready",
-        )
+    if engine := None if on_aws else api.ready_engine(name):
+        return partial(_ask_engine, engine)
     record, aws = find_endpoint(account, name, region)
-    return EndpointServer(aws, name, record)
+    return partial(_ask_endpoint, aws, name, record)
 
 
-def _warn(server: InferenceServer, account: Account, temperature: float) -> None:
-    """Print what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
-    if isinstance(server, LocalServer):
-        on_cpu, version = server.engine.image is None, server.engine.vllm
-    else:
-        on_cpu, version = account.sandbox, api.engine_version() if account.sandbox else ""
-        stand_in = server.stand_in if account.sandbox else None
-        if stand_in:
+def _ask_engine(engine: LocalEngine, request: InvokeRequest, show: OnText) -> InvokeResult:
+    if engine.image is None and engine.speculates:
+        _warn_of_noise(engine.vllm, request)
+    return api.invoke_local(engine, request, show)
+
+
+def _ask_endpoint(
+    aws: Aws, name: str, record: Deployment | None, request: InvokeRequest, show: OnText
+) -> InvokeResult:
+    """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
+    if aws.scope == SANDBOX:
+        if stand_in := api.stand_in_of(aws, name):
             print_status(
                 f"Answered by {stand_in}, a stand-in for a target too large for this machine."
             )
-    if on_cpu and server.speculates and temperature > 0:
+        if record and record.current.served.k > 0:
+            _warn_of_noise(api.engine_version(), request)
+    return api.invoke(aws, name, record, request, show)
+
+
+def _warn_of_noise(version: str, request: InvokeRequest) -> None:
+    if request.temperature > 0:
         print_status(
             f"vLLM {version} on a CPU returns noise when it samples with speculation "
             "(vllm issue 55005): use --temperature 0 here."

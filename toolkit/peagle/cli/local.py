@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.cli.output.progress import StatusLine
-from peagle.engine.runner import DockerRunner, ProcessRunner, Runner
+from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import DockerMissing, Fix, NotFound, UserError
-from peagle.images import Docker
+from peagle.images import Image
 from peagle.planning import Plan
 from peagle.render.image import RuntimeKind
 
@@ -77,20 +76,20 @@ def up(
     only with --compile; `peagle warm --local` makes such starts faster.
     """
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
-    runner: Runner = ProcessRunner(compiled)
+    image = None
     if compiled and gpus:
         raise UserError("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
-        found = _compose_runner if emit_compose else docker_runner
-        runner = replace(found(plan, gpus, build_first, base), compiled=compiled)
-        if emit_compose:
-            return _write_compose(runner, plan, port, emit_compose, as_json)
+        image = (_compose_image if emit_compose else local_image)(plan, gpus, build_first, base)
     elif gpus or build_first or base or emit_compose:
         raise UserError(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
+    options = LocalOptions(image, gpus, compiled)
+    if emit_compose:
+        return _write_compose(plan, options, port, emit_compose, as_json)
     with StatusLine() as status:
-        engine = api.start_local(plan, port, progress=status.show, runner=runner)
+        engine = api.start_local(plan, port, status.show, options)
     return print_json(document(engine)) if as_json else _print_engine(engine)
 
 
@@ -219,20 +218,20 @@ def _print_engine(engine: LocalEngine) -> None:
     click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
-def docker_runner(
+def local_image(
     plan: Plan, gpus: bool, build_first: bool = False, base: str | None = None
-) -> DockerRunner:
-    """A runner with the image for the plan: ``--image``, else the newest suitable one; with
-    ``build_first`` a new one.
+) -> Image:
+    """The image for the plan: ``--image``, else the newest suitable one; with ``build_first`` a new
+    one.
 
     Raises DockerMissing, and NotFound with the command that builds a missing image.
     """
-    docker = api.connect_docker()
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
         account = chosen_account()  # for a base in ECR
-        return DockerRunner(docker, build_with_status(docker, request, account).image, gpus)
+        return build_with_status(request, account).image
+    docker = api.connect_docker()
     ctx = click.get_current_context()
     command = (*typed_command(ctx, "image", "build", without=("--image", "--baked-weights")),
                "--runtime", runtime)  # fmt: skip
@@ -244,27 +243,25 @@ def docker_runner(
             Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )
-    return DockerRunner(docker, found, gpus)
+    return found
 
 
-def _compose_runner(
-    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
-) -> DockerRunner:
-    """A runner for a compose file, whose ``--image`` need not be on this machine."""
+def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) -> Image:
+    """The image for a compose file, whose ``--image`` need not be on this machine."""
     try:
-        return docker_runner(plan, gpus, build_first, base)
+        return local_image(plan, gpus, build_first, base)
     except (DockerMissing, NotFound) as missing:
         if build_first or not names_own_image(plan):
             raise
         named = plan.runtime.image
         print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
-        return DockerRunner(Docker(), api.unchecked_image(named), gpus)
+        return api.unchecked_image(named)
 
 
 def _write_compose(
-    runner: DockerRunner, plan: Plan, port: int | None, file: Path, as_json: bool
+    plan: Plan, options: LocalOptions, port: int | None, file: Path, as_json: bool
 ) -> None:
-    text, published = api.compose_of_plan(runner, plan, port)
+    text, published = api.compose_of_plan(plan, options, port)
     if str(file) == "-":
         click.echo(text, nl=False)
     else:
@@ -272,5 +269,5 @@ def _write_compose(
     if as_json:
         print_json({"file": str(file), "port": published})
     elif str(file) != "-":
-        up = f"{api.compose_command(Docker())} --file {file} up"
+        up = f"{api.compose_command()} --file {file} up"
         print_status(f"{file} publishes port {published}: {up}")

@@ -10,7 +10,7 @@ from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import complete_instance_type, region_option
 from peagle.cli.output.console import json_option, print_json
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault, operation_names
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
 _ADD_HELP = """Let OPERATION fail from now on.
 
@@ -35,7 +35,7 @@ def _complete_kind(_: click.Context, __: click.Parameter, typed: str) -> list[st
 
 
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
+    return [name for name in sorted(set(api.operation_names())) if name.startswith(typed)]
 
 
 @click.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
@@ -82,8 +82,7 @@ def add(
     seconds: float,
     as_json: bool,
 ) -> None:
-    added = Fault(operation, kind, times, instance_type, seconds)
-    api.add_fault(added)
+    added = api.add_fault(operation, kind, times, instance_type, seconds)
     if as_json:
         print_json(asdict(added))
         return

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -17,8 +15,8 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, typed_command
-from peagle.cli.deploy import deployment_context, refuse_unknown_price, show_and_refuse
-from peagle.cli.local import docker_runner
+from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
+from peagle.cli.local import local_image
 from peagle.cli.options import (
     command_catalog,
     deploy_options,
@@ -38,9 +36,9 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
-from peagle.engine.runner import ProcessRunner, Runner
+from peagle.deploy.state import Deployment
+from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -128,10 +126,12 @@ def _collect_locally(
     ctx = click.get_current_context()
     folder = _writable_folder(to)
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
-    runner = _runner(plan, engine_kind, gpus)
+    if gpus and engine_kind != "docker":
+        raise UserError("--gpus requires a container", "add --engine docker")
+    image = local_image(plan, gpus) if engine_kind == "docker" else None
     try:
         with sigterm_as_interrupt(), StatusLine() as status:
-            artifact = api.collect_locally(plan, runner, folder, status.show)
+            artifact = api.collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
         engine = api.read_local_engine(name)
@@ -170,15 +170,6 @@ def _writable_folder(to: str | None) -> Path:
     return folder
 
 
-def _runner(plan: Plan, engine_kind: str, gpus: bool) -> Runner:
-    if engine_kind == "docker":
-        runner = docker_runner(plan, gpus)
-        return replace(runner, compiled=not gpus, collecting=True)
-    if gpus:
-        raise UserError("--gpus requires a container", "add --engine docker")
-    return ProcessRunner(compiled=True, collecting=True)
-
-
 def _collect_on_aws(
     plan: Plan,
     account: Account,
@@ -214,55 +205,35 @@ def _collect_on_aws(
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
         again = shlex.join(typed_command(ctx, "warm", without=("--yes", "--json")))
-        stored, seconds = _Run(aws, found, account, place, again).collect()
+        stored = _collect(aws, found, account, place, again)
     if as_json:
-        print_json(collected_document(found.desired.plan, stored, seconds))
+        print_json(collected_document(found.desired.plan, stored))
     else:
-        print_collected(found.desired.plan, stored, seconds, account.sandbox)
+        print_collected(found.desired.plan, stored, account.sandbox)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The temporary endpoint, after the confirmation; ``again`` is the command that starts over."""
+def _collect(
+    aws: Aws, found: Preflight, account: Account, place: WeightsPrefix, again: str
+) -> CollectedWarmStart:
+    """Collect from the temporary endpoint, after the confirmation; if its removal fails, show what
+    is left. ``again`` is the command that starts over."""
+    name = found.desired.plan.name
+    causes: list[BaseException] = []
 
-    aws: Aws
-    found: Preflight
-    account: Account
-    place: WeightsPrefix
-    again: str
+    def failed(error: BaseException, record: Deployment) -> None:
+        causes.append(error)
+        if isinstance(error, KeyboardInterrupt):
+            say_interrupt(found.desired, record, account.sandbox)
 
-    def collect(self) -> tuple[CollectedWarmStart, float]:
-        """The artifact in S3, and for how many seconds the endpoint was billed. The endpoint is
-        removed afterwards, also after an error."""
-        progress = DeploymentProgress(self.account.sandbox)
-        with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
-            context = deployment_context(self.aws, self.found, status)
-            try:
-                with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
-                    stored = api.collect_on_aws(
-                        context, self.found.change, self.found.desired, self.place, Path(folder)
-                    )
-            except BaseException as error:
-                self._remove(context, error)
-                if isinstance(error, KeyboardInterrupt):
-                    at_end.callback(
-                        say_interrupted, f"{context.record.name} is removed", self.again
-                    )
-                raise
-            return stored, self._remove(context)
-
-    def _remove(self, context: DeploymentContext, cause: BaseException | None = None) -> float:
-        """Remove everything that was deployed; on failure show what is left. Returns the seconds
-        that the endpoint existed."""
-        created = context.record.billing_since
+    progress = DeploymentProgress(account.sandbox)
+    with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
-            if isinstance(cause, KeyboardInterrupt):
-                say_interrupt(self.found.desired, context.record, self.account.sandbox)
-            api.destroy(context)
-        except BaseException:
-            if isinstance(cause, PeagleError):
-                print_status(f"The error before the removal failed: {cause}")
-            left = api.load_record(context.record.scope, context.record.region, context.record.name)
-            show_remaining_resources(left or context.record, self.account, self.again)
+            return api.collect_on_aws(aws, found, place, status.observe, failed)
+        except BaseException as error:
+            if left := api.load_record(aws.scope, aws.region, name):
+                if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
+                    print_status(f"The error before the removal failed: {causes[0]}")
+                show_remaining_resources(left, account, again)
+            elif isinstance(error, KeyboardInterrupt):
+                at_end.callback(say_interrupted, f"{name} is removed", again)
             raise
-        return context.clock.now() - created if created else 0.0

@@ -1,6 +1,5 @@
-"""Deploy: compare the record with the endpoint, apply the steps, prove, remove what is stale.
+"""Deploy: apply the steps that preflight found necessary, prove, remove what is stale.
 
-required_change      nothing | prove | create | update
 apply          weights -> model -> configuration -> endpoint -> in service
 prove          raises NotProved unless drafts are accepted; the endpoint stays, as Unproved
 remove_stale   deletes what only earlier revisions need
@@ -9,55 +8,46 @@ remove_stale   deletes what only earlier revisions need
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Literal
 
 from peagle import proof
 from peagle.aws import sagemaker
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.deploy import steps
-from peagle.deploy.context import DeploymentContext
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.preflight import Preflight
 from peagle.deploy.proof_tag import proof_tag
 from peagle.deploy.proving import prove_endpoint
 from peagle.deploy.state import Deployment, Failure
 from peagle.errors import PeagleError
 from peagle.proof import Proof
 
-Change = Literal["nothing", "prove", "create", "update"]
-
-
-def required_change(
-    record: Deployment | None, live: Endpoint | None, desired: DesiredState
-) -> Change:
-    """What deploying ``desired`` would do."""
-    if record is None or live is None or live.status in (*BROKEN, "Deleting"):
-        return "create"
-    if desired.config_name not in (live.config, live.pending_config):
-        return "update"
-    if live.status == "Creating":
-        return "create"
-    if live.status != "InService":
-        return "update"
-    serving = record.serving
-    if serving is None or serving.fingerprint != desired.fingerprint or record.pending:
-        return "prove"
-    return "nothing" if serving.proof and serving.proof.passed else "prove"
-
 
 def deploy(
-    context: DeploymentContext, change: Change, desired: DesiredState, wait: bool = True
-) -> None:
-    """Apply the change, prove it, and remove what is stale. Raises what ``apply`` and ``prove`` do.
+    aws: Aws,
+    found: Preflight,
+    observe: Observer = unobserved,
+    wait: bool = True,
+    clock: Clock | None = None,
+) -> Deployment:
+    """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
+    record. Raises what ``apply`` and ``prove`` do.
 
     Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
     """
-    if change != "nothing":
-        apply(context, desired, wait)
+    name = found.desired.plan.name
+    record = found.record or Deployment(
+        name=name, scope=aws.scope, account=aws.account, region=aws.region
+    )
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    if found.change != "nothing":
+        apply(context, found.desired, wait)
         if wait:
-            prove(context, desired)
+            prove(context, found.desired)
     if wait:
-        remove_stale(context, desired)
+        remove_stale(context, found.desired)
+    return context.record
 
 
 def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> None:

@@ -6,7 +6,7 @@ Intent is written to the record before a change, the fact after it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,9 +31,6 @@ _SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
 _ONE_REQUEST: tuple[ResourceType, ...] = ("Model", "EndpointConfig", "Endpoint")
 """The resources that one request creates."""
 
-Explain = Callable[[Sequence[str]], tuple[str, Fix]]
-"""Finds in an engine's log the line that explains its end, and the fix ("" when unknown)."""
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -52,14 +49,17 @@ class Progress:
 Observer = Callable[[Progress], object]
 
 
+def unobserved(progress: Progress) -> None:
+    """The default observer: shows nothing."""
+
+
 @dataclass
 class DeploymentContext:
     """One command on one deployment. ``record`` always equals the record file."""
 
     aws: Aws
     record: Deployment
-    observe: Observer = field(default=lambda progress: None)
-    explain: Explain = field(default=lambda lines: ("", Fix("")))
+    observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
 
     def change(self, **fields: Any) -> None:

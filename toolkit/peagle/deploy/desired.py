@@ -9,9 +9,10 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from peagle.aws.s3 import Upload, files_below
+from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.data import weights_folder
 from peagle.deploy.served import served_by_requests
 from peagle.deploy.state import Deployment, Revision
@@ -27,6 +28,8 @@ UPLOADS = "/peagle-toolkit/"
 
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
+
+Change = Literal["nothing", "prove", "create", "update"]
 
 
 @dataclass(frozen=True)
@@ -134,3 +137,21 @@ def _other_folder(
 def _digest(document: Any) -> str:
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def required_change(
+    record: Deployment | None, live: Endpoint | None, desired: DesiredState
+) -> Change:
+    """What deploying ``desired`` would do."""
+    if record is None or live is None or live.status in (*BROKEN, "Deleting"):
+        return "create"
+    if desired.config_name not in (live.config, live.pending_config):
+        return "update"
+    if live.status == "Creating":
+        return "create"
+    if live.status != "InService":
+        return "update"
+    serving = record.serving
+    if serving is None or serving.fingerprint != desired.fingerprint or record.pending:
+        return "prove"
+    return "nothing" if serving.proof and serving.proof.passed else "prove"

@@ -5,15 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from peagle.aws import runtime, sagemaker
+from peagle.aws import runtime
 from peagle.aws.client import Aws
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import sandbox_engine
 from peagle.engine import client
 from peagle.engine.state import LocalEngine
-from peagle.protocol import Counters, Piece, acceptance_length, piece_of
+from peagle.protocol import Counters, Piece, acceptance_length, piece_of, request_body
+
+OnText = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class InvokeRequest:
+    """A prompt and how to answer it. ``chat`` is as a chat or as a completion, by default what the
+    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding."""
+
+    prompt: str
+    chat: bool | None = None
+    max_tokens: int = 256
+    temperature: float = 0.0
+    stream: bool = True
 
 
 @dataclass(frozen=True)
@@ -27,89 +41,71 @@ class InvokeResult:
     acceptance_length: float | None = None
 
 
-@dataclass(frozen=True)
-class EndpointServer:
-    """An endpoint; ``record`` is ``None`` for one that ``peagle deploy`` did not create.
-
-    ``is_chat_model``: the target is a chat model; ``speculates``: it is known to speculate;
-    ``stand_in``: what the sandbox serves instead of the target.
-    """
-
-    aws: Aws
-    name: str
-    record: Deployment | None
-
-    @property
-    def is_chat_model(self) -> bool:
-        plan = self.record.current.plan if self.record else None
-        return plan is None or plan.proof.chat
-
-    @property
-    def speculates(self) -> bool:
-        return self.record is not None and self.record.current.served.k > 0
-
-    @property
-    def stand_in(self) -> str | None:
-        return sandbox_engine(self.aws, sagemaker.describe(self.aws, self.name)).stand_in
-
-    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        return runtime.ask(self.aws, self.name, body)
-
-    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
-        return runtime.stream(self.aws, self.name, body)
-
-    def counters(self) -> Counters | None:
-        """With one instance only: with several, each call may reach another engine."""
-        if self.record is None or self.record.current.served.instance_count > 1:
-            return None
-        return runtime.counters(self.aws, self.name)
-
-
-@dataclass(frozen=True)
-class LocalServer:
-    """An engine of ``peagle local up``; the members are those of ``EndpointServer``."""
-
-    engine: LocalEngine
-
-    @property
-    def is_chat_model(self) -> bool:
-        return self.engine.chat
-
-    @property
-    def speculates(self) -> bool:
-        return self.engine.speculates
-
-    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        return client.ask(self.engine.process.port, body)
-
-    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
-        return client.stream(self.engine.process.port, body)
-
-    def counters(self) -> Counters | None:
-        return client.counters(self.engine.process.port) if self.speculates else None
-
-
-InferenceServer = EndpointServer | LocalServer
-
-
 def invoke(
-    server: InferenceServer,
-    body: dict[str, Any],
-    on_text: Callable[[str], object] = lambda text: None,
+    aws: Aws,
+    name: str,
+    record: Deployment | None,
+    request: InvokeRequest,
+    on_text: OnText = lambda text: None,
 ) -> InvokeResult:
-    """Send ``body``; ``on_text`` receives the model's reasoning and answer as they arrive.
+    """Send the request to the endpoint ``name``; ``on_text`` receives the model's reasoning and
+    answer as they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not
+    create.
 
     The acceptance length is computed from the engine's counters before and after, which include
-    other clients' requests. Raises UserError for a body that is too long, and what the server
-    raises.
+    other clients' requests. Raises UserError for a body that is too long, and CloudError.
     """
+    plan = record.current.plan if record else None
+    # With several instances, each reading of the counters may reach another engine.
+    has_counters = record is not None and record.current.served.instance_count == 1
+    return measure_answer(
+        partial(runtime.ask, aws, name),
+        partial(runtime.stream, aws, name),
+        partial(runtime.counters, aws, name) if has_counters else lambda: None,
+        _body(request, plan is None or plan.proof.chat),
+        on_text,
+    )
+
+
+def invoke_local(
+    engine: LocalEngine, request: InvokeRequest, on_text: OnText = lambda text: None
+) -> InvokeResult:
+    """``invoke`` for an engine of ``peagle local up``. Raises EngineError instead of CloudError."""
+    port = engine.process.port
+    return measure_answer(
+        partial(client.ask, port),
+        partial(client.stream, port),
+        partial(client.counters, port) if engine.speculates else lambda: None,
+        _body(request, engine.chat),
+        on_text,
+    )
+
+
+def _body(request: InvokeRequest, is_chat_model: bool) -> dict[str, Any]:
+    return request_body(
+        request.prompt,
+        chat=is_chat_model if request.chat is None else request.chat,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        stream=request.stream,
+    )
+
+
+def measure_answer(
+    ask: Callable[[dict[str, Any]], dict[str, Any]],
+    stream: Callable[[dict[str, Any]], Iterator[Piece]],
+    counters: Callable[[], Counters | None],
+    body: dict[str, Any],
+    on_text: OnText,
+) -> InvokeResult:
+    """Send ``body`` and measure the answer; ``counters`` returns ``None`` if it can read none."""
     runtime.encoded(body)
-    before = server.counters()
+    before = counters()
     started = time.monotonic()
     parts: list[str] = []
     tokens, first, thought = None, None, False
     streamed = bool(body.get("stream"))
-    for piece in server.stream(body) if streamed else [piece_of(server.ask(body))]:
+    for piece in stream(body) if streamed else [piece_of(ask(body))]:
         if piece.written and first is None and streamed:
             first = time.monotonic() - started
         answers = piece.text and not piece.reasoning and thought
@@ -119,7 +115,7 @@ def invoke(
         tokens = piece.output_tokens if piece.output_tokens is not None else tokens
         on_text(text)
     seconds = time.monotonic() - started
-    after = server.counters() if before else None
+    after = counters() if before else None
     length = None
     if before and after and after.drafts >= before.drafts:  # else the engine restarted
         length = acceptance_length(after.since(before))

@@ -28,8 +28,13 @@ from peagle.aws.sagemaker import Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.deploy import state
-from peagle.deploy.apply import Change, required_change
-from peagle.deploy.desired import DesiredState, desired_state, local_weights
+from peagle.deploy.desired import (
+    Change,
+    DesiredState,
+    desired_state,
+    local_weights,
+    required_change,
+)
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown

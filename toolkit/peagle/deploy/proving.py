@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from peagle import proof
-from peagle.aws import runtime, sagemaker
+from peagle.aws import runtime
 from peagle.aws.client import Aws
 from peagle.aws.errors import EngineRejected
-from peagle.deploy.status import sandbox_engine
+from peagle.deploy.status import stand_in_of
 from peagle.errors import Fix, NotProved
 from peagle.planning.plan import Plan
 from peagle.proof import Proof
@@ -43,7 +43,7 @@ def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
         )
         return best.since(best) if readings == 1 else best
 
-    is_stand_in = sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in is not None
+    is_stand_in = stand_in_of(aws, name) is not None
     return proof.prove(
         lambda body: _ask(aws, name, body),
         read_counters,

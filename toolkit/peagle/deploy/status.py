@@ -10,11 +10,9 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy import state
-from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision
-from peagle.errors import PeagleError
 from peagle.planning.plan import Plan
-from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, WarmStart, warm_start_in
+from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.store import SANDBOX
 
 
@@ -138,6 +136,11 @@ def sandbox_engine(aws: Aws, live: Endpoint | None) -> SandboxEngine:
     return SandboxEngine(tags.get(STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
 
 
+def stand_in_of(aws: Aws, name: str) -> str | None:
+    """What the sandbox serves instead of the endpoint's target; ``None`` if it serves that."""
+    return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
+
+
 def usd_per_hour(record: Deployment) -> float | None:
     """Current cost of the deployment: zero without an endpoint; ``None`` when unknown.
 
@@ -155,11 +158,3 @@ def endpoint_created(aws: Aws, name: str) -> float | None:
     """
     live = sagemaker.describe(aws, name)
     return live.created if live else None
-
-
-def reported_warm_start(context: DeploymentContext, since: float) -> WarmStart | None:
-    """The warm start that the endpoint's log has reported since then (epoch seconds), if any."""
-    try:
-        return warm_start_in([event.raw for event in context.tail(since).drain()])
-    except PeagleError:
-        return None  # the endpoint is in service; its log is optional

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 
 from peagle.aws import s3, sagemaker
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
 from peagle.deploy import state
-from peagle.deploy.context import DeploymentContext
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.state import Resource, ResourceType
+from peagle.deploy.state import Deployment, Resource, ResourceType
+from peagle.engine.logs import explain_crash
 from peagle.errors import CloudError, Fix, Refused
 from peagle.render.requests import REVISION_TAG
 from peagle.s3uri import S3Uri
@@ -175,7 +177,7 @@ def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str,
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
     reason = live.failure or "SageMaker reports no reason"
     try:
-        line, fix = context.explain([event.raw for event in context.tail(tail.since).new()])
+        line, fix = explain_crash([event.raw for event in context.tail(tail.since).new()])
     except AccessDenied:
         line, fix = "", Fix("")
     explained = f"; log: {line}" if line and line not in reason else ""
@@ -183,11 +185,14 @@ def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str,
     return f"{reason}{explained}", fix if fix.sentence else logs
 
 
-def destroy(context: DeploymentContext) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
+def destroy(
+    aws: Aws, record: Deployment, observe: Observer = unobserved, clock: Clock | None = None
+) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
 
     Also cleans up after an interrupted deploy or destroy.
     """
+    context = DeploymentContext(aws, record, observe, clock or Clock())
     removed: list[Resource] = []
     kept: list[Resource] = []
     for kind in _REMOVAL:

@@ -23,7 +23,7 @@ from peagle.engine.process import (
     is_port_free,
     stop_engine,
 )
-from peagle.engine.runner import ProcessRunner, Runner
+from peagle.engine.runner import LocalOptions, Runner, runner_of
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
@@ -45,16 +45,16 @@ def start_local(
     plan: Plan,
     port: int | None = None,
     progress: StepProgress = lambda step, line: None,
-    runner: Runner | None = None,
+    options: LocalOptions | None = None,
 ) -> LocalEngine:
     """Run ``plan`` on this machine; return when it answers and its speculation is proved.
 
-    ``runner`` starts the engine, by default as a process; ``port`` is any free one by default.
+    ``port`` is any free one by default; ``options`` choose a process or a container.
     Does nothing when the plan already runs. Every running engine is recorded; after an error or an
     interrupt the engine is stopped and its log is kept. Raises Refused when this machine cannot
     run the plan, EngineError when the engine ends, and NotProved.
     """
-    runner = runner or ProcessRunner()
+    runner = runner_of(options or LocalOptions())
     environment, notes = runner.local_environment(plan)
     with exclusive(plan.name, "local up"):
         running = records.read_local_engine(plan.name)

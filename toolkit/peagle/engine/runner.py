@@ -26,7 +26,7 @@ from peagle.engine.cpu import (
 from peagle.engine.install import check_machine
 from peagle.engine.installed import check_compiler, check_compiler_in, find_engine, this_machine
 from peagle.engine.process import EngineProcess, free_port, start_engine
-from peagle.errors import Fix, Refused
+from peagle.errors import Fix, Refused, UserError
 from peagle.images import Docker, Image
 from peagle.planning.plan import Plan
 from peagle_serve.contract import (
@@ -43,6 +43,22 @@ _WARM_MOUNT = f"{ML_ROOT}/{WARM_FOLDER}"
 Record = Callable[[EngineProcess], object]
 LocalEnvironment = tuple[dict[str, str], tuple[str, ...]]
 """An environment, and notes on how it differs from the plan's."""
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """How to run a plan on this machine: in a container of ``image``, or without one as a process
+    of the CPU engine.
+
+    ``gpus``: the container sees all GPUs, and the engine always compiles. ``compiled``: compile the
+    model on a CPU too. ``collecting``: start with empty caches, to offer what the engine compiles
+    (``peagle warm``).
+    """
+
+    image: Image | None = None
+    gpus: bool = False
+    compiled: bool = False
+    collecting: bool = False
 
 
 class Runner(Protocol):
@@ -62,11 +78,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class ProcessRunner:
-    """Runs the CPU engine of ``peagle engine install`` as a process.
-
-    ``compiled``: compile the model, as engines on GPUs always do. ``collecting``: start with empty
-    caches, to offer what the engine compiles (``peagle warm``).
-    """
+    """Runs the CPU engine of ``peagle engine install`` as a process."""
 
     compiled: bool = False
     collecting: bool = False
@@ -106,10 +118,7 @@ class ProcessRunner:
 
 @dataclass(frozen=True)
 class DockerRunner:
-    """Runs a container of ``built``; with ``gpus`` it sees all GPUs and always compiles.
-
-    ``compiled`` and ``collecting`` as for a process.
-    """
+    """Runs a container of ``built``."""
 
     docker: Docker
     built: Image
@@ -160,6 +169,13 @@ class DockerRunner:
         return start_container(self.docker, container, log, record)
 
 
+def runner_of(options: LocalOptions) -> Runner:
+    """The runner that the options choose."""
+    if options.image is None:
+        return ProcessRunner(options.compiled, options.collecting)
+    return DockerRunner(Docker(), options.image, options.gpus, options.compiled, options.collecting)
+
+
 def _for_this_cpu(plan: Plan, compiled: bool) -> LocalEnvironment:
     machine = this_machine()
     _refuse_s3(plan)
@@ -185,11 +201,14 @@ def _refused(plan: Plan, reason: str) -> Refused:
     )  # fmt: skip
 
 
-def compose_of_plan(runner: DockerRunner, plan: Plan, port: int | None) -> tuple[str, int]:
+def compose_of_plan(plan: Plan, options: LocalOptions, port: int | None) -> tuple[str, int]:
     """The compose file that runs the plan, and the port that it publishes.
 
-    Raises Refused when this machine cannot run the plan.
+    Raises UserError without an image, and Refused when this machine cannot run the plan.
     """
+    runner = runner_of(options)
+    if not isinstance(runner, DockerRunner):
+        raise UserError("a compose file needs an image", "choose an image of the plan")
     environment, _ = runner.local_environment(plan)
     published = port or free_port()
     # By name: other machines, too, can use the file and pull the image from a registry.

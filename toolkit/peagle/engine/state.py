@@ -86,6 +86,22 @@ def read_local_engine(name: str) -> LocalEngine | None:
     return read_record(_state_file(name), LocalEngine, fix)
 
 
+def ready_engine(name: str) -> LocalEngine | None:
+    """The engine ``name`` that answers requests, or ``None`` if there is none of that name.
+
+    Raises UserError for an engine that is not ready and for a record that cannot be read.
+    """
+    engine = read_local_engine(name) if name in local_engine_names() else None
+    if engine is None or engine.state == "ready":
+        return engine
+    state = "is still starting" if engine.state == "starting" else "is not running"
+    raise UserError(
+        f"the local engine {name} {state}",
+        Fix("read its log", ("peagle", "local", "logs", name)),
+        code="local-engine-not-ready",
+    )
+
+
 def remove_record(name: str) -> None:
     """Remove the engine's record and keep its log."""
     _state_file(name).unlink(missing_ok=True)

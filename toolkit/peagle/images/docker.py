@@ -296,12 +296,12 @@ def docker_info(docker: Docker) -> DockerInfo:
         raise EngineError("the output of docker info is not valid", "update Docker") from error
 
 
-def compose_command(docker: Docker) -> str:
+def compose_command() -> str:
     """The command of Compose on this machine: Docker's plugin (also if neither is installed), or
     Debian's separate program."""
     program, plugin = "docker-compose", f"{DOCKER} compose"
     try:
-        docker.run("compose", "version", doing="looking for Compose")
+        Docker().run("compose", "version", doing="looking for Compose")
     except PeagleError:
         return program if shutil.which(program) else plugin
     return plugin

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import domain
+from peagle.checkpoints.models import is_folder
 from peagle.checkpoints.own_models import OWN
+from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Overrides, Plan
-from peagle.planning.runtime import MAX_NAME_LENGTH
+from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
+from peagle.s3uri import is_s3_uri
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,23 @@ def override_arguments(own: Overrides) -> list[str]:
         if seconds is not None
     ]
     return [word for option in options for word in option]
+
+
+def label_arguments(pair: str) -> list[str]:
+    """The argument for an image's pair: a placeholder if its head is a folder or in S3."""
+    head = pair.partition("+")[2]
+    return ["PAIR" if is_s3_uri(head) or is_folder(head) else pair]
+
+
+def deploy_arguments(
+    pair: Sequence[str], image: str, baked: bool, region: str
+) -> tuple[str, ...] | None:
+    """The command that deploys a pushed image; ``None`` if SageMaker cannot pull it."""
+    if parse_ecr_image(image) is None:
+        return None
+    options = ["--baked-weights"] if baked else []
+    options += ["--region", region] if region != DEFAULT_REGION else []
+    return ("peagle", "deploy", *pair, "--image", image, *options)
 
 
 def pair_arguments(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from peagle.sandbox import state
 from peagle.sandbox.client import control
-from peagle.sandbox.faults import Fault
+from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,21 @@ class Quota:
     value: float
 
 
-def add_fault(fault: Fault) -> None:
+def add_fault(
+    operation: str,
+    kind: str,
+    times: int | None = None,
+    instance_type: str | None = None,
+    seconds: float = DEFAULT_SECONDS,
+) -> Fault:
     """Let calls or endpoints fail; see ``peagle.sandbox.faults`` for the kinds.
 
     Raises UserError for an unknown operation or kind, or for two that do not fit.
     """
+    fault = Fault(operation, kind, times, instance_type, seconds)
     control("POST", "/faults", asdict(fault))
     state.forget_cached_answers()
+    return fault
 
 
 def list_faults() -> tuple[Fault, ...]:

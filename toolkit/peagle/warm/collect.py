@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from peagle.aws import runtime
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.sagemaker import describe
-from peagle.deploy.apply import Change, deploy
-from peagle.deploy.context import DeploymentContext
-from peagle.deploy.desired import DesiredState
-from peagle.deploy.status import sandbox_engine
+from peagle.deploy.apply import deploy
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.preflight import Preflight
+from peagle.deploy.state import Deployment, load_record
+from peagle.deploy.status import stand_in_of
+from peagle.deploy.steps import destroy
 from peagle.engine import state as engine_state
 from peagle.engine.client import exchange
 from peagle.engine.local import STOP_SECONDS, StepProgress, exclusive, start_local, stop_local
 from peagle.engine.process import stop_engine
-from peagle.engine.runner import Runner
+from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
@@ -49,12 +52,14 @@ COLLECTING_SUFFIX = "-warm"
 @dataclass(frozen=True)
 class CollectedWarmStart:
     """An artifact in S3. ``others`` are the artifacts beside it, size in bytes by key, which every
-    start downloads too. ``stand_in`` is the pair that the sandbox ran instead."""
+    start downloads too. ``stand_in`` is the pair that the sandbox ran instead, and ``seconds`` how
+    long the endpoint existed."""
 
     artifact: WarmArtifact
     place: WeightsPrefix
     others: dict[str, int]
     stand_in: str | None = None
+    seconds: float = 0.0
 
     @property
     def uri(self) -> str:
@@ -122,20 +127,40 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
 
 
 def collect_on_aws(
-    context: DeploymentContext,
-    change: Change,
-    desired: DesiredState,
+    aws: Aws,
+    found: Preflight,
     place: WeightsPrefix,
-    folder: Path,
+    observe: Observer = unobserved,
+    failed: Callable[[BaseException, Deployment], object] = lambda error, record: None,
+    clock: Clock | None = None,
 ) -> CollectedWarmStart:
-    """Deploy and prove ``desired``, fetch its artifact into ``folder``, and store it at ``place``.
+    """Deploy what ``found`` describes, prove it, store its artifact at ``place``, and remove the
+    deployment, however this ends.
 
-    The caller removes the deployment, however this ends. Raises what ``deploy`` and ``fetch``
-    raise.
+    After an error, ``failed`` is called with it and the record before the removal. Raises what
+    ``deploy``, ``fetch`` and ``destroy`` raise; the record is left if the removal failed.
     """
-    deploy(context, change, desired)
+    clock = clock or Clock()
+    try:
+        record = deploy(aws, found, observe, clock=clock)
+        with TemporaryDirectory(prefix="peagle-warm-") as folder:
+            context = DeploymentContext(aws, record, observe, clock)
+            stored = _fetch_and_store(context, place, Path(folder))
+    except BaseException as error:
+        if left := load_record(aws.scope, aws.region, found.desired.plan.name):
+            failed(error, left)
+            destroy(aws, left, observe, clock)
+        raise
+    destroy(aws, record, observe, clock)
+    created = record.billing_since
+    return replace(stored, seconds=clock.now() - created if created else 0.0)
+
+
+def _fetch_and_store(
+    context: DeploymentContext, place: WeightsPrefix, folder: Path
+) -> CollectedWarmStart:
     name = context.record.name
-    stand_in = sandbox_engine(context.aws, describe(context.aws, name)).stand_in
+    stand_in = stand_in_of(context.aws, name)
     context.say("Packing", "compile caches")
     artifact = fetch(
         lambda body: _send(context.aws, name, body),
@@ -203,9 +228,9 @@ def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str,
 
 
 def collect_locally(
-    plan: Plan, runner: Runner, folder: Path, progress: StepProgress
+    plan: Plan, folder: Path, progress: StepProgress, options: LocalOptions | None = None
 ) -> WarmArtifact:
-    """Start ``plan`` on ``runner``, which must collect; keep its artifact in ``folder``; stop it.
+    """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it.
 
     Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
     and ``peagle.warm.transfer.fetch`` raise.
@@ -213,13 +238,16 @@ def collect_locally(
     own = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
     with exclusive(own.name, "warm --local"):
         try:
-            return _collect(own, runner, folder, progress)
+            return _collect(own, options or LocalOptions(), folder, progress)
         finally:
             shutil.rmtree(engine_state.collected_folder(own.name), ignore_errors=True)
 
 
-def _collect(own: Plan, runner: Runner, folder: Path, progress: StepProgress) -> WarmArtifact:
-    engine = start_local(own, progress=progress, runner=runner)
+def _collect(
+    own: Plan, options: LocalOptions, folder: Path, progress: StepProgress
+) -> WarmArtifact:
+    options = replace(options, compiled=not options.gpus, collecting=True)
+    engine = start_local(own, progress=progress, options=options)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}

@@ -54,7 +54,7 @@ def say_interrupted(removed: str, again: str) -> None:
     print_status(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
 
 
-def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sandbox: bool) -> None:
+def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:
     """Print the artifact in S3, and which starts use it."""
     click.secho(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
     if stored.stand_in:
@@ -63,10 +63,10 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sand
             "artifact."
         )
     price = plan.price_per_hour_usd
-    cost = (
-        f", about {format_usd(price * seconds / 3600)}" if price is not None and not sandbox else ""
-    )
-    click.echo(f"{plan.name} was removed after {format_duration(seconds)}{cost}.")
+    cost = ""
+    if price is not None and not sandbox:
+        cost = f", about {format_usd(price * stored.seconds / 3600)}"
+    click.echo(f"{plan.name} was removed after {format_duration(stored.seconds)}{cost}.")
     click.echo("The next start with the same image, GPU and options restores it.")
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
@@ -84,7 +84,7 @@ def print_local(artifact: WarmArtifact, restore: str) -> None:
         click.echo("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder.")
 
 
-def collected_document(plan: Plan, stored: CollectedWarmStart, seconds: float) -> dict[str, Any]:
+def collected_document(plan: Plan, stored: CollectedWarmStart) -> dict[str, Any]:
     """What ``--json`` prints about an artifact in S3."""
     return {
         "pair": plan.pair,
@@ -93,7 +93,7 @@ def collected_document(plan: Plan, stored: CollectedWarmStart, seconds: float) -
         "region": plan.region,
         "instance_type": plan.instance_type,
         "endpoint": plan.name,
-        "endpoint_seconds": round(seconds, 1),
+        "endpoint_seconds": round(stored.seconds, 1),
         "stand_in": stored.stand_in,
         "others": [{"key": key, "bytes": size} for key, size in stored.others.items()],
     }
