@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peagle.aws.errors import AccessDenied
 from peagle.aws.roles import find_role
 from peagle.deploy.preflight import Preflight
 from peagle.errors import CloudError, Refused, UserError
@@ -116,13 +118,63 @@ def test_the_name_of_a_foreign_endpoint_is_an_error(world: World) -> None:
     assert _codes(world.preflight(another(a_plan())))["name-in-use"] == "error"
 
 
-def test_a_name_deployed_from_another_machine_is_an_error(
+@pytest.fixture
+def other_machine(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Goes on on a machine without records."""
+    return lambda: monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
+
+
+def test_another_machine_finds_the_same_plan_in_service(
+    world: World, other_machine: Callable[[], None]
 ) -> None:
     world.deploy(a_plan())
-    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
+    other_machine()
 
-    assert _codes(world.preflight(a_plan()))["name-in-use"] == "error"
+    assert world.preflight(a_plan()).change == "nothing"
+
+
+def test_another_machine_updates_the_endpoint(
+    world: World, other_machine: Callable[[], None]
+) -> None:
+    world.deploy(a_plan())
+    other_machine()
+
+    assert world.preflight(another(a_plan())).change == "update"
+    record = world.deploy(another(a_plan()))
+
+    assert [resource.type for resource in record.resources].count("Endpoint") == 1
+    assert record.serving is not None
+    assert world.cloud.endpoints[NAME].config == record.serving.config
+
+
+def test_a_record_follows_an_update_of_another_machine(
+    world: World, own_home: Path, other_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan())
+    other_machine()
+    world.deploy(another(a_plan()))
+    monkeypatch.setenv("PEAGLE_HOME", str(own_home))
+
+    assert world.preflight(another(a_plan())).change == "nothing"
+    assert world.preflight(a_plan()).change == "update"
+
+
+def test_without_the_permission_to_find_it_an_endpoint_is_not_changed(
+    world: World, other_machine: Callable[[], None]
+) -> None:
+    world.deploy(a_plan())
+    other_machine()
+
+    def deny(operation: str) -> None:
+        if operation == "get_resources":
+            raise service_error("AccessDeniedException", "no", "GetResources")
+
+    world.cloud.before = deny
+
+    with pytest.raises(AccessDenied):
+        world.preflight(a_plan())
 
 
 def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from peagle.errors import CloudError
 from tests.support import raises_code
@@ -175,26 +176,67 @@ def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> No
     assert world.cloud.is_empty
 
 
-def test_destroy_trusts_the_record_where_tags_may_not_be_read(world: World) -> None:
+def _all_made(world: World) -> None:
+    """What every call made stays, as nothing may be looked at."""
+    assert world.cloud.endpoints
+    assert world.cloud.models
+    assert world.cloud.configs
+
+
+@pytest.mark.parametrize("operation", ["list_tags", "describe_endpoint", "describe_model"])
+def test_what_may_not_be_looked_at_stays_in_the_record(world: World, operation: str) -> None:
     world.deploy(a_plan())
-    world.cloud.before = _denied("list_tags")
+    world.cloud.before = _denied(operation)
 
+    with raises_code("resources-unknown", CloudError) as caught:
+        world.destroy()
+
+    assert caught.value.command == ("peagle", "destroy", NAME)
+    record = world.record()
+    assert record is not None
+    assert {r.name for r in record.resources} >= set(world.cloud.models)
+    world.cloud.before = lambda operation: None
     world.destroy()
-
     assert world.cloud.is_empty
     assert world.record() is None
 
 
-def test_a_bucket_that_has_become_another_accounts_stays(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    world.cloud.before = _denied("head_bucket")
+def test_an_endpoint_whose_answer_was_lost_is_not_forgotten(world: World) -> None:
+    def lose(operation: str) -> None:
+        if operation == "create_endpoint":
+            raise EndpointConnectionError(endpoint_url="https://sagemaker")
 
-    world.destroy()
+    world.cloud.after = lose
+    with pytest.raises(CloudError):
+        world.deploy(a_plan())
+    world.cloud.after = lambda operation: None
+    world.cloud.before = _denied("list_tags")
+
+    with raises_code("resources-unknown", CloudError):
+        world.destroy()
+
+    _all_made(world)
+    record = world.record()
+    assert record is not None
+    assert record.of_type("Endpoint")
+
+
+@pytest.mark.parametrize("operation", ["head_bucket", "get_bucket_tagging"])
+def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
+    world: World, head: Path, operation: str
+) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = _denied(operation)
+
+    with raises_code("resources-unknown", CloudError):
+        world.destroy()
 
     assert world.cloud.buckets
     assert not world.cloud.endpoints
     assert "delete_bucket" not in world.cloud.calls
-    assert world.record() is None
+    record = world.record()
+    assert record is not None
+    assert [resource.type for resource in record.resources] == ["S3Bucket"]
 
 
 def test_objects_are_removed_without_the_permission_to_list_unfinished_uploads(

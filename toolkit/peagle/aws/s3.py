@@ -20,6 +20,9 @@ from peagle_serve.folder import link_homes
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
 
+BUCKET_DENIED = "bucket-denied"
+"""The error's code for a bucket that may not be looked at: S3 does not say whose it is."""
+
 _CHECKSUM = "sha256"
 _DELETE_BATCH = 1000
 """Limit of DeleteObjects, in keys."""
@@ -119,7 +122,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
         raise Refused(
             f"the bucket {bucket} belongs to another account, or these credentials may not list it",
             own,
-            "bucket-denied",
+            BUCKET_DENIED,
         ) from denied
     except CloudError as error:
         if error.code not in _OTHER_REGION_CODES:
@@ -149,11 +152,11 @@ def create_bucket(aws: Aws, bucket: str) -> None:
 
 
 def is_our_bucket(aws: Aws, bucket: str) -> bool:
-    """Whether a deploy created the bucket."""
+    """Whether a deploy created the bucket. Raises AccessDenied when its tags may not be read."""
     try:
         return BUCKET_TAG in aws.call("s3", "get_bucket_tagging", Bucket=bucket)["TagSet"]
     except CloudError as error:
-        if isinstance(error, (Missing, AccessDenied)) or error.code == "NoSuchTagSet":
+        if isinstance(error, Missing) or error.code == "NoSuchTagSet":
             return False
         raise
 

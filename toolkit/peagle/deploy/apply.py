@@ -110,4 +110,7 @@ def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:
     live = sagemaker.describe(context.aws, context.record.name) if stale else None
     if live and live.status == "InService" and live.config == desired.config_name:
         for resource in stale:
-            steps.remove_resource(context, resource)
+            try:
+                steps.remove_resource(context, resource)
+            except AccessDenied as denied:
+                context.say("Kept", f"{resource.type} {resource.name}: {denied.message}")

@@ -63,6 +63,33 @@ def find_deployment(
     return _deployment(aws, name, found, instances) if found else None
 
 
+def current_deployment(
+    aws: Aws,
+    name: str,
+    record: Deployment | None,
+    instances: InstanceTable | None = None,
+    live: Endpoint | None = None,
+) -> Deployment | None:
+    """The record as the account has it now; without a record, the deployment that the tags show.
+
+    A record whose endpoint serves a configuration that it does not know was changed from another
+    machine: the account then replaces what the record says about revisions. ``live`` is the
+    endpoint, if it was described already. Raises what ``find_deployment`` does.
+    """
+    if record is None:
+        return find_deployment(aws, name, instances)
+    live = live or sagemaker.describe(aws, name)
+    known = {one.config for one in (record.serving, record.pending, record.previous) if one}
+    if live is None or live.config in known:
+        return record
+    found = find_deployment(aws, name, instances)
+    if found is None or found.serving is None:
+        return record
+    listed = {(one.type, one.name) for one in found.resources}
+    forgotten = [one for one in record.resources if (one.type, one.name) not in listed]
+    return found.model_copy(update={"resources": (*found.resources, *forgotten)})
+
+
 def find_deployments(aws: Aws, instances: InstanceTable | None = None) -> list[Deployment]:
     """All deployments of the account and region, by name. Raises what ``find_deployment`` does."""
     by_name: dict[str, list[Found]] = {}

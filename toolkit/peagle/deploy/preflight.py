@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied
 from peagle.aws.image_records import image_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
@@ -35,6 +36,7 @@ from peagle.deploy.desired import (
     local_weights,
     required_change,
 )
+from peagle.deploy.discover import current_deployment, require_own
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown
@@ -76,8 +78,8 @@ def preflight(
     ``role`` and ``bucket`` are the user's choices; without them, they are found.
     Raises UserError and CloudError when credentials, role or folders cannot be read.
     """
-    record = state.load_record(aws.scope, aws.region, plan.name)
     live = sagemaker.describe(aws, plan.name)
+    record = _record(aws, plan.name, live, instances)
     priced, found = _with_price(aws, plan)
     if role is None and record is not None:  # a change of role would be an update
         used = Role(record.current.role, "as deployed before")
@@ -97,6 +99,26 @@ def preflight(
         found += _foreign_objects(aws, desired)
         found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
     return Preflight(desired, change, used, record, tuple(found))
+
+
+def _record(
+    aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
+) -> Deployment | None:
+    """The deployment of that name, also one of another machine.
+
+    Raises AccessDenied when an endpoint exists and its tags may not be read, and Refused for the
+    deployment of another owner.
+    """
+    known = state.load_record(aws.scope, aws.region, name)
+    try:
+        record = current_deployment(aws, name, known, instances, live)
+    except AccessDenied:
+        if known is None and live is not None:
+            raise
+        return known
+    if record is not None:
+        require_own(record)
+    return record
 
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
@@ -125,7 +147,7 @@ def _name_in_use(
 ) -> Iterator[Finding]:
     if live is None or (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
         return
-    message = f"an endpoint called {plan.name} exists that was not deployed from this machine"
+    message = f"an endpoint called {plan.name} exists that this toolkit did not create"
     yield error("name-in-use", "name", message, "choose another --name")
 
 

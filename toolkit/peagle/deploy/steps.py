@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
@@ -26,6 +27,12 @@ _REMOVAL: tuple[ResourceType, ...] = (
     "S3Bucket",
 )
 """An endpoint needs its configuration while it exists, and the configuration its model."""
+
+_NEEDED_BY_ENDPOINT = ("EndpointConfig", "Model", "S3Objects", "S3Bucket")
+
+
+class Unknown(CloudError, code="resources-unknown"):
+    """Resources may exist, and may not be looked at."""
 
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
@@ -55,9 +62,10 @@ def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredStat
     resource = _resource(desired, "S3Bucket", bucket)
     interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
     if s3.bucket_exists(context.aws, bucket) and not interrupted:
-        if s3.is_our_bucket(context.aws, bucket):
-            made = resource.model_copy(update={"made": True})
-            context.write(context.record.with_resource(made))
+        with suppress(AccessDenied):  # then it is not removed later
+            if s3.is_our_bucket(context.aws, bucket):
+                made = resource.model_copy(update={"made": True})
+                context.write(context.record.with_resource(made))
         return
     with context.creating(resource):
         context.say("Creating bucket", bucket)
@@ -190,22 +198,42 @@ def destroy(
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
 
-    Also cleans up after an interrupted deploy or destroy.
+    Also cleans up after an interrupted deploy or destroy. What could not be looked at stays in the
+    record: raises Unknown after everything else is removed. An endpoint that stays needs its
+    configuration and model, which then stay too.
     """
     context = DeploymentContext(aws, record, observe, clock or Clock())
     removed: list[Resource] = []
     kept: list[Resource] = []
+    denied: list[AccessDenied] = []
     for kind in _REMOVAL:
+        if kind in _NEEDED_BY_ENDPOINT and context.record.of_type("Endpoint"):
+            continue
         for resource in context.record.of_type(kind):
-            (removed if remove_resource(context, resource) else kept).append(resource)
+            try:
+                (removed if remove_resource(context, resource) else kept).append(resource)
+            except AccessDenied as error:
+                denied.append(error)
+    if denied:
+        raise _unknown(context.record, denied[0])
     state.remove_record(context.record)
     return tuple(removed), tuple(kept)
+
+
+def _unknown(record: Deployment, denied: AccessDenied) -> Unknown:
+    names = ", ".join(f"{resource.type} {resource.name}" for resource in record.resources)
+    return Unknown(
+        f"these may still exist and cost money, and are kept in the record: {names}; "
+        f"{denied.message}",
+        Fix(f"{denied.fix}, then repeat the command", ("peagle", "destroy", record.name)),
+    )
 
 
 def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
     """Remove one resource and its entry in the record; whether the resource was removed.
 
-    A resource of our name without our deployment id belongs to another owner, and stays.
+    A resource of our name without our deployment id belongs to another owner, and stays. Raises
+    AccessDenied when the resource may not be looked at: its entry stays.
     """
     context.say("Removing", f"{resource.type} {resource.name}")
     removed = _remove(context, resource)
@@ -220,10 +248,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         bucket = S3Uri.parse(resource.name).bucket
         s3.delete_objects(context.aws, bucket, resource.keys)
         return True
-    try:
-        owner = sagemaker.owner(context.aws, resource.type, resource.name)
-    except AccessDenied:  # tags may not be read: then the record counts
-        owner = context.record.id if resource.made else ""
+    owner = sagemaker.owner(context.aws, resource.type, resource.name)
     if owner not in (None, context.record.id):
         return False
     if resource.type != "Endpoint":
@@ -270,7 +295,11 @@ def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
     """Remove a bucket that a deploy created, if it is empty."""
     try:
         exists = s3.bucket_exists(context.aws, resource.name)
-    except Refused:
+    except Refused as error:
+        if error.code == s3.BUCKET_DENIED:
+            raise AccessDenied(
+                error.message, "ask for a policy that allows s3:ListBucket"
+            ) from error
         return False
     ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
     return ours and s3.delete_bucket(context.aws, resource.name)
