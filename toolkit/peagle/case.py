@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from peagle.catalog.schema import Architecture, Catalog, Drafter, EngineSetting, Target
-from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, VersionRuleTable
+from peagle.catalog.tables import (
+    Instance,
+    InstanceTable,
+    Runtime,
+    RuntimeTable,
+    VersionRuleTable,
+    ami_report,
+)
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
@@ -294,7 +301,11 @@ def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | 
     The image needs a newer driver than the default AMI of some families has: the rule of AWS's
     SDK (sagemaker.serve, model_builder_servers.py).
     """
-    return runtime.ami if family_of(instance_type) in table.ami_families else None
+    family = family_of(instance_type)
+    if family in table.ami_families:
+        return runtime.ami
+    report = ami_report(table, family)
+    return runtime.ami if report and report.ami == runtime.ami else None
 
 
 def family_of(instance_type: str) -> str:

@@ -287,6 +287,22 @@ HARDWARE = (
         "ami-missing",
     ),
     Broken(
+        "a family that nothing is known about",
+        lambda f: catalog_case("tiny", instance_type="ml.p6-b300.48xlarge"),
+        "ami-unverified",
+        "warning",
+        left="the container sees the GPU, not the host's AMI",
+        not_shown="needs an instance of SageMaker",
+    ),
+    Broken(
+        "a family whose driver no known AMI has",
+        lambda f: catalog_case("tiny", instance_type="ml.g7.2xlarge", ami=NEW_AMI),
+        "ami-unverified",
+        "warning",
+        left="the container sees the GPU, not the host's AMI",
+        not_shown="needs an instance of SageMaker",
+    ),
+    Broken(
         "an unknown AMI",
         lambda f: catalog_case(
             "tiny",

@@ -169,7 +169,7 @@ def test_the_ami_is_named_on_the_families_that_need_it() -> None:
     assert plan(instance_type="ml.g6e.xlarge").runtime.ami == "the-ami"
     made = plan(instance_type="ml.g7e.2xlarge")
     assert made.runtime.ami is None
-    assert because(made, "ami") == "no specific AMI is required on g7e"
+    assert because(made, "ami") == "AWS's rule for AMIs does not cover g7e"
     assert plan(instance_type="ml.p6-b200.48xlarge").runtime.ami is None
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from peagle.case import family_of
 from peagle.catalog import load_catalog
 from peagle.errors import PlanFileError, Refused, UserError
-from peagle.planning import Options, make_plan
+from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.render.plan_file import digest, recreate_fix
 from peagle.render.requests import plan_arguments, requests
@@ -221,3 +222,51 @@ def test_a_file_whose_overrides_and_arguments_disagree_is_refused(
 
 def test_a_plan_without_them_is_written_as_before() -> None:
     assert "overrides" not in plan_document(plan())
+
+
+def bundled(pair: str, instance_type: str, **options: Any) -> Plan:
+    return make_plan(Options(pair=pair, instance_type=instance_type, **options), load_catalog())
+
+
+def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
+    nvme = "/tmp/huggingface"
+    made = bundled("gpt-oss-20b", "ml.g7e.2xlarge")
+
+    assert made.environment["HF_HOME"] == nvme
+    assert because(made, "HF_HOME") is not None
+    mounted = bundled("gpt-oss-20b", "ml.g7e.2xlarge", model_source="s3://bucket/a/target/",
+                      drafter="s3://bucket/a/drafter/")  # fmt: skip
+    assert "HF_HOME" not in mounted.environment
+    half = bundled("gpt-oss-20b", "ml.g7e.2xlarge", model_source="s3://bucket/a/target/")
+    assert half.environment["HF_HOME"] == nvme, "the head comes from the hub"
+    own = bundled("gpt-oss-20b", "ml.g7e.2xlarge", environment={"HF_HOME": "/opt/hf"})
+    assert own.environment["HF_HOME"] == "/opt/hf"
+    assert because(own, "HF_HOME") is None
+    assert "HF_HOME" not in bundled("tiny", "ml.g6.xlarge").environment
+
+
+def test_what_is_known_about_the_ami_of_each_family_is_data_and_a_finding() -> None:
+    g6 = bundled("tiny", "ml.g6.xlarge")
+    assert (g6.runtime.ami, "ami-unverified" in codes(g6)) == (AMI, False)
+    g7e = bundled("tiny", "ml.g7e.2xlarge")
+    assert (g7e.runtime.ami, finding_of(g7e, "ami-unverified").level) == (None, "note")
+    b200 = bundled("tiny", "ml.p6-b200.48xlarge")
+    assert (b200.runtime.ami, finding_of(b200, "ami-unverified").level) == (AMI, "note")
+    assert "--ami default" in finding_of(b200, "ami-unverified").fix
+    b300 = bundled("tiny", "ml.p6-b300.48xlarge")
+    assert (b300.runtime.ami, finding_of(b300, "ami-unverified").level) == (None, "warning")
+    assert finding_of(b300, "ami-unverified").fix.endswith(f"--ami {AMI}")
+    g7 = bundled("tiny", "ml.g7.2xlarge")
+    assert "595" in finding_of(g7, "ami-unverified").message
+
+
+def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
+    catalog = load_catalog()
+    known = {ami.name for ami in catalog.runtimes.amis}
+    reports = catalog.runtimes.ami_reports
+
+    assert {report.ami for report in reports} - {None} <= known
+    reported = {family for report in reports for family in report.families}
+    assert reported.isdisjoint(catalog.runtimes.ami_families)
+    families = {family_of(instance.type) for instance in catalog.instances.instances}
+    assert families - reported - set(catalog.runtimes.ami_families) == {"p6-b300"}

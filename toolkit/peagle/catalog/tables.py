@@ -68,10 +68,25 @@ class Ami(CatalogEntry):
     cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
 
 
+class AmiReport(CatalogEntry):
+    """What is known about the host AMI on instance ``families`` outside of AWS's rule.
+
+    ``ami`` is the one that a request specifies there, ``None``: SageMaker's default. ``driver`` is
+    the oldest NVIDIA driver with which the GPUs work, if known.
+    """
+
+    families: tuple[str, ...]
+    ami: str | None = None
+    driver: str | None = None
+    says: str
+    source: str
+
+
 class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
 
-    On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``.
+    On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``;
+    ``ami_reports`` are about other families.
     """
 
     default: Version
@@ -80,7 +95,13 @@ class RuntimeTable(CatalogEntry):
     accounts: dict[str, str]
     ami_families: tuple[str, ...]
     amis: tuple[Ami, ...] = ()
+    ami_reports: tuple[AmiReport, ...] = ()
     runtimes: tuple[Runtime, ...]
+
+
+def ami_report(table: RuntimeTable, family: str) -> AmiReport | None:
+    """What is known about the AMI of this family; ``None`` if nothing is."""
+    return next((report for report in table.ami_reports if family in report.families), None)
 
 
 class Price(CatalogEntry):

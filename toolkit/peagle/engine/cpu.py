@@ -36,6 +36,7 @@ _DROPPED: dict[str, str] = {
     f"{PREFIX}CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
     f"{PREFIX}COMPILATION_CONFIG": "it is for a GPU",
     f"{PREFIX}MOE_BACKEND": "its kernels need a GPU",
+    "HF_HOME": "all weights are on this machine",
 }
 _DROPPED_PREFIXES: dict[str, str] = {
     "VLLM_USE_FLASHINFER": "FlashInfer needs a GPU",

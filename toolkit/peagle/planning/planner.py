@@ -223,7 +223,7 @@ def _configure_engine(
     """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
     speculation = build_speculation(work.drafter, work.k) if work.drafter else None
     arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
-    extra = decisions.record(engine_environment(work, on_instance))
+    extra = decisions.record(engine_environment(options, work, on_instance, placed))
     planned = to_environment(arguments) | extra | decisions.record(streamed)
     if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
         planned[IMAGE_DIGEST_VARIABLE] = digest

@@ -94,12 +94,14 @@ def choose_ami(
     if options.ami is not None:
         return Decision(None if options.ami == DEFAULT_AMI else options.ami)
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
-    if ami is not None:
+    if ami is not None and family in table.ami_families:
         because = (
             f"the image needs CUDA {runtime.cuda}; the default AMI of {family} has an older driver"
         )
         return decide(ami, "ami", because)
-    because = f"no specific AMI is required on {family}"
+    if ami is not None:
+        return decide(ami, "ami", f"reported to work on {family}")
+    because = f"AWS's rule for AMIs does not cover {family}"
     return decide(ami, "ami", because, shown="SageMaker's default")
 
 

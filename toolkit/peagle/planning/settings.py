@@ -172,6 +172,11 @@ _NO_RESTART = EngineSetting(
     value="false",
     because="a crashed engine must exit instead of restarting until the health check times out",
 )
+_HUB_HOME = EngineSetting(
+    name="HF_HOME",
+    value="/tmp/huggingface",
+    because="downloads go to the instance's NVMe; the root disk may be too small for them",
+)
 _STREAMED = EngineSetting(
     name="load-format",
     value=LOADER,
@@ -180,12 +185,18 @@ _STREAMED = EngineSetting(
 _UTILIZATION = "gpu-memory-utilization"
 
 
-def engine_environment(work: Workload, on_instance: InstanceFit) -> Decision[dict[str, str]]:
-    """Environment variables beside vLLM's arguments."""
-    architecture = on_instance.instance.gpu_architecture
-    settings = [_NO_RESTART, *applicable(work.target.environment, architecture, work.vllm)]
+def engine_environment(
+    options: Options, work: Workload, on_instance: InstanceFit, placed: PlacedWeights
+) -> Decision[dict[str, str]]:
+    """Environment variables beside vLLM's arguments, without those that the user sets."""
+    instance = on_instance.instance
+    settings = [_NO_RESTART]
+    if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
+        settings.append(_HUB_HOME)
+    settings += applicable(work.target.environment, instance.gpu_architecture, work.vllm)
     environment = {setting.name: as_text(setting.value) for setting in settings}
-    return Decision(environment, tuple(_reason(setting.name, setting) for setting in settings))
+    reasons = (_reason(s.name, s) for s in settings if s.name not in options.environment)
+    return Decision(environment, tuple(reasons))
 
 
 def engine_arguments(
