@@ -1,4 +1,4 @@
-"""AWS clients work with the sandbox: plain boto3, the AWS CLI, Terraform, CloudFormation."""
+"""AWS clients work with the sandbox: plain boto3, the AWS CLI, Terraform,"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import WaiterError
 
 from tests.sandbox.sandboxes import (
     IMAGE,
@@ -185,56 +184,3 @@ def test_terraform_applies_plans_no_change_updates_and_destroys(
     for listing, key in (("list_endpoints", "Endpoints"), ("list_models", "Models")):
         left = getattr(account.sagemaker, listing)()[key]
         assert [one for one in left if "terraformed" in json.dumps(one, default=str)] == []
-
-
-def stack_template(environment: dict[str, str]) -> str:
-    """A stack with an endpoint."""
-    variant = {
-        "VariantName": "v",
-        "ModelName": {"Fn::GetAtt": ["Model", "ModelName"]},
-        "InitialInstanceCount": 1,
-        "InitialVariantWeight": 1,
-        "InstanceType": INSTANCE_TYPE,
-    }
-    container = {
-        "Image": IMAGE,
-        "Environment": environment,
-        "ModelDataSource": {"S3DataSource": folder_on_s3("tiny/")},
-    }
-    properties: dict[str, dict[str, Any]] = {
-        "Model": {"ExecutionRoleArn": ROLE, "PrimaryContainer": container},
-        "EndpointConfig": {"ProductionVariants": [variant]},
-        "Endpoint": {
-            "EndpointConfigName": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}
-        },
-    }
-    resources = {
-        name: {"Type": f"AWS::SageMaker::{name}", "Properties": value}
-        for name, value in properties.items()
-    }
-    return json.dumps({"Resources": resources})
-
-
-def test_a_cloudformation_stack_is_complete_when_its_endpoint_serves(account: Account) -> None:
-    stacks = account.client("cloudformation")
-    stacks.create_stack(StackName="good", TemplateBody=stack_template({}))
-    (endpoint,) = account.sagemaker.list_endpoints()["Endpoints"]
-    assert endpoint["EndpointStatus"] == "Creating"
-    stacks.get_waiter("stack_create_complete").wait(StackName="good", WaiterConfig={"Delay": 1})
-    (endpoint,) = account.sagemaker.list_endpoints()["Endpoints"]
-    assert endpoint["EndpointStatus"] == "InService"
-    assert account.invoke(endpoint["EndpointName"], {})["path"] == "/invocations"
-    stacks.delete_stack(StackName="good")
-    assert account.sagemaker.list_endpoints()["Endpoints"] == []
-
-
-def test_a_cloudformation_stack_fails_with_its_endpoint(account: Account) -> None:
-    stacks = account.client("cloudformation")
-    stacks.create_stack(StackName="bad", TemplateBody=stack_template({"FAKE_ENGINE": "crash"}))
-    with pytest.raises(WaiterError, match="CREATE_FAILED"):
-        stacks.get_waiter("stack_create_complete").wait(StackName="bad", WaiterConfig={"Delay": 1})
-    events = stacks.describe_stack_events(StackName="bad")["StackEvents"]
-    reasons = [event.get("ResourceStatusReason", "") for event in events]
-    assert any("the head does not belong to this target" in reason for reason in reasons)
-    stacks.delete_stack(StackName="bad")
-    assert account.sagemaker.list_endpoints()["Endpoints"] == []

@@ -2,8 +2,7 @@
 
 moto 5.2 keeps them without checks. This backend rejects what AWS rejects (``validation`` checks the
 requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
-in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
-methods with moto's own names and signatures are CloudFormation's way in.
+in moto's place, so that CloudFormation and the tagging service inside moto use them too.
 """
 
 from __future__ import annotations
@@ -70,10 +69,6 @@ class SageMakerBackend(SageMakerModelBackend):
             self._models[name] = model
             return model
 
-    def create_model(self, **fields: Any) -> SandboxModel:  # type: ignore[override]
-        """A model of a CloudFormation template."""
-        return self.register_model(_parameters(fields))
-
     def describe_model(self, model_name: str) -> SandboxModel:
         return self._find(MODEL, self._models, model_name)
 
@@ -92,10 +87,6 @@ class SageMakerBackend(SageMakerModelBackend):
                 self.describe_model(model_name)
             self.endpoint_configs[name] = config
             return config
-
-    def create_endpoint_config(self, **fields: Any) -> EndpointConfig:  # type: ignore[override]
-        """An endpoint configuration of a CloudFormation template."""
-        return self.register_endpoint_config(_parameters(fields))
 
     def describe_endpoint_config(self, endpoint_config_name: str) -> dict[str, Any]:
         return self._find(CONFIG, self.endpoint_configs, endpoint_config_name).response_object
@@ -118,10 +109,6 @@ class SageMakerBackend(SageMakerModelBackend):
             self.endpoints[name] = endpoint
             endpoint.begin_serving("Creating", specs, parameters.get("DeploymentConfig"))
             return endpoint
-
-    def create_endpoint(self, **fields: Any) -> SandboxEndpoint:  # type: ignore[override]
-        """An endpoint of a CloudFormation template."""
-        return self.register_endpoint(_parameters(fields))
 
     def update_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
         """UpdateEndpoint: checks, then starts the new engines in the background."""
@@ -275,6 +262,10 @@ def install() -> None:
     sagemaker_backends.backend = SageMakerBackend
 
 
+def backend_of(region: str) -> SageMakerBackend:
+    return _ours(sagemaker_backends[ACCOUNT][region])
+
+
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
     regions = sagemaker_backends[ACCOUNT]
     return _ours(regions[region]).endpoints.get(name) if region in regions else None
@@ -284,11 +275,6 @@ def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
     for _, region, backend in sagemaker_backends.iter_backends():
         for endpoint in list(_ours(backend).endpoints.values()):
             yield region, endpoint
-
-
-def _parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """``model_name`` -> ``ModelName``."""
-    return {name.title().replace("_", ""): value for name, value in fields.items()}
 
 
 def _with_retained(

@@ -1,0 +1,212 @@
+"""SageMaker's resources in CloudFormation stacks: names, tags, order and update as on AWS.
+
+A resource keeps the name that the template gives it; else it is ``<stack>-<logical id>-<random>``.
+A changed model or configuration is replaced; an endpoint is updated in place. Resources of other
+services are moto's own.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import TopologicalSorter
+from typing import Any
+
+from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
+from moto.sagemaker.models import Model as MotoModel
+
+from peagle.request_validation.model import service_model
+from peagle.sandbox.endpoint import SandboxEndpoint
+from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
+from peagle.sandbox.sagemaker import backend_of
+from peagle.sandbox.validation import check_request
+
+_LONGEST_NAME = 63
+_SUB = re.compile(r"\$\{([^!}.]+)")
+
+
+class ResourceFailed(Exception):
+    """A resource of a stack was not created or updated; the message is AWS's reason."""
+
+
+def generated_name(stack: str, logical_id: str) -> str:
+    """A name for a resource without one."""
+    letters = string.ascii_letters + string.digits
+    suffix = "".join(secrets.choice(letters) for _ in range(12))
+    return f"{f'{stack}-{logical_id}'[: _LONGEST_NAME - 13].rstrip('-')}-{suffix}"
+
+
+def _parameters(
+    operation: str, key: str, document: Mapping[str, Any], of: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A Create call's parameters for the properties of a template; ``key`` is that of the name."""
+    shape = service_model("sagemaker").operation_model(operation).input_shape
+    given = _typed(shape, document.get("Properties") or {})
+    stack = of["StackId"].split("/")[1]
+    return {**given, key: given.get(key) or generated_name(stack, of["LogicalId"])}
+
+
+def _typed(shape: Any, value: Any) -> Any:
+    """``value`` with numbers, booleans and texts of the types that the service expects, to which
+    CloudFormation converts them."""
+    if isinstance(value, Mapping) and shape.type_name == "structure":
+        return {
+            key: _typed(shape.members[key], item) if key in shape.members else item
+            for key, item in value.items()
+        }
+    if isinstance(value, Mapping) and shape.type_name == "map":
+        return {key: _typed(shape.value, item) for key, item in value.items()}
+    if isinstance(value, list) and shape.type_name == "list":
+        return [_typed(shape.member, item) for item in value]
+    if shape.type_name == "string" and isinstance(value, bool | int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if shape.type_name == "boolean" and value in ("true", "false"):
+        return value == "true"
+    if shape.type_name in _NUMBERS and isinstance(value, str):
+        try:
+            return _NUMBERS[shape.type_name](value)
+        except ValueError:
+            return value  # the service refuses it
+    return value
+
+
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+}
+
+
+class ModelResource(MotoModel):
+    """``AWS::SageMaker::Model``."""
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
+    ) -> SandboxModel:
+        parameters = _parameters("CreateModel", "ModelName", document, of)
+        check_request("create_model", parameters, region)
+        return backend_of(region).register_model(parameters)
+
+
+class EndpointConfigResource(FakeEndpointConfig):
+    """``AWS::SageMaker::EndpointConfig``."""
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
+    ) -> EndpointConfig:
+        parameters = _parameters("CreateEndpointConfig", "EndpointConfigName", document, of)
+        check_request("create_endpoint_config", parameters, region)
+        return backend_of(region).register_endpoint_config(parameters)
+
+
+class EndpointResource(FakeEndpoint):
+    """``AWS::SageMaker::Endpoint``."""
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
+    ) -> SandboxEndpoint:
+        parameters = _parameters("CreateEndpoint", "EndpointName", document, of)
+        check_request("create_endpoint", parameters, region)
+        return backend_of(region).register_endpoint(parameters)
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str
+    ) -> None:
+        """Delete it and wait, also while it is still being created."""
+        name = resource_name.rpartition("/")[2]
+        found = backend_of(region).endpoints.get(name)
+        if found:
+            found.join()
+            backend_of(region).delete_endpoint(name)
+
+
+def update_endpoint(endpoint: SandboxEndpoint, document: Mapping[str, Any], region: str) -> None:
+    """Update an endpoint to the properties of a template and wait. Raises ResourceFailed."""
+    shape = service_model("sagemaker").operation_model("UpdateEndpoint").input_shape
+    given = _typed(shape, document.get("Properties") or {})
+    parameters = {**given, "EndpointName": endpoint.endpoint_name}
+    tags = parameters.pop("Tags", [])
+    check_request("update_endpoint", parameters, region)
+    backend_of(region).update_endpoint(parameters)
+    endpoint.join()
+    backend_of(region).add_tags(endpoint.arn, tags)
+    require_service(endpoint)
+    if endpoint.endpoint_config_name != parameters["EndpointConfigName"]:
+        raise ResourceFailed(endpoint.failure_reason or "the update was rolled back")
+
+
+def require_service(endpoint: SandboxEndpoint) -> None:
+    """Raise ResourceFailed unless the endpoint serves."""
+    if endpoint.serving is None or endpoint.endpoint_status != "InService":
+        reason = endpoint.failure_reason or f"the endpoint is {endpoint.endpoint_status}"
+        raise ResourceFailed(reason)
+
+
+def add_stack_tags(
+    resource: SandboxModel | EndpointConfig | SandboxEndpoint,
+    stack_id: str,
+    logical_id: str,
+    tags: Mapping[str, str],
+) -> None:
+    """Add the tags of the stack, and CloudFormation's own: which resource of which stack it is."""
+    added = {
+        **tags,
+        "aws:cloudformation:stack-id": stack_id,
+        "aws:cloudformation:stack-name": stack_id.split("/")[1],
+        "aws:cloudformation:logical-id": logical_id,
+    }
+    with LOCK:
+        own = {tag["Key"] for tag in resource.tags}
+        resource.tags = [
+            *resource.tags,
+            *({"Key": key, "Value": value} for key, value in added.items() if key not in own),
+        ]
+
+
+RESOURCES = {
+    "AWS::SageMaker::Model": ModelResource,
+    "AWS::SageMaker::EndpointConfig": EndpointConfigResource,
+    "AWS::SageMaker::Endpoint": EndpointResource,
+}
+"""Type in a template -> its class, in the place of moto's."""
+
+NAME_PROPERTIES = {
+    "AWS::SageMaker::Model": "ModelName",
+    "AWS::SageMaker::EndpointConfig": "EndpointConfigName",
+    "AWS::SageMaker::Endpoint": "EndpointName",
+}
+
+
+def in_order(resources: Mapping[str, Any]) -> list[str]:
+    """The names of the resources, each after those that it refers to."""
+    graph = {
+        name: {other for other in _references(document) if other in resources}
+        for name, document in resources.items()
+    }
+    return list(TopologicalSorter(graph).static_order())
+
+
+def _references(value: Any) -> Iterator[str]:
+    """The names that a part of a template refers to."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        names = item if isinstance(item, list) else [item]
+        texts = [name for name in names if isinstance(name, str)]
+        if key in ("Ref", "DependsOn"):
+            yield from texts
+        elif key == "Fn::GetAtt":
+            yield texts[0].partition(".")[0]
+        elif key == "Fn::Sub":
+            yield from _SUB.findall(texts[0])
+        yield from _references(item)
