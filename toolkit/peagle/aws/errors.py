@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,6 +43,19 @@ class AccessDenied(CloudError, code="access-denied"):
     """The caller's IAM permissions do not cover the action."""
 
 
+class InsufficientCapacity(CloudError, code="insufficient-capacity"):
+    """AWS has no free instance of the type now, or the account may not have another one.
+
+    ``tried`` are documents of the instance types that a deploy has tried, in order.
+    """
+
+    tried: Sequence[Mapping[str, Any]] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The error as ``--json`` prints it, with ``tried``."""
+        return {**super().document(), "tried": list(self.tried)}
+
+
 class EngineRejected(UserError, code="engine-rejected"):
     """The engine rejects the request: too long, or with an invalid field."""
 
@@ -67,6 +80,11 @@ _ABSENT = re.compile(r"could not find|does not exist|cannot find|not found", re.
 _PRESENT = re.compile(r"already exist", re.IGNORECASE)
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
 _QUOTA = re.compile(r"service limit '(?P<name>[^']+)'")
+_NO_CAPACITY = re.compile(
+    r"insufficient\s*(instance\s*|ml compute\s*)?capacity|capacityerror|unable to provision",
+    re.IGNORECASE,
+)
+_STARTS_INSTANCES = ("CreateEndpoint", "UpdateEndpoint", "UpdateEndpointWeightsAndCapacities")
 _ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)[^\]]{200,}(?=\])")
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
 
@@ -149,7 +167,11 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         name = found["name"] if found else ""
         quota = f"the quota '{name}'" if name else "a quota"
         used_up = f"{quota} of this account is exhausted: {message}"
+        if operation in _STARTS_INSTANCES or lacks_capacity(message):
+            return InsufficientCapacity(used_up, quota_fix(name, region))
         return CloudError(used_up, quota_fix(name, region), code)
+    if lacks_capacity(f"{code}: {message}"):
+        return InsufficientCapacity(f"{operation}: {message}", CAPACITY_FIX)
     if code in _THROTTLED_CODES:
         throttled = f"{operation}: AWS still throttles requests after several retries: {message}"
         return CloudError(throttled, "wait a minute and run the command again", code)
@@ -161,6 +183,27 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
     elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
         kind = Missing
     return kind(f"{operation}: {message}", code=code)
+
+
+CAPACITY_FIX = (
+    "try other types with --fallback-instance-types, repeat it with --retry-for 2h, choose another "
+    "--region, or reserve instances (SageMaker training plans for endpoints)"
+)
+
+
+def lacks_capacity(reason: str) -> bool:
+    """Whether AWS's reason for a failure is that it has no instance, or that the quota of the
+    instance type is used up."""
+    quota = _QUOTA.search(reason)
+    return bool(_NO_CAPACITY.search(reason) or (quota and "endpoint usage" in quota["name"]))
+
+
+def failed_start(reason: str | None, message: str, fix: Fix, code: str) -> CloudError:
+    """The error that an endpoint did not start: InsufficientCapacity if SageMaker's ``reason`` says
+    so, else a CloudError with ``code``."""
+    if lacks_capacity(reason or ""):
+        return InsufficientCapacity(message, fix)
+    return CloudError(message, fix, code=code)
 
 
 def quota_fix(name: str, region: str, code: str | None = None, needed: int | None = None) -> Fix:

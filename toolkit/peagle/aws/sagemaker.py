@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import Refused
 
@@ -22,6 +23,11 @@ BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Dele
 
 BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
 """States that an endpoint leaves only by deletion."""
+
+VISIBLE_AFTER_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses in which a configuration that was created becomes visible to the requests that name it."""
+
+_UNSEEN = re.compile(r"could not find endpoint config", re.IGNORECASE)
 
 Tag = dict[str, str]
 """A tag as SageMaker's API has it: ``Key`` and ``Value``."""
@@ -104,16 +110,19 @@ def create(
     parameters: dict[str, Any],
     deployment_id: str,
     more_tags: Sequence[Tag] = (),
+    clock: Clock | None = None,
 ) -> None:
     """Create a model, configuration or endpoint with the tag of the deployment and ``more_tags``.
 
     An existing resource of the same deployment is left as it is: names contain a hash of the
-    content. Raises Refused when another owner has the name.
+    content. An endpoint waits for its configuration to become visible, by ``clock``. Raises
+    Refused when another owner has the name.
     """
     own = {"Key": ID_TAG, "Value": deployment_id}
     tags = [*parameters.get("Tags", ()), own, *more_tags]
+    given = {**parameters, "Tags": tags}
     try:
-        aws.call("sagemaker", f"create_{_NOUN[kind]}", **{**parameters, "Tags": tags})
+        _once_visible(lambda: aws.call("sagemaker", f"create_{_NOUN[kind]}", **given), clock)
     except AlreadyExists as error:
         try:
             found = owner(aws, kind, name)
@@ -128,8 +137,24 @@ def create(
             ) from error
 
 
-def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
-    """Move the endpoint to another configuration.
+def _once_visible(request: Callable[[], object], clock: Clock | None) -> None:
+    """Send a request that names an endpoint configuration created a moment ago, again until
+    SageMaker sees it: what was created is visible everywhere only after some seconds."""
+    for pause in VISIBLE_AFTER_SECONDS:
+        try:
+            request()
+            return
+        except Missing as error:
+            if not _UNSEEN.search(error.message):
+                raise
+        (clock or Clock()).sleep(pause)
+    request()
+
+
+def update(
+    aws: Aws, parameters: dict[str, Any], instance_count: int, clock: Clock | None = None
+) -> None:
+    """Move the endpoint to another configuration, once that is visible (by ``clock``).
 
     Several instances are replaced in the smallest batches that SageMaker accepts (5 % of them,
     API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a single
@@ -140,7 +165,7 @@ def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
     given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
     if instance_count > 1:
         given["DeploymentConfig"] = parameters.get("DeploymentConfig", rolling)
-    aws.call("sagemaker", "update_endpoint", **given)
+    _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **given), clock)
 
 
 def update_batch_size(instance_count: int) -> int:

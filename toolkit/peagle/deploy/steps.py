@@ -7,7 +7,13 @@ from contextlib import suppress
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Busy
+from peagle.aws.errors import (
+    CAPACITY_FIX,
+    AccessDenied,
+    Busy,
+    failed_start,
+    lacks_capacity,
+)
 from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
 from peagle.deploy import state
@@ -107,12 +113,14 @@ def put_endpoint(context: DeploymentContext, desired: DesiredState) -> None:
             context.say("Creating endpoint", name)
             tags = [_revision_tag(desired)]
             sagemaker.create(
-                context.aws, "Endpoint", name, desired.endpoint, context.record.id, tags
-            )
+                context.aws, "Endpoint", name, desired.endpoint, context.record.id, tags,
+                context.clock,
+            )  # fmt: skip
     elif desired.config_name not in (live.config, live.pending_config):
         with context.creating(_resource(desired, "Endpoint", name)):
             context.say("Updating endpoint", name)
-            sagemaker.update(context.aws, desired.endpoint, desired.plan.instance_count)
+            count = desired.plan.instance_count
+            sagemaker.update(context.aws, desired.endpoint, count, context.clock)
 
 
 def _ready_for_change(context: DeploymentContext, desired: DesiredState) -> Endpoint | None:
@@ -154,13 +162,14 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
         raise _disappeared(context)
     if live.status != "InService":
         cause, fix = _cause(context, live, tail)
-        raise CloudError(f"endpoint {live.name} is {live.status}: {cause}", fix,
-                         code="endpoint-failed")  # fmt: skip
+        raise failed_start(
+            live.failure, f"endpoint {live.name} is {live.status}: {cause}", fix, "endpoint-failed"
+        )
     if live.config != desired.config_name:
         cause, fix = _cause(context, live, tail)
         serving = f"the earlier configuration {live.config} is still in service; {fix.sentence}"
-        raise CloudError(f"the update was rolled back: {cause}", Fix(serving, fix.command),
-                         code="endpoint-rolled-back")  # fmt: skip
+        message = f"the update was rolled back: {cause}"
+        raise failed_start(live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back")
     tags = [*desired.endpoint.get("Tags", ()), _revision_tag(desired)]
     sagemaker.retag(context.aws, live.arn, tags)
 
@@ -184,6 +193,8 @@ def _disappeared(context: DeploymentContext) -> CloudError:
 def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str, Fix]:
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
     reason = live.failure or "SageMaker reports no reason"
+    if lacks_capacity(reason):  # nothing has started, so nothing has logged
+        return reason, Fix(CAPACITY_FIX)
     try:
         line, fix = explain_crash([event.raw for event in context.tail(tail.since).new()])
     except AccessDenied:
