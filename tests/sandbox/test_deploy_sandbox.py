@@ -63,6 +63,7 @@ def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
 ) -> None:
     assert "exposes no speculation counters" in deployed.stderr
     assert "peagle image build peagle/tiny+p-eagle --push" in deployed.stderr
+    assert "nothing tested them:\n  --gpu-memory-utilization 0." in deployed.stderr
     document = sandbox.json("status", NAME, "--sandbox")
     assert document["state"] == "Unproved"
     assert document["sandbox"] is True

@@ -14,6 +14,7 @@ from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
+from peagle.cli.output.not_applied import show_not_applied
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.errors import NotProved, PeagleError, Refused
@@ -119,6 +120,8 @@ def _deploy(
     document = api.deployment_status(aws, record)
     document["changed"] = found.change in ("create", "update")
     document["warm_start"] = warm.document() if warm else None
+    if account.sandbox and wait:
+        document["not_applied"] = show_not_applied(name, aws.region)
     if as_json:
         print_json(document)
     elif not wait:

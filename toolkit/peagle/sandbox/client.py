@@ -66,7 +66,8 @@ class EndpointStatus:
     port and uptime are those of the first.
 
     ``stand_in`` is the pair that is served instead of the target, if any. ``uptime_seconds`` counts
-    from the start of the engine.
+    from the start of the engine. ``not_applied`` lists the engine arguments that the engine did not
+    get.
     """
 
     name: str
@@ -78,6 +79,7 @@ class EndpointStatus:
     port: int | None
     uptime_seconds: float | None
     instances: int = 1
+    not_applied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,10 @@ def sandbox_status() -> Status:
         url=_address(daemon).url,
         pid=daemon.pid,
         uptime_seconds=found["uptime_seconds"],
-        endpoints=tuple(EndpointStatus(**endpoint) for endpoint in found["endpoints"]),
+        endpoints=tuple(
+            EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
+            for endpoint in found["endpoints"]
+        ),
     )
 
 

@@ -82,4 +82,5 @@ def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
         port=alive.port if alive else None,
         uptime_seconds=round(uptime, 1) if uptime is not None else None,
         instances=len(fleet.instances) if fleet else 0,
+        not_applied=instance.not_applied if instance else (),
     )

@@ -26,6 +26,7 @@ from peagle.sandbox.launch import (
 )
 from peagle.sandbox.launch_spec import LaunchSpec, stand_in_for
 from peagle.sandbox.logs import LogTail, stock_line
+from peagle.sandbox.not_applied import not_applied
 from peagle.sandbox.state import catalog, engine_version
 from peagle_serve.contract import (
     COLLECT,
@@ -55,6 +56,7 @@ class EngineInstance:
         self.id = f"i-{secrets.token_hex(9)[:17]}"
         self.process: EngineProcess | None = None
         self.stand_in: str | None = None
+        self.not_applied: tuple[str, ...] = ()
         self.started_at = time.time()
         self._folder = state.endpoints_folder() / spec.region / spec.endpoint / self.id
         self._ml_root = self._folder / "ml"
@@ -149,6 +151,7 @@ class EngineInstance:
         if reason:
             given = self._stand_in_environment(given, reason)
         environment, notes = for_cpu(given, machine, self._compiles(given))
+        self.not_applied = not_applied(self.spec.environment, environment)
         self._write(*notes)
         environment.setdefault(LOG_INTERVAL, "1")
         if self.spec.plain:
