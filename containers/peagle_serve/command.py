@@ -19,7 +19,7 @@ from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
 from peagle_serve.warm.caches import has_artifacts
-from peagle_serve.weights import check_streamer, unused, with_model
+from peagle_serve.weights import check_streamer, unused, vocabulary, with_model
 
 SERVER = "vllm.entrypoints.openai.api_server"
 MIDDLEWARES = (
@@ -84,6 +84,8 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
     variables |= small_layers(variables)
+    for name, value in vocabulary(environment, chosen).items():
+        variables[os.fsencode(name)] = os.fsencode(value)
     return Supervisor(passed, variables, log, settings, check_before_start)
 
 

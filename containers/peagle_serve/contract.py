@@ -33,6 +33,10 @@ ROOT_VARIABLE = "PEAGLE_ML_ROOT"
 WARM_FOLDER = "warm"
 """The folder of warm-start artifacts: beside the weights, or in the toolkit's home."""
 
+VOCABULARY_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
+"""The folder in which openai_harmony, which vLLM uses for GPT-OSS, finds its vocabulary."""
+VOCABULARY_FILE = "o200k_base.tiktoken"
+
 DRAIN_VARIABLE = "PEAGLE_DRAIN_SECONDS"
 DRAIN_SECONDS = 60
 """The default, as long as InvokeEndpoint waits."""

@@ -18,6 +18,8 @@ from peagle_serve.contract import (
     MODEL_FOLDER,
     ROOT_VARIABLE,
     SPECULATION,
+    VOCABULARY_FILE,
+    VOCABULARY_VARIABLE,
     WARM_FOLDER,
     InvalidEnvironment,
 )
@@ -47,6 +49,14 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
         if is_folder_path(path):
             check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
     return chosen
+
+
+def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """The variable for a vocabulary beside the model's weights; empty without one."""
+    folder = chosen[MODEL]
+    if VOCABULARY_VARIABLE in environment or not is_folder_path(folder):
+        return {}
+    return {VOCABULARY_VARIABLE: folder} if VOCABULARY_FILE in names_in(Path(folder)) else {}
 
 
 def models_in(chosen: Mapping[str, str]) -> dict[str, str]:

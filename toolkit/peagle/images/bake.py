@@ -7,6 +7,7 @@ out: every start would pull them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -14,14 +15,15 @@ from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.folder import check_links
 from peagle.checkpoints.hub import HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
 from peagle.errors import Fix, Unsupported
 from peagle.images.context import Member, members_of
 from peagle.images.docker import Progress
 from peagle.planning.plan import Plan, Weights
-from peagle.render.image import Baked, Copied, Download
-from peagle_serve.contract import ML_ROOT
+from peagle.render.image import VOCABULARY, Baked, Copied, Download
+from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
@@ -32,7 +34,26 @@ def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ..
     """
     of_drafter = plan.drafter.weights if plan.drafter else None
     found = (plan.target.weights, of_drafter)
-    return tuple(_baked(one, progress) for one in found if one and one.kind != "image")
+    weights = tuple(_baked(one, progress) for one in found if one and one.kind != "image")
+    return (*weights, *_vocabulary(weights, progress))
+
+
+def _vocabulary(weights: tuple[Baked, ...], progress: Progress) -> Iterator[Copied]:
+    """The vocabulary of a target that is downloaded; a copied folder has its own, if any."""
+    target = next(iter(weights), None)
+    if not isinstance(target, Download):
+        return
+    if not needs_vocabulary(HubSource(target.repo, target.commit, Hub.of_environment())):
+        return
+    found = find_vocabulary()
+    if found is None:
+        progress(
+            f"{target.repo} needs {VOCABULARY_FILE} at start, and this machine does not have it: "
+            f"the engine will download it; put it into {vocabulary_folder()} to add it"
+        )
+        return
+    copied = Copied(VOCABULARY, str(found.parent), (VOCABULARY_FILE,), "")
+    yield replace(copied, digest=_digest(members(copied)))
 
 
 def members(copied: Copied) -> list[Member]:

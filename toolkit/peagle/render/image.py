@@ -27,7 +27,7 @@ from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, json_file, text_file
 from peagle.render.image_names import split_image
 from peagle.render.plan_file import plan_document
-from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE
+from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE, VOCABULARY_VARIABLE
 
 DOCKERFILE = "Dockerfile"
 PAIR_FILE = "peagle/pair.json"
@@ -57,6 +57,8 @@ BAKED_ROOT = "/opt/peagle/ml"
 """The folder of baked weights. SageMaker mounts over ``/opt/ml`` itself."""
 
 _HUB = f"{BAKED_ROOT}/hub"
+VOCABULARY = "weights/vocabulary"
+"""The folder of the build context with the vocabulary of a target that is downloaded."""
 
 _DOWNLOAD = """\
 import sys
@@ -273,6 +275,8 @@ def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping
     environment = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
     if recipe.weights:
         environment |= {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
+    if any(isinstance(one, Copied) and one.path == VOCABULARY for one in recipe.weights):
+        environment[VOCABULARY_VARIABLE] = f"{BAKED_ROOT}/{VOCABULARY.partition('/')[2]}"
     return _DOCKERFILE.format(
         vllm=plan.runtime.vllm,
         base=recipe.base,

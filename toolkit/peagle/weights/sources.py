@@ -16,6 +16,7 @@ from peagle.checkpoints.config import CONFIG
 from peagle.checkpoints.folder import check_links
 from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.vocabulary import with_vocabulary
 from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
@@ -152,7 +153,7 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
         if not (commit and COMMIT.fullmatch(commit)):
             hub = Hub.of_environment()
             commit = resolve_revision(hub, weights.location, weights.revision).commit
-        return _open(HubSource(weights.location, commit))
+        return _open(HubSource(weights.location, commit), remote=True)
     if weights.kind == "directory":
         folder = Path(weights_folder(weights.location))
         check_links(folder)
@@ -162,14 +163,17 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
 
 
 def _open(
-    source: Source, location: str | None = None, copied_from: WeightsPrefix | None = None
+    source: Source,
+    location: str | None = None,
+    copied_from: WeightsPrefix | None = None,
+    remote: bool = False,
 ) -> WeightSource:
     location = location or source.location
+    source = source if copied_from else with_vocabulary(source)
     sizes = source.names()
     names = files_read(location, sizes, lambda name: source.read(name, 0, sizes[name]))
     if CONFIG in sizes and any(name.endswith(".safetensors") for name in names):
         read_checkpoint(source)
-    remote = isinstance(source, HubSource)
     files = []
     for name in names:
         size = sizes[name]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, create_bucket
+from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
 from peagle.planning.plan import Weights
@@ -32,6 +33,7 @@ from peagle.weights.queue import Meter, SyncProgress, TransferQueue
 from peagle.weights.sources import WeightSource, open_source
 from peagle.weights.transfer import FileTransfer, Transfer, VerifyExisting, part_bytes
 from peagle.weights.upload import ServerCopy, UploadInParts, UploadWhole
+from peagle_serve.contract import VOCABULARY_FILE
 
 REPLACING_CODES = frozenset({"other-weights-there", "objects-are-replaced"})
 """Findings of a sync that replaces other weights; ``where`` is their prefix."""
@@ -98,7 +100,7 @@ def plan_sync(aws: Aws, prefix: WeightsPrefix, weights: Mapping[str, Weights]) -
     replaced = tuple(other_sources(prefix, sources, manifest))
     return SyncPlan(
         prefix, aws.region, sources, items, False, present, manifest,
-        (*replaced, *findings), partial,
+        (*replaced, *findings, *lacks_vocabulary(prefix, sources)), partial,
     )  # fmt: skip
 
 
@@ -123,6 +125,22 @@ def other_sources(
             f"the {part} {of}from {folder.source} is replaced",
             "use another prefix to keep both; endpoints that use this prefix would start with "
             "different weights",
+        )  # fmt: skip
+
+
+def lacks_vocabulary(
+    prefix: WeightsPrefix, sources: Mapping[str, WeightSource]
+) -> Iterator[Finding]:
+    """A warning for a target that needs a vocabulary which neither its source nor this machine
+    has."""
+    target = sources.get("target")
+    if target is None or VOCABULARY_FILE in (file.name for file in target.files):
+        return
+    if needs_vocabulary(target.source):
+        yield warning(
+            "vocabulary-missing", prefix.part_uri("target"),
+            f"the engine will download {VOCABULARY_FILE} at start: it is not on this machine",
+            f"for endpoints without egress, put it into {vocabulary_folder()} and sync again",
         )  # fmt: skip
 
 

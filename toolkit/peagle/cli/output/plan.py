@@ -55,6 +55,9 @@ MEANINGS: dict[str, str] = {
     "--async-scheduling": "schedules the next step while the GPU computes",
     "--no-async-scheduling": "schedules the next step after the GPU has finished",
     "--trust-remote-code": "runs Python code from the model repository",
+    "--enable-auto-tool-choice": "the model decides whether it calls one of the request's tools",
+    "--tool-call-parser": "reads the model's tool calls",
+    "--reasoning-parser": "tells the model's reasoning from its answer",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
 }
 """Argument -> its meaning."""

@@ -23,6 +23,7 @@ from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
 from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import SyncPlan, SyncResult
+from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 _STATES = {"whole": "complete", "half": "partial"}
 """States of ``--json`` that tables name otherwise."""
@@ -173,6 +174,9 @@ def use_command(
     command = ["peagle", "plan", pair]
     if "target" in manifest:
         command += ["--model-source", place.part_uri("target")]
+        if VOCABULARY_FILE in manifest["target"].files:
+            folder = f"{MODEL_FOLDER}/target" if "drafter" in manifest else MODEL_FOLDER
+            command += ["--env", f"{VOCABULARY_VARIABLE}={folder}"]
     if "drafter" in manifest:
         command += ["--drafter", place.part_uri("drafter")]
     if region != DEFAULT_REGION:

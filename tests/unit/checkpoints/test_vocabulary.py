@@ -1,0 +1,123 @@
+"""GPT-OSS's vocabulary: found on this machine, and copied with the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.checkpoints import FolderSource, vocabulary
+from peagle.checkpoints.vocabulary import find_vocabulary, vocabulary_folder, with_vocabulary
+from peagle.planning.plan import Weights
+from peagle.weights.layout import weights_prefix
+from peagle.weights.sources import open_source
+from peagle.weights.sync import lacks_vocabulary
+from peagle_serve.contract import MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE
+from peagle_serve.weights import vocabulary as served_vocabulary
+from tests.unit.checks.damage import tiny
+
+CONTENT = b"aGVsbG8= 0\n"
+CACHED = "fb374d419588a4632f3f557e76b4b70aebbca790"
+"""Its name in tiktoken's cache."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No vocabulary on this machine; ``CONTENT`` is the right one."""
+    monkeypatch.setattr(vocabulary, "VOCABULARY_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "home"))
+    for name in (VOCABULARY_VARIABLE, "TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def model(folder: Path, model_type: str = "gpt_oss") -> Path:
+    """The tiny target, as this type of model."""
+    folder.mkdir(parents=True)
+    for file in tiny("target").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
+    return folder
+
+
+def in_folder(folder: Path) -> Weights:
+    return Weights(kind="directory", location=str(folder), engine_path="/opt/ml/model")
+
+
+def no_aws() -> Any:
+    raise AssertionError("AWS gets no request")
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        (VOCABULARY_VARIABLE, VOCABULARY_FILE),
+        ("TIKTOKEN_CACHE_DIR", CACHED),
+        ("DATA_GYM_CACHE_DIR", CACHED),
+        (None, VOCABULARY_FILE),
+    ],
+)
+def test_it_is_found_where_the_engine_and_tiktoken_keep_it(
+    variable: str | None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "there" if variable else vocabulary_folder()
+    if variable:
+        monkeypatch.setenv(variable, str(folder))
+    assert find_vocabulary() is None
+    put(folder / name, b"another file")
+    assert find_vocabulary() is None, "openai_harmony would refuse it"
+    put(folder / name, CONTENT)
+
+    found = find_vocabulary()
+
+    assert found is not None
+    assert (found.name, found.read_bytes()) == (VOCABULARY_FILE, CONTENT)
+
+
+def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
+    gpt_oss, other = model(tmp_path / "gpt-oss"), model(tmp_path / "llama", "llama")
+    prefix = weights_prefix("s3://bucket/gpt-oss/")
+    without = open_source(in_folder(gpt_oss), no_aws)
+    (finding,) = lacks_vocabulary(prefix, {"target": without})
+    assert str(vocabulary_folder()) in finding.fix
+
+    put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
+    found = open_source(in_folder(gpt_oss), no_aws)
+
+    (file,) = [file for file in found.files if file.name == VOCABULARY_FILE]
+    assert file.size == len(CONTENT)
+    assert found.read(VOCABULARY_FILE, 2, 5) == CONTENT[2:7]
+    assert len(found.files) == len(without.files) + 1
+    assert found.location == without.location
+    assert list(lacks_vocabulary(prefix, {"target": found})) == []
+    assert VOCABULARY_FILE not in {f.name for f in open_source(in_folder(other), no_aws).files}
+
+
+def test_a_vocabulary_beside_the_weights_is_the_one_that_is_copied(tmp_path: Path) -> None:
+    folder = model(tmp_path / "gpt-oss")
+    (folder / VOCABULARY_FILE).write_bytes(b"the user's")
+    put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
+    source = FolderSource(folder)
+
+    assert with_vocabulary(source) is source
+    assert VOCABULARY_FILE in {file.name for file in open_source(in_folder(folder), no_aws).files}
+
+
+def test_the_container_uses_the_one_beside_the_weights(tmp_path: Path) -> None:
+    folder = model(tmp_path / "gpt-oss")
+    chosen = {MODEL: str(folder)}
+    assert served_vocabulary({}, chosen) == {}
+    (folder / VOCABULARY_FILE).write_bytes(CONTENT)
+
+    assert served_vocabulary({}, chosen) == {VOCABULARY_VARIABLE: str(folder)}
+    assert served_vocabulary({VOCABULARY_VARIABLE: "/x"}, chosen) == {}
+    assert served_vocabulary({}, {MODEL: "openai/gpt-oss-20b"}) == {}

@@ -1,0 +1,108 @@
+"""The vocabulary that GPT-OSS needs beside its weights.
+
+openai_harmony, with which vLLM reads and writes GPT-OSS's format, downloads it when the engine
+starts, unless ``TIKTOKEN_ENCODINGS_BASE`` names a folder that holds it. It accepts no other file
+than this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from peagle import store
+from peagle.checkpoints.config import CONFIG
+from peagle.checkpoints.models import Source
+from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
+
+VOCABULARY_URL = f"https://openaipublic.blob.core.windows.net/encodings/{VOCABULARY_FILE}"
+VOCABULARY_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+"""As openai_harmony 0.0.8 checks it."""
+
+_MODEL_TYPE = "gpt_oss"
+"""``model_type`` in config.json with which vLLM uses the harmony format."""
+
+
+def vocabulary_folder() -> Path:
+    """Where a user puts the file, and where the toolkit keeps it."""
+    return store.home() / "vocabulary"
+
+
+def find_vocabulary() -> Path | None:
+    """The vocabulary on this machine, in a file of its own name; ``None`` without one.
+
+    Looks where openai_harmony does, in ``vocabulary_folder``, and in tiktoken's cache, from which
+    it is copied.
+    """
+    kept = vocabulary_folder() / VOCABULARY_FILE
+    for path in _candidates(kept):
+        content = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(content).hexdigest() != VOCABULARY_SHA256:
+            continue
+        if path.name != VOCABULARY_FILE:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            store.write_file(kept, content)
+            return kept
+        return path
+    return None
+
+
+def _candidates(kept: Path) -> Iterator[Path]:
+    if named := os.environ.get(VOCABULARY_VARIABLE):
+        yield Path(named) / VOCABULARY_FILE
+    yield kept
+    cached = hashlib.sha1(VOCABULARY_URL.encode(), usedforsecurity=False).hexdigest()
+    for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
+        if folder := os.environ.get(name):
+            yield Path(folder) / cached
+    yield Path(tempfile.gettempdir()) / "data-gym-cache" / cached
+
+
+def needs_vocabulary(source: Source) -> bool:
+    """Whether the model at ``source`` uses the harmony format, by its config.json."""
+    if CONFIG not in source.names():
+        return False
+    try:
+        config = json.loads(source.read(CONFIG))
+    except ValueError:
+        return False
+    return isinstance(config, dict) and config.get("model_type") == _MODEL_TYPE
+
+
+def with_vocabulary(source: Source) -> Source:
+    """``source`` with the vocabulary, if its model needs it, lacks it, and this machine has it."""
+    if VOCABULARY_FILE in source.names() or not needs_vocabulary(source):
+        return source
+    found = find_vocabulary()
+    return _WithVocabulary(source, found) if found else source
+
+
+@dataclass(frozen=True)
+class _WithVocabulary:
+    """A source with one more file, which is on this machine."""
+
+    source: Source
+    vocabulary: Path
+
+    @property
+    def location(self) -> str:
+        return self.source.location
+
+    def names(self) -> Mapping[str, int]:
+        return {**self.source.names(), VOCABULARY_FILE: self.vocabulary.stat().st_size}
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        if name != VOCABULARY_FILE:
+            return self.source.read(name, start, length)
+        end = None if length is None else start + length
+        return self.vocabulary.read_bytes()[start:end]
+
+    def digests(self, name: str) -> Mapping[str, str]:
+        return (
+            {"sha256": VOCABULARY_SHA256} if name == VOCABULARY_FILE else self.source.digests(name)
+        )
