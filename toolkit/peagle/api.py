@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.apply import deploy as deploy
+    from peagle.deploy.discover import current_deployment as current_deployment
+    from peagle.deploy.discover import require_own as require_own
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
     from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
@@ -49,15 +51,16 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.state import deployment_lock as deployment_lock
     from peagle.deploy.state import deployment_names as deployment_names
+    from peagle.deploy.state import deployment_regions as deployment_regions
     from peagle.deploy.state import find_record as find_record
     from peagle.deploy.state import load_record as load_record
     from peagle.deploy.state import refuse_weights_in_use as refuse_weights_in_use
     from peagle.deploy.state import remove_record as remove_record
+    from peagle.deploy.status import cost_of_remaining as cost_of_remaining
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
     from peagle.deploy.status import stand_in_of as stand_in_of
-    from peagle.deploy.status import usd_per_hour as usd_per_hour
     from peagle.deploy.steps import destroy as destroy
     from peagle.engine.container import find_image as find_image
     from peagle.engine.container import remove_unused_image as remove_unused_image
@@ -153,15 +156,17 @@ _FUNCTIONS = {
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),
+    "peagle.deploy.discover": ("current_deployment", "require_own"),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
     "peagle.deploy.state": (
-        "deployment_lock", "deployment_names", "find_record", "load_record",
+        "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",
     ),
     "peagle.deploy.status": (
-        "deployment_status", "endpoint_created", "list_deployments", "stand_in_of", "usd_per_hour",
+        "cost_of_remaining", "deployment_status", "endpoint_created", "list_deployments",
+        "stand_in_of",
     ),
     "peagle.deploy.steps": ("destroy",),
     "peagle.engine.container": ("find_image", "remove_unused_image"),

@@ -88,6 +88,7 @@ class Cloud:
         self.configs: dict[str, dict[str, Any]] = {}
         self.endpoints: dict[str, FakeEndpoint] = {}
         self.tags: dict[str, dict[str, str]] = {}
+        self.region = "us-east-1"
         self.deleted: dict[str, dict[str, str]] = {}
         self.buckets: dict[str, dict[str, dict[str, Any]]] = {}
         self.bucket_tags: dict[str, list[dict[str, str]]] = {}
@@ -189,7 +190,8 @@ class Cloud:
             "ResourceTagMappingList": [
                 {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
                 for arn, tags in [*self.tags.items(), *self.deleted.items()]
-                if wanted["Key"] in tags
+                if self.region in arn
+                and wanted["Key"] in tags
                 and tags[wanted["Key"]] in wanted.get("Values", tags.values())
             ]
         }
@@ -465,8 +467,8 @@ class Cloud:
 class _Client:
     """A boto3 client of one service."""
 
-    def __init__(self, cloud: Cloud, service: str) -> None:
-        self._cloud = cloud
+    def __init__(self, cloud: Cloud, service: str, region: str) -> None:
+        self._cloud, self._region = cloud, region
         self.meta = type("Meta", (), {"endpoint_url": f"https://{service}.us-east-1.amazonaws.com"})
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
@@ -481,6 +483,7 @@ class _Client:
     def get_paginator(self, operation: str) -> Any:
         class Paginator:
             def paginate(_, **parameters: Any) -> Iterator[Any]:
+                self._cloud.region = self._region
                 yield self._cloud.call(operation, **parameters)
 
         return Paginator()
@@ -493,5 +496,10 @@ class FakeAws(Aws):
         super().__init__(None, "us-east-1")
         self._cloud = cloud
 
+    def in_region(self, region: str) -> Aws:
+        other = FakeAws(self._cloud)
+        other.region = region
+        return other
+
     def client(self, service: str) -> Any:
-        return _Client(self._cloud, service)
+        return _Client(self._cloud, service, self.region)

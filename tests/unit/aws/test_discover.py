@@ -8,6 +8,7 @@ import pytest
 
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
+from peagle.catalog.tables import InstanceTable
 from peagle.deploy import state as records
 from peagle.deploy.discover import find_deployment, find_deployments, require_own
 from peagle.deploy.state import Deployment
@@ -18,7 +19,9 @@ from tests.unit.aws.cloud import ROLE, service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
-INSTANCES = load_catalog().instances
+
+def prices() -> InstanceTable:
+    return load_catalog().instances
 
 
 def by_template(world: World, plan: Plan, owner: str, *more: dict[str, str]) -> None:
@@ -34,7 +37,7 @@ def elsewhere(world: World) -> Deployment:
     record = world.record()
     if record:
         records.remove_record(record)
-    found = find_deployment(world.aws, NAME, INSTANCES)
+    found = find_deployment(world.aws, NAME, prices)
     assert found is not None
     return found
 
@@ -88,7 +91,7 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     world.cloud.deleted = dict(world.cloud.tags)
     world.destroy()
 
-    assert find_deployment(world.aws, NAME, INSTANCES) is None
+    assert find_deployment(world.aws, NAME, prices) is None
 
 
 def test_without_the_permission_it_is_unknown(world: World) -> None:
@@ -99,7 +102,7 @@ def test_without_the_permission_it_is_unknown(world: World) -> None:
     world.cloud.before = deny
 
     with pytest.raises(AccessDenied) as caught:
-        find_deployment(world.aws, NAME, INSTANCES)
+        find_deployment(world.aws, NAME, prices)
 
     assert "tag:GetResources" in caught.value.fix
 
@@ -116,7 +119,7 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
 
-    (found,) = find_deployments(world.aws, INSTANCES)
+    (found,) = find_deployments(world.aws, prices)
 
     assert (found.name, found.owner) == (NAME, said)
     with raises_code("other-owner") as caught:

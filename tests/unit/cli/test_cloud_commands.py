@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.shell_completion import ShellComplete
 
 from peagle.cli.main import cli
 from tests.support import Peagle
+from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown, without_record
 
 NAMED = ["status", "logs", "token", "destroy"]
@@ -25,12 +27,15 @@ def test_unknown_name_is_an_error_with_similar_names(deployed: Terminal, command
 
 
 @pytest.mark.parametrize("command", ["status", "logs"])
-def test_an_unknown_name_needs_no_credentials(peagle: Peagle, command: str) -> None:
+def test_without_credentials_an_unknown_name_may_exist_in_the_account(
+    peagle: Peagle, command: str
+) -> None:
     done = peagle(command, "nothing")
 
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "peagle list" in done.stderr
+    assert "there is no deployment 'nothing' on this machine" in done.stderr
+    assert "the account is unknown: no AWS credentials" in done.stderr
 
 
 def test_status_agrees_with_deploy(deployed: Terminal) -> None:
@@ -106,7 +111,8 @@ def test_an_endpoint_without_a_record_can_be_invoked(deployed: Terminal) -> None
 
     assert done.code == 0
     assert done.out == "Hello world\n"
-    assert deployed.run("list", "--json").document == {"deployments": []}
+    (row,) = deployed.run("list", "--json").document["deployments"]
+    assert (row["name"], row["state"]) == (NAME, "InService")
 
 
 @pytest.mark.parametrize("command", ["token", "invoke"])
@@ -134,7 +140,7 @@ def test_list_and_destroy_with_a_stopped_sandbox(peagle: Peagle, own_home: Path)
     destroyed = peagle("destroy", "x", "--sandbox", "--yes", "--json")
 
     assert listed.returncode == destroyed.returncode == 0
-    assert listed.stdout == '{\n  "deployments": []\n}\n'
+    assert json.loads(listed.stdout) == {"deployments": [], "complete": True}
     assert '"removed": []' in destroyed.stdout
     assert not (own_home / "sandbox" / "daemon.json").exists()
 
@@ -145,15 +151,35 @@ def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
     assert row["name"] == NAME
     assert row["state"] == "InService"
     assert row["price_per_hour_usd"] == price_of()
-    assert deployed.run("list", "--region", "eu-west-1", "--json").document == {"deployments": []}
+    elsewhere = deployed.run("list", "--region", "eu-west-1", "--json").document
+    assert elsewhere == {"deployments": [], "complete": True}
     assert NAME in deployed.run("list").out
 
 
-def test_list_without_deployments_does_not_call_aws(peagle: Peagle, own_home: Path) -> None:
-    done = peagle("list", "--json")
+def test_list_without_credentials_says_that_the_account_is_unknown(
+    peagle: Peagle, own_home: Path
+) -> None:
+    listed = peagle("list")
+    document = json.loads(peagle("list", "--json").stdout)
 
-    assert done.returncode == 0
-    assert done.stdout == '{\n  "deployments": []\n}\n'
+    assert listed.returncode == 0
+    assert "the account is unknown: no AWS credentials" in listed.stderr
+    assert document == {"deployments": [], "complete": False}
+
+
+def test_list_without_the_permission_shows_this_machines_deployments(deployed: Terminal) -> None:
+    def deny(operation: str) -> None:
+        if operation == "get_resources":
+            raise service_error("AccessDeniedException", "no", "GetResources")
+
+    deployed.cloud.before = deny
+
+    done = deployed.run("list", "--json")
+
+    assert done.code == 0
+    assert "tag:GetResources" in done.err
+    assert [row["name"] for row in done.document["deployments"]] == [NAME]
+    assert done.document["complete"] is False
 
 
 def test_another_accounts_deployment_is_not_touched(
@@ -187,3 +213,34 @@ def test_pairs_are_completed(command: list[str]) -> None:
     found = complete.get_completions(command, "tin")
 
     assert "tiny" in [item.value for item in found]
+
+
+@pytest.mark.parametrize("command", ["status", "list", "logs", "invoke"])
+def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: str) -> None:
+    before = deployed.run("status", NAME, "--json").document
+    without_record(deployed)
+
+    done = deployed.run(command, *([] if command == "list" else [NAME]),
+                        *(["hello"] if command == "invoke" else []))  # fmt: skip
+    after = deployed.run("status", NAME, "--json").document
+
+    assert done.code == 0
+    for key in ("state", "pair", "k", "proved", "price_per_hour_usd", "instance_type"):
+        assert after[key] == before[key], key
+
+
+def test_a_deployment_of_another_machine_is_destroyed(deployed: Terminal) -> None:
+    without_record(deployed)
+
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 0
+    assert deployed.cloud.is_empty
+    assert deployed.world.record() is None
+
+
+def test_destroy_says_where_it_looked(deployed: Terminal) -> None:
+    done = deployed.run("destroy", "nothing-like-it", "--yes", "--region", "eu-west-1")
+
+    assert done.code == 0
+    assert "neither this machine nor the tags in eu-west-1 know nothing-like-it" in done.err

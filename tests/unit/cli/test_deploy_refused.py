@@ -59,7 +59,7 @@ def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, "--yes")
 
     assert done.code == 3
-    assert "was not deployed from this machine" in done.error
+    assert "that this toolkit did not create" in done.error
     assert "--name" in done.error
     assert set(terminal.cloud.models) == {"theirs"}
 

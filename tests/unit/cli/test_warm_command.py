@@ -362,7 +362,7 @@ def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> 
     done = warmed(stocked)
 
     assert done.code == 3
-    assert "was not deployed from this machine" in done.error
+    assert "that this toolkit did not create" in done.error
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
 
 

@@ -20,6 +20,7 @@ from peagle import api
 from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
 from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import InstanceTable
 from peagle.cli.context import typed_command
 from peagle.cli.options import (
     REGION_VARIABLES,
@@ -37,6 +38,12 @@ from peagle.s3uri import is_s3_uri
 from peagle.store import SANDBOX
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_IN_SANDBOX = "in-sandbox"
+"""The code of an unknown name that the sandbox knows."""
+
+NOT_SEARCHED = "account-unknown"
+"""The code of an unknown name when the account could not be searched."""
 
 Command = Callable[..., Any]
 
@@ -167,26 +174,27 @@ def deployment_options(command: Command) -> Command:
 
 
 def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
-    """The record if there is one; else the account must have an endpoint of that name.
+    """The deployment if there is one; else the account must have an endpoint of that name.
 
-    Without the permission to describe it, the endpoint is assumed to exist.
+    Without the permission to look, the endpoint is assumed to exist.
     """
     try:
         return find_deployment(account, name, region)
+    except AccessDenied:
+        return None, account.connect(region or default_region())
     except NotFound as unknown:
-        if not account.is_available:
+        if not account.is_available or unknown.code in (NOT_SEARCHED, _IN_SANDBOX):
             raise
-        try:
-            variables = filter(None, map(os.environ.get, REGION_VARIABLES))
-            aws = account.connect(region or next(variables, DEFAULT_REGION))
-            with suppress(AccessDenied):
-                if api.endpoint_created(aws, name) is None:
-                    raise unknown
-        except UserError:  # also without credentials
-            if not account.sandbox and _sandbox_serves(name):
-                raise _in_sandbox(unknown) from None
-            raise
+        aws = account.connect(region or default_region())
+        with suppress(AccessDenied):
+            if api.endpoint_created(aws, name) is None:
+                raise
         return None, aws
+
+
+def default_region() -> str:
+    """The region of the environment, or the toolkit's."""
+    return next(filter(None, map(os.environ.get, REGION_VARIABLES)), DEFAULT_REGION)
 
 
 def _sandbox_serves(name: str) -> bool:
@@ -202,25 +210,28 @@ def _in_sandbox(unknown: NotFound) -> NotFound:
     """The error, with the user's own command for the sandbox as its fix."""
     ctx = click.get_current_context()
     if ctx.params.get("profile"):  # it excludes --sandbox
-        return NotFound(unknown.message, "it is in the sandbox: use --sandbox without --profile")
+        sentence = "it is in the sandbox: use --sandbox without --profile"
+        return NotFound(unknown.message, sentence, _IN_SANDBOX)
     command = typed_command(ctx, *ctx.command_path.split()[1:])
-    return NotFound(unknown.message, Fix("it is in the sandbox", (*command, "--sandbox")))
+    fix = Fix("it is in the sandbox", (*command, "--sandbox"))
+    return NotFound(unknown.message, fix, _IN_SANDBOX)
 
 
 def find_deployment(account: Account, name: str, region: str | None) -> tuple[Deployment, Aws]:
-    """The record, and a connection to its account and region.
+    """The deployment as the account has it, and a connection to its account and region: by this
+    machine's record, else by the tags of its resources.
 
-    Raises NotFound for an unknown name, and UserError for another account's deployment.
+    Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
+    UserError for another account's deployment.
     """
     if not account.is_available:
         raise _sandbox_stopped()
+    prices = _prices(click.get_current_context())
     try:
         record = api.find_record(name, account.scope, region)
         aws = account.connect(record.region)
     except NotFound as unknown:
-        if not account.sandbox and name in api.deployment_names(SANDBOX):
-            raise _in_sandbox(unknown) from None
-        raise
+        return _find_by_tag(account, name, region, prices, unknown)
     except Ambiguous:
         aws = account.connect(region or DEFAULT_REGION)
         record = api.find_record(name, aws.scope, region)
@@ -232,7 +243,34 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
             "choose a different --profile",
             code="other-account",
         )
-    return record, aws
+    return api.current_deployment(aws, name, record, prices) or record, aws
+
+
+def _prices(ctx: click.Context) -> Callable[[], InstanceTable]:
+    return lambda: command_catalog(ctx).instances
+
+
+def _find_by_tag(
+    account: Account,
+    name: str,
+    region: str | None,
+    prices: Callable[[], InstanceTable],
+    unknown: NotFound,
+) -> tuple[Deployment, Aws]:
+    """A deployment of another machine or template; raises ``unknown`` when there is none."""
+    try:
+        aws = account.connect(region or default_region())
+        found = api.current_deployment(aws, name, None, prices)
+    except UserError as error:  # such as without credentials
+        if not account.sandbox and _sandbox_serves(name):
+            raise _in_sandbox(unknown) from None
+        message = f"{unknown.message} on this machine, and the account is unknown: {error.message}"
+        raise NotFound(message, Fix(error.fix, tuple(error.command)), code=NOT_SEARCHED) from error
+    if found is None:
+        if not account.sandbox and _sandbox_serves(name):
+            raise _in_sandbox(unknown)
+        raise unknown
+    return found, aws
 
 
 def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:

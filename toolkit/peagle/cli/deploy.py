@@ -107,7 +107,8 @@ def _deploy(
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(aws.scope, aws.region, name)
             if left and left.resources:
-                show_remaining_resources(left, account, again)
+                cost = api.cost_of_remaining(aws, left)
+                show_remaining_resources(left, cost, account, again)
                 raise
             if left:
                 api.remove_record(left)
@@ -129,7 +130,8 @@ def _deploy(
     elif not unproved:
         print_calls(document, found, account)
     if unproved:
-        show_remaining_resources(record, account, again)
+        cost = api.cost_of_remaining(aws, record)
+        show_remaining_resources(record, cost, account, again)
         raise unproved
 
 

@@ -8,7 +8,14 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
+from peagle.cli.account import (
+    NOT_SEARCHED,
+    Account,
+    cloud_options,
+    complete_name,
+    default_region,
+    find_deployment,
+)
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
@@ -64,22 +71,30 @@ def destroy(
         )
     try:
         record, aws = find_deployment(account, name, region)
-    except NotFound:
-        if _is_misspelled(name, account):
+    except NotFound as unknown:
+        if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
-        where = " in the sandbox" if account.sandbox else ""
-        where = where if account.is_available else ", and the sandbox is not running"
-        print_status(f"Nothing to remove: this machine has no record of {name}{where}.")
+        print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
         _report(name, (), (), as_json)
         return
+    api.require_own(record)
     if not yes:
         print_status(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
         for resource in record.resources:
             print_status(f"  {resource.type} {resource.name}")
-        print_status(f"Current cost: {format_price(api.usd_per_hour(record), account.sandbox)}.")
+        print_status(
+            f"Current cost: {format_price(api.cost_of_remaining(aws, record), account.sandbox)}."
+        )
         confirm("Remove all of these?", "not removed")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)
+
+
+def _nowhere(name: str, account: Account, region: str | None) -> str:
+    if not account.is_available:
+        return f"the sandbox is not running, and this machine has no record of {name} in it"
+    where = "the sandbox" if account.sandbox else f"{region or default_region()}"
+    return f"neither this machine nor the tags in {where} know {name}"
 
 
 def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
@@ -118,9 +133,9 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*place)
             if left:
-                show_remaining_resources(
-                    left, account, command_text(("peagle", "destroy", record.name))
-                )
+                again = command_text(("peagle", "destroy", record.name))
+                cost = api.cost_of_remaining(aws, left)
+                show_remaining_resources(left, cost, account, again)
             raise
 
 

@@ -1,4 +1,4 @@
-"""``peagle list``: the deployments of this machine."""
+"""``peagle list``: the deployments of the account."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.account import Account, cloud_options
+from peagle.cli.account import Account, cloud_options, default_region
 from peagle.cli.context import PeagleCommand
+from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     align_columns,
     fit_columns,
@@ -18,7 +19,8 @@ from peagle.cli.output.console import (
     print_status,
     terminal_width,
 )
-from peagle.planning.runtime import DEFAULT_REGION
+from peagle.deploy.status import Listing
+from peagle.errors import UserError
 from peagle.store import SANDBOX
 
 _COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
@@ -30,21 +32,43 @@ _DISPENSABLE = ("PAIR", "REGION", "ACCEPTANCE")
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
 @cloud_options
 @json_option
-def list_deployments(account: Account, region: str | None, as_json: bool) -> None:
-    """List this machine's deployments in the account, in all regions or in --region."""
-    found: list[dict[str, Any]] = []
-    if account.is_available and api.deployment_names(account.scope):  # else AWS is not called
-        found = api.list_deployments(account.connect(region or DEFAULT_REGION), region)
+@click.pass_context
+def list_deployments(
+    ctx: click.Context, account: Account, region: str | None, as_json: bool
+) -> None:
+    """List the deployments of the account, whichever machine or template made them.
+
+    Looks in --region; without the option, in your default region and in those of this machine's
+    deployments.
+    """
+    found = Listing((), ())
+    unreachable = ""
+    if account.is_available:
+        try:
+            found = _listing(ctx, account, region)
+        except UserError as error:  # without credentials, what this machine knows is still shown
+            if api.deployment_names(account.scope):
+                raise
+            unreachable = f" on this machine; the account is unknown: {error.message}"
+    for denied in found.unknown:
+        print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
     if as_json:
-        print_json({"deployments": found})
-    elif found:
-        _print(found)
+        complete = not found.unknown and not unreachable
+        print_json({"deployments": list(found.rows), "complete": complete})
+    elif found.rows:
+        _print(list(found.rows))
     elif not account.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
         others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
-        print_status(f"No deployments{hint}.")
+        print_status(f"No deployments{unreachable}{hint}.")
+
+
+def _listing(ctx: click.Context, account: Account, region: str | None) -> Listing:
+    aws = account.connect(region or default_region())
+    regions = {region} if region else {aws.region, *api.deployment_regions(aws.scope)}
+    return api.list_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
 
 
 def _print(found: list[dict[str, Any]]) -> None:
@@ -59,12 +83,19 @@ def _print(found: list[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    price, length = row["price_per_hour_usd"], row["acceptance_length"]
+    length = row["acceptance_length"]
     return (
         row["name"],
         row["state"],
         row["region"],
-        "?" if price is None else f"{price:,.2f}",
+        _price(row),
         "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
         row["pair"],
     )
+
+
+def _price(row: dict[str, Any]) -> str:
+    if row["state"] == "Missing":
+        return "-"
+    price = row["price_per_hour_usd"]
+    return "?" if price is None else f"{price:,.2f}"

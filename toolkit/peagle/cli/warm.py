@@ -233,7 +233,8 @@ def _collect(
             if left := api.load_record(aws.scope, aws.region, name):
                 if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
                     print_status(f"The error before the removal failed: {causes[0]}")
-                show_remaining_resources(left, account, again)
+                cost = api.cost_of_remaining(aws, left)
+                show_remaining_resources(left, cost, account, again)
             elif isinstance(error, KeyboardInterrupt):
                 at_end.callback(say_interrupted, f"{name} is removed", again)
             raise

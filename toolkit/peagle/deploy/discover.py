@@ -8,7 +8,7 @@ empty); those of a template are shown and proved, and changed by their owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -40,6 +40,13 @@ _KINDS: dict[str, ResourceKind] = {
 }
 """The kinds in ARNs."""
 
+Prices = Callable[[], InstanceTable | None]
+"""Loads the table of instances with their prices; called only when a price is needed."""
+
+
+def unknown_prices() -> None:
+    """No table: prices are unknown."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -51,23 +58,21 @@ class Found:
     description: Mapping[str, Any]
 
 
-def find_deployment(
-    aws: Aws, name: str, instances: InstanceTable | None = None
-) -> Deployment | None:
+def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Deployment | None:
     """The deployment ``name`` of the account and region, without a record; ``None`` when no
     resource carries its tags.
 
     Raises AccessDenied when tags or descriptions may not be read: then it is unknown.
     """
     found = list(_found(aws, name))
-    return _deployment(aws, name, found, instances) if found else None
+    return _deployment(aws, name, found, prices) if found else None
 
 
 def current_deployment(
     aws: Aws,
     name: str,
     record: Deployment | None,
-    instances: InstanceTable | None = None,
+    prices: Prices = unknown_prices,
     live: Endpoint | None = None,
 ) -> Deployment | None:
     """The record as the account has it now; without a record, the deployment that the tags show.
@@ -77,12 +82,11 @@ def current_deployment(
     endpoint, if it was described already. Raises what ``find_deployment`` does.
     """
     if record is None:
-        return find_deployment(aws, name, instances)
+        return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
-    known = {one.config for one in (record.serving, record.pending, record.previous) if one}
-    if live is None or live.config in known:
+    if live is None or serves_known_config(record, live):
         return record
-    found = find_deployment(aws, name, instances)
+    found = find_deployment(aws, name, prices)
     if found is None or found.serving is None:
         return record
     listed = {(one.type, one.name) for one in found.resources}
@@ -90,12 +94,19 @@ def current_deployment(
     return found.model_copy(update={"resources": (*found.resources, *forgotten)})
 
 
-def find_deployments(aws: Aws, instances: InstanceTable | None = None) -> list[Deployment]:
+def serves_known_config(record: Deployment, live: Endpoint) -> bool:
+    """Whether the endpoint serves a configuration of the record: else another machine or a
+    template has changed it."""
+    revisions = (record.serving, record.pending, record.previous)
+    return live.config in [one.config for one in revisions if one]
+
+
+def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployment]:
     """All deployments of the account and region, by name. Raises what ``find_deployment`` does."""
     by_name: dict[str, list[Found]] = {}
     for one in _found(aws):
         by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
-    return [_deployment(aws, name, found, instances) for name, found in sorted(by_name.items())]
+    return [_deployment(aws, name, found, prices) for name, found in sorted(by_name.items())]
 
 
 def require_own(deployment: Deployment) -> None:
@@ -137,16 +148,14 @@ def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
         yield Found(kind, description[f"{kind}Name"], one.tags, description)
 
 
-def _deployment(
-    aws: Aws, name: str, found: list[Found], instances: InstanceTable | None
-) -> Deployment:
+def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Deployment:
     """One deployment from its tagged resources. The endpoint's owner counts; without an endpoint,
     that of any resource."""
     endpoints = [one for one in found if one.kind == "Endpoint"]
     live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
     tags = (endpoints or found)[0].tags
     ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
-    revisions = _revisions(aws.region, found, live, tags, instances)
+    revisions = _revisions(aws.region, found, live, tags, prices)
     serving = next((one for one in revisions if live and one.config == live.config), None)
     others = [one for one in revisions if one is not serving]
     return Deployment(
@@ -169,7 +178,7 @@ def _revisions(
     found: list[Found],
     live: Endpoint | None,
     endpoint_tags: Mapping[str, str],
-    instances: InstanceTable | None,
+    prices: Prices,
 ) -> list[Revision]:
     """The revision of every configuration, by the time of creation; of the models, where there is
     no configuration yet."""
@@ -181,7 +190,7 @@ def _revisions(
         model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
         fingerprint = one.tags.get(REVISION_TAG, "")
         described = model.description if model else {}
-        served = served_by_descriptions(region, described, description, one.tags, live, instances)
+        served = served_by_descriptions(region, described, description, one.tags, live, prices())
         revisions.append(
             Revision(
                 fingerprint=fingerprint,

@@ -111,7 +111,7 @@ def _record(
     """
     known = state.load_record(aws.scope, aws.region, name)
     try:
-        record = current_deployment(aws, name, known, instances, live)
+        record = current_deployment(aws, name, known, lambda: instances, live)
     except AccessDenied:
         if known is None and live is not None:
             raise

@@ -154,6 +154,11 @@ def deployment_names(scope: str | None = None) -> tuple[str, ...]:
     return tuple(sorted({path.stem for path in _paths(scope)}))
 
 
+def deployment_regions(scope: str) -> tuple[str, ...]:
+    """The regions of those deployments."""
+    return tuple(sorted({path.parent.name for path in _paths(scope)}))
+
+
 def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
     """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
     found = [

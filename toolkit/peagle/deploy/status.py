@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import Endpoint
+from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
+from peagle.deploy.discover import Prices, find_deployments, serves_known_config
 from peagle.deploy.state import Deployment, Revision
+from peagle.errors import PeagleError
 from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.store import SANDBOX
@@ -64,10 +67,11 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "openai_base_url": aws.openai_base_url(record.name),
-        "price_per_hour_usd": served.usd_per_hour,
+        "price_per_hour_usd": usd_per_hour(record, live),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.instance_count,
+        "instances_running": live.instance_count if live else 0,
         "vllm": served.vllm,
         "vllm_here": engine.vllm,
         "speculation": served.k > 0,
@@ -80,6 +84,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "failure_command": list(failure.command) if failure and failure.command else None,
         "role": revision.role,
         "fingerprint": revision.fingerprint,
+        "owner": record.owner or "peagle",
         "billing_since": record.billing_since,
         "resources": [
             {"type": resource.type, "name": resource.name, "confirmed": resource.made}
@@ -92,28 +97,55 @@ def _floor(plan: Plan | None) -> float | None:
     return plan.speculation.acceptance_floor if plan and plan.speculation else None
 
 
-def list_deployments(aws: Aws, region: str | None = None) -> list[dict[str, Any]]:
-    """The rows of ``list``: the account's deployments in ``region``, or in all regions."""
-    rows = []
-    for record in state.all_records(aws.scope):
-        if region not in (None, record.region):
-            continue
-        there = aws.in_region(record.region)
-        live = sagemaker.describe(there, record.name)
-        revision = shown_revision(record, live)
-        rows.append(
-            {
-                "name": record.name,
-                "state": state_of(record, live),
-                "region": record.region,
-                "pair": revision.served.pair,
-                "price_per_hour_usd": usd_per_hour(record),
-                "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
-                "speculation": revision.served.k > 0,
-                "stand_in": sandbox_engine(there, live).stand_in,
-            }
-        )
-    return rows
+def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
+    """The deployments of the account in these regions: those with our tags, and those of this
+    machine's records, by region and name.
+
+    A region whose tags may not be read shows the records only, and counts as unknown.
+    """
+    rows: list[dict[str, Any]] = []
+    unknown: list[AccessDenied] = []
+    records = {(record.region, record.name): record for record in state.all_records(aws.scope)}
+    for region in regions:
+        there = aws.in_region(region)
+        try:
+            found = {found.name: found for found in find_deployments(there, prices)}
+        except AccessDenied as denied:
+            found = {}
+            unknown.append(denied)
+        known = {name: record for (place, name), record in records.items() if place == region}
+        for name in sorted({*found, *known}):
+            rows.append(_row(there, known.get(name), found.get(name)))
+    return Listing(tuple(rows), tuple(unknown))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The rows of ``list``; ``unknown`` says which regions may have more."""
+
+    rows: tuple[dict[str, Any], ...]
+    unknown: tuple[AccessDenied, ...]
+
+
+def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[str, Any]:
+    """One deployment, by its record unless the account serves something else."""
+    deployment = record or found
+    assert deployment is not None
+    live = sagemaker.describe(aws, deployment.name)
+    if record and found and live and not serves_known_config(record, live):
+        deployment = found
+    revision = shown_revision(deployment, live)
+    return {
+        "name": deployment.name,
+        "state": state_of(deployment, live),
+        "region": deployment.region,
+        "pair": revision.served.pair,
+        "price_per_hour_usd": usd_per_hour(deployment, live),
+        "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
+        "speculation": revision.served.k > 0,
+        "stand_in": sandbox_engine(aws, live).stand_in,
+        "owner": deployment.owner or "peagle",
+    }
 
 
 @dataclass(frozen=True)
@@ -141,14 +173,33 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
     return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
 
 
-def usd_per_hour(record: Deployment) -> float | None:
-    """Current cost of the deployment: zero without an endpoint; ``None`` when unknown.
+def usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
+    """What the deployment costs now: zero before there is an endpoint, and with a failed one;
+    ``None`` when unknown, or when the endpoint is Missing.
 
-    An endpoint that was requested counts: it may exist.
+    The instances that run count; while an endpoint is created, those of its configuration.
     """
+    if live is None:
+        return None if record.serving else 0.0
+    if live.status == "Failed":
+        return 0.0
+    served = shown_revision(record, live).served
+    if served.usd_per_hour is None or not served.instance_count:
+        return served.usd_per_hour
+    running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
+    return round(served.usd_per_hour * running / served.instance_count, 4)
+
+
+def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
+    """``usd_per_hour`` after an error; an endpoint that cannot be looked at counts, as it may
+    exist."""
     if not record.of_type("Endpoint"):
         return 0.0
-    return record.current.served.usd_per_hour
+    try:
+        live = sagemaker.describe(aws, record.name)
+    except PeagleError:
+        return record.current.served.usd_per_hour
+    return usd_per_hour(record, live) if live else 0.0
 
 
 def endpoint_created(aws: Aws, name: str) -> float | None:

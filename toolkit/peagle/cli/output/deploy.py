@@ -12,7 +12,6 @@ from peagle.cli.output.console import print_status
 from peagle.cli.output.plan import speculation_text
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import usd_per_hour
 from peagle.protocol import request_body
 from peagle.sandbox.state import engine_version
 from peagle.text import format_price
@@ -107,7 +106,9 @@ def engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_remaining_resources(record: Deployment, account: Account, again: str) -> None:
+def show_remaining_resources(
+    record: Deployment, usd_per_hour: float | None, account: Account, again: str
+) -> None:
     """Show on stderr which resources remain after a failure, what they cost, and how to continue.
 
     ``again`` is the command that continues.
@@ -117,7 +118,7 @@ def show_remaining_resources(record: Deployment, account: Account, again: str) -
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
         print_status(f"  {resource.type} {resource.name}{uncertain}")
-    print_status(f"Costs    {format_price(usd_per_hour(record), account.sandbox)}")
+    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
     print_status(f"Continue {again}")
     if again != destroy:
         print_status(f"Remove   {destroy}")
