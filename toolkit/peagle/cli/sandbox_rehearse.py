@@ -46,10 +46,11 @@ def fault() -> None:
     """
 
 
-_EXAMPLE = "Example: peagle sandbox fault add CreateEndpoint insufficient-capacity"
-
-
-@fault.command(cls=PeagleCommand, help=_ADD_HELP, epilog=_EXAMPLE)
+@fault.command(
+    cls=PeagleCommand,
+    help=_ADD_HELP,
+    epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
+)
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument(
     "kind", metavar="KIND", type=click.Choice(list(KINDS)), shell_complete=_complete_kind

@@ -56,7 +56,9 @@ def _faults(method: str, given: Mapping[str, Any]) -> Response:
         try:
             FAULTS.add(Fault(**given))
         except ValueError as error:
-            return _refused(str(error), "see peagle sandbox fault add --help")
+            return _refused(
+                str(error), "use an operation of AWS and a kind of fault that it can have"
+            )
     elif method == "DELETE":
         return json_response({"removed": FAULTS.clear(given.get("operation"))})
     return json_response({"faults": [asdict(fault) for fault in FAULTS.all()]})

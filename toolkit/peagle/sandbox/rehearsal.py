@@ -13,7 +13,7 @@ from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
 
 
 @dataclass(frozen=True)
-class Quota:
+class ChangedQuota:
     """How many instances of a type all endpoints of a region may have."""
 
     instance_type: str
@@ -49,9 +49,9 @@ def clear_faults(operation: str | None = None) -> int:
     return removed
 
 
-def changed_quotas() -> tuple[Quota, ...]:
+def changed_quotas() -> tuple[ChangedQuota, ...]:
     """The quotas that were set; every other is the default."""
-    return tuple(Quota(**one) for one in control("GET", "/quotas")["quotas"])
+    return tuple(ChangedQuota(**one) for one in control("GET", "/quotas")["quotas"])
 
 
 def recorded_calls() -> dict[str, int]:
