@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shlex
 from pathlib import Path
@@ -66,7 +67,7 @@ class FakePython:
 def python(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> FakePython:
     """The Python for the engine, on a machine where nothing is installed."""
     monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
-    monkeypatch.setattr(install, "missing_libraries", lambda: ())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(install, "NEEDED_BYTES", 0)
     folder = tmp_path / "a python"
     folder.mkdir()
@@ -109,7 +110,11 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
     other = engine_folder("0.27.1")
     other.mkdir()
     (other / MARKER).write_text("{}")
-    monkeypatch.setattr("peagle.api.missing_libraries", lambda: ("libnuma1",))
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
 
     assert peagle("engine", "status").stdout.splitlines() == [
         f"vLLM {VLLM}: {engine_folder(VLLM) / 'bin' / 'python'}",
