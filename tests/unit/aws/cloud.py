@@ -19,7 +19,7 @@ from peagle.aws.client import Aws
 from tests.packed import Packed
 
 ACCOUNT = "111122223333"
-ROLE = f"arn:aws:iam::{ACCOUNT}:role/service/peagle-execution"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/peagle-execution"
 START = 1_800_000_000.0
 TRUSTS_SAGEMAKER = {
     "Statement": [
@@ -106,7 +106,8 @@ class Cloud:
         self.engine = Engine()
         self.packed = Packed()
         self.price: float | None = None
-        self.digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {"0.28.0": f"sha256:{28:064}"}
+        self.not_allowed: set[str] = set()
         self.next_scripts: list[list[tuple[str, str | None]]] = []
         self.calls: list[str] = []
         self.before: Hook = lambda operation: None
@@ -135,6 +136,19 @@ class Cloud:
             if role["RoleName"] == RoleName:
                 return {"Role": role}
         raise service_error("NoSuchEntity", f"The role {RoleName} cannot be found.", "GetRole")
+
+    def _simulate_principal_policy(
+        self, PolicySourceArn: str, ActionNames: list[str], **_: Any
+    ) -> Any:
+        """``not_allowed``: the actions that the policies of every role lack."""
+        self._get_role(PolicySourceArn.rpartition("/")[2])
+        decision = {False: "allowed", True: "implicitDeny"}
+        return {
+            "EvaluationResults": [
+                {"EvalActionName": action, "EvalDecision": decision[action in self.not_allowed]}
+                for action in ActionNames
+            ]
+        }
 
     def _list_roles(self) -> Any:
         return {"Roles": self.roles}
@@ -400,12 +414,17 @@ class Cloud:
         del self.buckets[Bucket]
         return {}
 
-    def _batch_get_image(self, imageIds: list[dict[str, str]], **_: Any) -> Any:
-        """``digests`` by tag; like ECR, no error for an unknown tag."""
-        tag = imageIds[0]["imageTag"]
-        known = [{"imageId": {"imageTag": tag, "imageDigest": self.digests[tag]}}
-                 for tag in (tag,) if tag in self.digests]  # fmt: skip
-        return {"images": known, "failures": [] if known else [{"failureCode": "ImageNotFound"}]}
+    def _batch_get_image(self, registryId: str, imageIds: list[dict[str, str]], **_: Any) -> Any:
+        """``digests`` by tag; like ECR, no error for an unknown tag or digest. The registries of
+        other accounts have every image; its digest is not told unless it is known."""
+        (wanted,) = imageIds
+        known = [
+            {"imageId": {"imageTag": tag, "imageDigest": digest}}
+            for tag, digest in self.digests.items()
+            if wanted in ({"imageTag": tag}, {"imageDigest": digest})
+        ]
+        found = known or ([{"imageId": wanted}] if registryId != ACCOUNT else [])
+        return {"images": found, "failures": [] if found else [{"failureCode": "ImageNotFound"}]}
 
     def _list_objects_v2(self, Bucket: str, Prefix: str) -> Any:
         there = self._bucket(Bucket).items()

@@ -15,8 +15,8 @@ from moto import mock_aws
 
 from peagle.aws import codebuild, ecr
 from peagle.aws import image_records as images
+from peagle.aws.build_role import ensure_build_role
 from peagle.aws.client import Aws, Clock
-from peagle.aws.roles import ensure_build_role
 from peagle.errors import CloudError
 from peagle.images.context import member_of
 from tests.support import raises_code

@@ -16,9 +16,7 @@ from peagle.findings import warning
 from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
-
-READING = ("describe", "filter", "get", "head", "list")
+from tests.unit.aws.world import NAME, READING, World
 
 
 def _codes(found: Preflight) -> dict[str, str]:
@@ -243,23 +241,6 @@ def test_a_wrong_role_is_a_user_error(world: World, given: str) -> None:
         find_role(world.aws, given)
 
     assert wrong.value.command == ("aws", "iam", "list-roles")
-
-
-def test_a_role_that_sagemaker_may_not_assume_is_refused(world: World) -> None:
-    trust = {
-        "Statement": {
-            "Effect": "Allow",
-            "Action": ["sts:AssumeRole"],
-            "Principal": {"Service": "ec2.amazonaws.com"},
-        }
-    }
-    world.cloud.roles = [_role("for-machines", trust)]
-
-    with raises_code("role-not-trusted", UserError):
-        find_role(world.aws, "for-machines")
-    with raises_code("no-role", UserError) as none:
-        find_role(world.aws, None)
-    assert "aws iam create-role" in none.value.fix
 
 
 def test_of_several_roles_the_best_name_wins(world: World) -> None:

@@ -19,7 +19,7 @@ from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
 NAME = "peagle-pair"
-READING = ("describe", "filter", "get", "head", "list")
+READING = ("batch_get", "describe", "filter", "get", "head", "list", "simulate")
 """How the names of operations that change nothing begin."""
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from peagle.aws import ecr, s3
+from peagle.aws.build_role import build_log_group, ensure_build_role
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.image_records import record_resource
-from peagle.aws.roles import build_log_group, ensure_build_role
 from peagle.aws.runtime import clean
 from peagle.errors import CloudError
 from peagle.images.context import Member, explain_full_disk

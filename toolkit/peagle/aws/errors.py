@@ -102,6 +102,12 @@ _IAM_ACTION = {
 """The action that allows an operation, where their names differ."""
 
 
+_PASS_ROLE = (
+    "use a role whose name begins with peagle-, or add this role's ARN to the line Resource of the "
+    "statement PassTheRoleToSageMaker in infra/iam/deploy-policy.json"
+)
+
+
 @contextmanager
 def translated(service: str, region: str) -> Iterator[None]:
     """Raise botocore's errors of a call to ``service`` as PeagleErrors."""
@@ -160,8 +166,8 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         named = _ACTION.search(message)
         prefix = _IAM_PREFIX.get(service, service)
         action = named["action"] if named else f"{prefix}:{_IAM_ACTION.get(operation, operation)}"
-        fix = Fix(f"ask for a policy that allows {action}")
-        return AccessDenied(f"access denied: {action} ({message})", fix, code)
+        ask = _PASS_ROLE if action == "iam:PassRole" else f"ask for a policy that allows {action}"
+        return AccessDenied(f"access denied: {action} ({message})", Fix(ask), code)
     if code == "ResourceLimitExceeded":
         found = _QUOTA.search(message)
         name = found["name"] if found else ""

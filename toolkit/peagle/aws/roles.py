@@ -1,4 +1,4 @@
-"""IAM roles: the execution role of an endpoint, and the role with which CodeBuild builds images."""
+"""The execution role of an endpoint: which one is used, and whether SageMaker may assume it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.image_records import record_resource
 from peagle.errors import CloudError, Fix, UserError
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -20,28 +19,42 @@ _ASSUMED = re.compile(r"arn:aws[\w-]*:sts::\d{12}:assumed-role/(?P<name>[^/]+)/"
 _PREFERRED = ("peagle", "sagemaker")
 _LIST_ROLES = Fix("list the roles", ("aws", "iam", "list-roles"))
 
-_CREATE_FIX = (
-    "create one: aws iam create-role --role-name peagle-sagemaker --assume-role-policy-document "
-    '\'{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":'
-    f'"{SERVICE}"}},"Action":"sts:AssumeRole"}}]}}\', then aws iam attach-role-policy '
-    "--role-name peagle-sagemaker --policy-arn arn:aws:iam::aws:policy/AmazonSageMakerFullAccess"
-)
+DEFAULT_ROLE = "peagle-execution"
+"""The role that infra/README.md creates; the policies there let a role be passed whose name begins
+with ``peagle-``."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """The role's ARN, and why it was chosen ("" when the user named it)."""
+    """The role's ARN, and why it was chosen ("" when the user named it).
+
+    ``trusted``: whether SageMaker may assume it, where that is known already.
+    """
 
     arn: str
     because: str = ""
+    trusted: bool | None = None
+
+    @property
+    def name(self) -> str:
+        return self.arn.rpartition("/")[2]
+
+    @property
+    def partition(self) -> str:
+        return self.arn.split(":")[1]
+
+    @property
+    def account(self) -> str:
+        return self.arn.split(":")[4]
 
 
 def find_role(aws: Aws, given: str | None) -> Role:
     """The endpoint's role.
 
-    ``given`` is an ARN or a role's name. Else: the role of the credentials, if SageMaker may assume
-    it (as in SageMaker Studio), or a role of the account that SageMaker may assume, preferably one
-    with peagle or SageMaker in its name. Raises UserError when there is none.
+    ``given`` is an ARN or a role's name, which is used as it is. Else: the role of the
+    credentials, if SageMaker may assume it (as in SageMaker Studio), or a role of the account that
+    SageMaker may assume, preferably one with peagle or SageMaker in its name. Raises UserError when
+    there is none.
     """
     if given:
         return Role(given) if _ROLE_ARN.fullmatch(given) else _by_name(aws, given)
@@ -51,7 +64,7 @@ def find_role(aws: Aws, given: str | None) -> Role:
         except CloudError:
             found = {}
         if trusts_sagemaker(found):
-            return Role(found["Arn"], "the role of these credentials")
+            return Role(found["Arn"], "the role of these credentials", trusted=True)
     return _of_account(aws)
 
 
@@ -64,13 +77,7 @@ def _by_name(aws: Aws, name: str) -> Role:
         raise UserError(
             f"there is no role {name!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
         ) from error
-    if not trusts_sagemaker(found):
-        raise UserError(
-            f"SageMaker may not assume the role {name!r}",
-            f"its trust policy must allow sts:AssumeRole to {SERVICE}",
-            "role-not-trusted",
-        )
-    return Role(found["Arn"])
+    return Role(found["Arn"], trusted=trusts_sagemaker(found))
 
 
 def _of_account(aws: Aws) -> Role:
@@ -85,16 +92,41 @@ def _of_account(aws: Aws) -> Role:
     if not roles:
         raise UserError(
             f"SageMaker may assume no role of account {aws.account}; the endpoint needs one",
-            _CREATE_FIX,
+            _creation(aws),
             "no-role",
         )
     best = min(roles, key=_preference)
     several = (
         f"the best name match among {len(roles)} that SageMaker may assume; --role selects another"
     )
-    return Role(
-        best["Arn"], several if len(roles) > 1 else "the only one that SageMaker may assume"
-    )
+    because = several if len(roles) > 1 else "the only one that SageMaker may assume"
+    return Role(best["Arn"], because, trusted=True)
+
+
+def _creation(aws: Aws) -> Fix:
+    return Fix(
+        "create one with this command, then give it the policy AmazonSageMakerFullAccess or "
+        "infra/iam/execution-role-policy.json",
+        (
+            "aws", "iam", "create-role", "--role-name", DEFAULT_ROLE,
+            "--assume-role-policy-document", json.dumps(trust_policy(aws.account)),
+        ),
+    )  # fmt: skip
+
+
+def trust_policy(account: str) -> dict[str, Any]:
+    """The trust policy of an execution role: SageMaker may assume it, for this account only."""
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": SERVICE},
+                "Action": "sts:AssumeRole",
+                "Condition": {"StringEquals": {"aws:SourceAccount": account}},
+            }
+        ],
+    }
 
 
 def _preference(role: dict[str, Any]) -> tuple[int, str]:
@@ -115,80 +147,10 @@ def _allows(statement: dict[str, Any]) -> bool:
     services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
     return (
         statement.get("Effect") == "Allow"
-        and "sts:AssumeRole" in _as_list(statement.get("Action", []))
+        and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(_as_list(statement.get("Action", [])))
         and SERVICE in services
     )
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def build_log_group(project: str) -> str:
-    """The log group of a CodeBuild project."""
-    return f"/aws/codebuild/{project}"
-
-
-def ensure_build_role(aws: Aws, name: str, repository: str, context: str, project: str) -> str:
-    """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
-
-    The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
-    log of ``project``.
-    """
-    try:
-        found = aws.call("iam", "get_role", RoleName=name)
-    except Missing:
-        record_resource(aws, "Role", name)
-        only_this_account = {
-            **_allow(["sts:AssumeRole"]),
-            "Principal": {"Service": "codebuild.amazonaws.com"},
-            "Condition": {"StringEquals": {"aws:SourceAccount": aws.account}},
-        }
-        found = aws.call(
-            "iam", "create_role",
-            RoleName=name,
-            AssumeRolePolicyDocument=_document(only_this_account),
-            Description="CodeBuild builds images of peagle-toolkit with this role",
-            Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
-        )  # fmt: skip
-    permissions = _build_permissions(aws, repository, context, project)
-    aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
-             PolicyDocument=_document(*permissions))  # fmt: skip
-    return str(found["Role"]["Arn"])
-
-
-def _build_permissions(
-    aws: Aws, repository: str, context: str, project: str
-) -> list[dict[str, Any]]:
-    """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
-    of its own, one per region. GetAuthorizationToken has no resource."""
-    arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
-    here = f"{aws.region}:{aws.account}"
-    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
-    return [
-        _allow(["ecr:GetAuthorizationToken"], "*"),
-        _allow(
-            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
-            f"{arn}:ecr:{aws.region}:*:repository/*",
-        ),
-        _allow(
-            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
-             "ecr:PutImage"],
-            f"{arn}:ecr:{here}:repository/{repository}",
-        ),
-        _allow(
-            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{context}*"
-        ),
-        _allow(
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"
-        ),
-    ]  # fmt: skip
-
-
-def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
-    allowed = {"Effect": "Allow", "Action": actions}
-    return {**allowed, "Resource": list(resources)} if resources else allowed
-
-
-def _document(*statements: dict[str, Any]) -> str:
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})

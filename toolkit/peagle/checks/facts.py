@@ -38,19 +38,20 @@ def abbreviate(names: list[str], shown: int = 3) -> str:
 
 _ECR = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9\-]+)\.[a-z0-9.\-]+/"
-    r"(?P<repository>[^:@\s]+)(?::(?P<tag>[^@\s]+))?(?:@\S+)?"
+    r"(?P<repository>[^:@\s]+)(?::(?P<tag>[^@\s]+))?(?:@(?P<digest>\S+))?"
 )
 _TAG = re.compile(r":v?(?P<vllm>\d+\.\d+\.\d+)(?![\d.])(?:\S*?[.\-]cu(?P<cuda>\d{3}))?")
 
 
 @dataclass(frozen=True)
 class EcrImage:
-    """An image in ECR; ``tag`` is ``None`` where only a digest names it."""
+    """An image in ECR; ``tag`` and ``digest`` are ``None`` where the name has none."""
 
     account: str
     region: str
     repository: str
     tag: str | None
+    digest: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.image_records import image_findings
+from peagle.aws.prerequisites import access_findings, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
@@ -43,8 +44,9 @@ from peagle.planning.candidates import price_unknown
 from peagle.planning.drafter import NOT_READ
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
+from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
-from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings
+from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
 
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
@@ -98,6 +100,7 @@ def preflight(
         found += _quota(aws, plan, change, instances)
         found += _foreign_objects(aws, desired)
         found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
+        found += _prerequisites(aws, used, desired)
     return Preflight(desired, change, used, record, tuple(found))
 
 
@@ -119,6 +122,17 @@ def _record(
     if record is not None:
         require_own(record)
     return record
+
+
+def _prerequisites(aws: Aws, role: Role, desired: DesiredState) -> Iterator[Finding]:
+    """What SageMaker needs from IAM, S3 and ECR. Nothing is asked about a role that is not fit."""
+    unfit = tuple(role_findings(aws, role))
+    yield from unfit
+    if not unfit:
+        uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
+        read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
+        yield from access_findings(aws, role, sorted(uploaded | read, key=str))
+    yield from presence_findings(aws, desired.plan.runtime.image)
 
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:

@@ -48,7 +48,7 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     uploads itself. Missing read permissions give a warning."""
     patient = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
-    for prefix, mounted in _prefixes(plan).items():
+    for prefix, mounted in prefixes_read(plan).items():
         try:
             for finding in _PrefixCheck(patient, plan, prefix, mounted).findings():
                 found.append(finding)
@@ -57,8 +57,9 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _prefixes(plan: Plan) -> dict[WeightsPrefix, bool]:
-    """The prefixes that weights come from, and whether SageMaker mounts them."""
+def prefixes_read(plan: Plan) -> dict[WeightsPrefix, bool]:
+    """The prefixes in S3 that the plan's weights come from, except those that deploy uploads, and
+    whether SageMaker mounts them."""
     uploaded = str(S3Uri(MODEL_BUCKET))
     streamed = {
         WeightsPrefix.parse(weights.location): False

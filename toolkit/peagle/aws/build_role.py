@@ -1,0 +1,80 @@
+"""The IAM role with which CodeBuild builds images."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.aws.image_records import record_resource
+
+
+def build_log_group(project: str) -> str:
+    """The log group of a CodeBuild project."""
+    return f"/aws/codebuild/{project}"
+
+
+def ensure_build_role(aws: Aws, name: str, repository: str, context: str, project: str) -> str:
+    """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
+
+    The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
+    log of ``project``.
+    """
+    try:
+        found = aws.call("iam", "get_role", RoleName=name)
+    except Missing:
+        record_resource(aws, "Role", name)
+        only_this_account = {
+            **_allow(["sts:AssumeRole"]),
+            "Principal": {"Service": "codebuild.amazonaws.com"},
+            "Condition": {"StringEquals": {"aws:SourceAccount": aws.account}},
+        }
+        found = aws.call(
+            "iam", "create_role",
+            RoleName=name,
+            AssumeRolePolicyDocument=_document(only_this_account),
+            Description="CodeBuild builds images of peagle-toolkit with this role",
+            Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
+        )  # fmt: skip
+    permissions = _build_permissions(aws, repository, context, project)
+    aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
+             PolicyDocument=_document(*permissions))  # fmt: skip
+    return str(found["Role"]["Arn"])
+
+
+def _build_permissions(
+    aws: Aws, repository: str, context: str, project: str
+) -> list[dict[str, Any]]:
+    """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
+    of its own, one per region. GetAuthorizationToken has no resource."""
+    arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
+    here = f"{aws.region}:{aws.account}"
+    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
+    return [
+        _allow(["ecr:GetAuthorizationToken"], "*"),
+        _allow(
+            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
+            f"{arn}:ecr:{aws.region}:*:repository/*",
+        ),
+        _allow(
+            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
+             "ecr:PutImage"],
+            f"{arn}:ecr:{here}:repository/{repository}",
+        ),
+        _allow(
+            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{context}*"
+        ),
+        _allow(
+            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"
+        ),
+    ]  # fmt: skip
+
+
+def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
+    allowed = {"Effect": "Allow", "Action": actions}
+    return {**allowed, "Resource": list(resources)} if resources else allowed
+
+
+def _document(*statements: dict[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
