@@ -77,6 +77,39 @@ def test_an_image_that_the_account_does_not_have_is_refused(account: Account, im
         create_model(account, Image=there)
 
 
+def test_ecr_has_the_images_that_endpoints_can_use(account: Account) -> None:
+    ecr = account.client("ecr")
+
+    def found(image: str) -> list[Any]:
+        registry, _, name = image.partition("/")
+        repository, _, tag = name.partition(":")
+        answer = ecr.batch_get_image(
+            registryId=registry[:12], repositoryName=repository, imageIds=[{"imageTag": tag}]
+        )
+        return list(answer["images"])
+
+    (ours,) = found(OUR_IMAGE)
+    by_digest = [{"imageDigest": ours["imageId"]["imageDigest"]}]
+    assert ecr.batch_get_image(repositoryName="peagle-tiny", imageIds=by_digest)["images"]
+    assert "imageDigest" not in found(IMAGE)[0]["imageId"]
+    assert found(f"{OUR_IMAGE}0") == []
+    with pytest.raises(ecr.exceptions.RepositoryNotFoundException):
+        found(OUR_IMAGE.replace("tiny", "none"))
+
+
+def test_what_a_role_may_do_is_simulated_without_limits(account: Account) -> None:
+    iam = account.client("iam")
+    question = {
+        "ActionNames": ["s3:GetObject", "s3:ListBucket"],
+        "ResourceArns": ["arn:aws:s3:::a"],
+    }
+    answer = iam.simulate_principal_policy(PolicySourceArn=ROLE, **question)
+    assert [one["EvalActionName"] for one in answer["EvaluationResults"]] == question["ActionNames"]
+    assert {one["EvalDecision"] for one in answer["EvaluationResults"]} == {"allowed"}
+    with pytest.raises(iam.exceptions.NoSuchEntityException):
+        iam.simulate_principal_policy(PolicySourceArn=f"{ROLE}s", **question)
+
+
 def test_an_image_deleted_later_fails_the_endpoint(account: Account) -> None:
     image = OUR_IMAGE.replace(":1", ":2")
     account.push(image)
