@@ -159,6 +159,17 @@ def test_the_command_that_uses_weights_names_their_parts_region_and_account() ->
     )  # fmt: skip
 
 
+def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> None:
+    target = FolderEntry("a/b", complete=True, files={"o200k_base.tiktoken": FileEntry(1)})
+    head = FolderEntry("a/c", complete=True)
+
+    both = use_command("tiny", PLACE, {"target": target, "drafter": head}, "us-east-1", Account())
+    alone = use_command("tiny", PLACE, {"target": target}, "us-east-1", Account())
+
+    assert "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model/target" in both
+    assert alone[-2:] == ("--env", "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model")
+
+
 def test_a_list_shows_partial_files_warm_starts_and_unknown_objects(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

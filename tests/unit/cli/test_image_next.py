@@ -15,6 +15,7 @@ from peagle.engine.container import container_name, remove_unused_image
 from peagle.errors import CloudError, UserError
 from peagle.images import Docker
 from peagle.images.inspect import unchecked_image
+from peagle.planning.plan import Overrides
 from peagle.store import write_json
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
@@ -73,6 +74,16 @@ def test_failed_push_names_the_built_image(
 def test_build_shows_the_next_command(runtime: str, account: Account, command: str) -> None:
     built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
     assert image_commands.next_command(plan_of("uploaded"), built, account) == command
+
+
+def test_the_next_command_keeps_what_the_user_set() -> None:
+    built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": "cpu"})
+    own = Overrides(settings={"seed": "7"}, environment={"A": "b"}, startup_timeout=900)
+    plan = plan_of("uploaded").model_copy(update={"overrides": own})
+
+    command = image_commands.next_command(plan, built, Account())
+
+    assert "--set seed=7 --env A=b --startup-timeout 900s --engine docker" in command
 
 
 def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: FakeDocker) -> None:

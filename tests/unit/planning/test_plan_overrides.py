@@ -270,3 +270,10 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     assert reported.isdisjoint(catalog.runtimes.ami_families)
     families = {family_of(instance.type) for instance in catalog.instances.instances}
     assert families - reported - set(catalog.runtimes.ami_families) == {"p6-b300"}
+
+
+def test_a_problem_that_a_rule_looks_at_is_reported_once() -> None:
+    assert codes(bundled("gpt-oss-20b", "ml.g6e.xlarge")).count("structured-output") == 1
+    without = {"tool-call-parser": "", "enable-auto-tool-choice": ""}
+    made = bundled("gpt-oss-20b", "ml.g6e.xlarge", settings=without)
+    assert finding_of(made, "structured-output").where == "drafter"

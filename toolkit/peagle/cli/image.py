@@ -96,7 +96,7 @@ def build_(
             )
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
-        _show_pushed(address, api.pair_arguments(plan), bake_weights, plan.region, as_json)
+        _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
         return
     if push:
         _check_pushing(account, plan.region)
@@ -110,7 +110,7 @@ def build_(
     elif pushed is None:
         print_status(f"Next: {next_command(plan, built.image, account)}")
     else:
-        _show_pushed(pushed, api.pair_arguments(plan), bake_weights, plan.region, as_json)
+        _show_pushed(pushed, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
 
 
 @image.command(
@@ -236,10 +236,15 @@ def next_command(plan: Plan, built: Image, account: Account) -> str:
         if account.sandbox:  # its ECR stores no images
             return command_text(_push_command(built.name, "HOST"))
         return command_text(_push_command(built.name, region=plan.region))
-    pair = api.pair_arguments(plan)
+    pair = _pair_and_overrides(plan)
     return command_text(
         ["peagle", "local", "up", *pair, "--engine", "docker", "--image", built.name]
     )
+
+
+def _pair_and_overrides(plan: Plan) -> list[str]:
+    """The words of a command that serves the image as this plan says."""
+    return [*api.pair_arguments(plan), *api.override_arguments(plan.overrides)]
 
 
 def _show_pushed(

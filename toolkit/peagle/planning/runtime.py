@@ -22,7 +22,7 @@ IMAGE_WITHOUT_COUNTERS = "image-without-counters"
 
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
-_ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "known-problem"})
+_ABOUT_VERSIONS = frozenset({"vllm-below-minimum"})
 _ABOUT_IMAGES = frozenset(
     {"image-not-in-ecr", "image-in-another-region", "image-version", IMAGE_WITHOUT_COUNTERS}
 )
@@ -42,7 +42,7 @@ def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
 def choose_runtime(
     options: Options, catalog: Catalog, target: Target, drafter: Drafter | None
 ) -> Decision[Runtime]:
-    """The vLLM version; a finding if it is below the pair's minimum or has a known problem.
+    """The vLLM version; a finding if it is below the pair's minimum.
 
     Raises NotFound for a version without an image in the catalogue, and Refused if it is also
     below the pair's minimum.
