@@ -116,6 +116,18 @@ def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -
     assert finding.command[-3:] == ("--drafter-only", "--drafter-from", str(tmp_path / "drafter"))
 
 
+def test_a_vocabulary_that_the_plan_names_and_nobody_copied_is_refused(copied: Aws) -> None:
+    variables = {"TIKTOKEN_ENCODINGS_BASE": "/opt/ml/model"}
+    plan = PAIR.model_copy(update={"environment": {**PAIR.environment, **variables}})
+
+    finding = only(mounted_findings(copied, plan))
+    put(copied, "pair/target/o200k_base.tiktoken")
+
+    assert (finding.level, finding.code) == ("error", "vocabulary-not-there")
+    assert finding.where == "s3://models/pair/target/"
+    assert "error" not in {found.level for found in mounted_findings(copied, plan)}
+
+
 def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     put(copied, "pair/drafter/config.json", b"{}")
 

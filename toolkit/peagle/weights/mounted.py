@@ -14,6 +14,7 @@ from itertools import islice
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.checkpoints.vocabulary import vocabulary_folder
 from peagle.checkpoints.weight_files import files_read
 from peagle.errors import CheckpointError, Fix, PeagleError, UserError
 from peagle.findings import Finding, error, warning
@@ -30,12 +31,14 @@ from peagle.weights.manifest import (
     read_manifest,
     sync_command,
 )
+from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 PARTIAL, OTHER_PAIR, MISSING = "weights-half", "weights-of-another-pair", "weights-missing"
 NOT_CHECKED, OTHER_PART = "weights-not-seen", "weights-of-the-other-part"
+NO_VOCABULARY = "vocabulary-not-there"
 WEIGHTS_CODES = frozenset(
-    {PARTIAL, OTHER_PAIR, MISSING, NOT_CHECKED, OTHER_PART, "weights-elsewhere", "file-and-folder",
-     "folder-keys", "foreign-objects"}
+    {PARTIAL, OTHER_PAIR, MISSING, NOT_CHECKED, OTHER_PART, NO_VOCABULARY, "weights-elsewhere",
+     "file-and-folder", "folder-keys", "foreign-objects"}
 )  # fmt: skip
 """All findings of this module: ``deploy`` checks the weights again and replaces the plan's."""
 
@@ -134,6 +137,7 @@ class _PrefixCheck:
             yield from self._unknown_objects(present)
         for part in self._parts:
             yield from self._part(part, present)
+            yield from self._vocabulary(part, present)
 
     def _region(self) -> Iterator[Finding]:
         """SageMaker reads weights in its own region only. Silent where that may not be asked."""
@@ -210,6 +214,17 @@ class _PrefixCheck:
             )  # fmt: skip
         else:
             yield from self._by_names(part, below)
+
+    def _vocabulary(self, part: _PlannedPart, present: Mapping[str, int]) -> Iterator[Finding]:
+        """An error when the engine is told to find its vocabulary beside the target, and it is not
+        there."""
+        folder = self._plan.environment.get(VOCABULARY_VARIABLE)
+        if part.name != "target" or folder != self._plan.target.weights.engine_path:
+            return
+        if f"{part.prefix.key}{VOCABULARY_FILE}" not in present:
+            message = f"{VOCABULARY_VARIABLE} names this folder, which has no {VOCABULARY_FILE}"
+            fix = f"put it into {vocabulary_folder()} and copy the target again"
+            yield error(NO_VOCABULARY, part.prefix.uri, message, fix)
 
     def _other_part(self, part: _PlannedPart) -> Iterator[Finding]:
         """An error when the plan takes the drafter from the target's folder, or the reverse."""
