@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
+    from peagle.deploy.adopt import adopt as adopt
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.discover import current_deployment as current_deployment
     from peagle.deploy.discover import require_own as require_own
@@ -155,6 +156,7 @@ _FUNCTIONS = {
     "peagle.checkpoints.models": ("location_hint",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
+    "peagle.deploy.adopt": ("adopt",),
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.discover": ("current_deployment", "require_own"),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),

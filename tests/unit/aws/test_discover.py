@@ -10,26 +10,18 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import state as records
+from peagle.deploy.adopt import adopt
 from peagle.deploy.discover import find_deployment, find_deployments, require_own
 from peagle.deploy.state import Deployment
-from peagle.planning.plan import EXECUTION_ROLE, Plan
-from peagle.render.requests import owned_requests, with_replaced
 from tests.support import raises_code
-from tests.unit.aws.cloud import ROLE, service_error
-from tests.unit.aws.plans import a_plan
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.templates import by_template
 from tests.unit.aws.world import NAME, World
 
 
 def prices() -> InstanceTable:
     return load_catalog().instances
-
-
-def by_template(world: World, plan: Plan, owner: str, *more: dict[str, str]) -> None:
-    """Create the plan's resources as a render format's program does."""
-    for request in owned_requests(plan, owner):
-        parameters = with_replaced(request.parameters, {EXECUTION_ROLE: ROLE})
-        tags = [*parameters.pop("Tags"), *more]
-        world.aws.call("sagemaker", request.operation, **parameters, Tags=tags)
 
 
 def elsewhere(world: World) -> Deployment:
@@ -125,3 +117,54 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
     with raises_code("other-owner") as caught:
         require_own(found)
     assert caught.value.command == ("peagle", "adopt", NAME)
+
+
+def test_an_adopted_deployment_is_updated_and_removed(world: World) -> None:
+    by_template(world, a_plan(), "terraform")
+    found = find_deployment(world.aws, NAME, prices)
+    assert found is not None
+    with raises_code("other-owner"):
+        world.deploy(another(a_plan()))
+
+    adopt(world.aws, found)
+    record = world.deploy(another(a_plan()))
+
+    assert record.id == found.id
+    assert record.serving is not None
+    assert world.cloud.endpoints[NAME].config == record.serving.config
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_an_interrupted_adoption_changes_no_owner_and_is_repeated(world: World) -> None:
+    by_template(world, a_plan(), "terraform")
+    found = find_deployment(world.aws, NAME, prices)
+    assert found is not None
+    calls = 0
+
+    def end(operation: str) -> None:
+        nonlocal calls
+        calls += operation == "add_tags"
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    world.cloud.before = end
+    with pytest.raises(KeyboardInterrupt):
+        adopt(world.aws, found)
+    world.cloud.before = lambda operation: None
+
+    again = find_deployment(world.aws, NAME, prices)
+
+    assert again is not None
+    assert again.owner == "a Terraform module"
+    assert adopt(world.aws, again).owner == ""
+    assert elsewhere(world).owner == ""
+
+
+def test_what_carries_no_tags_of_ours_cannot_be_adopted(world: World) -> None:
+    world.cloud._create_model("theirs", [])
+    variants = [{"ModelName": "theirs"}]
+    world.cloud._create_endpoint_config("theirs", [], ProductionVariants=variants)
+    world.cloud._create_endpoint(NAME, "theirs", [])
+
+    assert find_deployment(world.aws, NAME, prices) is None

@@ -11,6 +11,8 @@ from click.shell_completion import ShellComplete
 from peagle.cli.main import cli
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown, without_record
 
 NAMED = ["status", "logs", "token", "destroy"]
@@ -244,3 +246,66 @@ def test_destroy_says_where_it_looked(deployed: Terminal) -> None:
 
     assert done.code == 0
     assert "neither this machine nor the tags in eu-west-1 know nothing-like-it" in done.err
+
+
+def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal) -> None:
+    endpoint = deployed.cloud.endpoints[NAME]
+    deployed.cloud.configs[endpoint.config]["ProductionVariants"][0]["InitialInstanceCount"] = 3
+
+    document = deployed.run("status", NAME, "--json").document
+    shown = deployed.run("status", NAME).out
+
+    assert document["instances_running"] == 3
+    assert document["price_per_hour_usd"] == pytest.approx(3 * (price_of() or 0))
+    assert "1 x ml.g5.xlarge, us-east-1, 3 running" in shown
+
+
+@pytest.mark.parametrize(("status", "price"), [("Failed", 0.0), ("Creating", None)])
+def test_a_failed_endpoint_costs_nothing(
+    deployed: Terminal, status: str, price: float | None
+) -> None:
+    deployed.cloud.endpoints[NAME].script = [(status, "no reason")]
+
+    document = deployed.run("status", NAME, "--json").document
+
+    assert document["price_per_hour_usd"] == (price_of() if price is None else price)
+
+
+def test_a_missing_endpoint_shows_no_price(deployed: Terminal) -> None:
+    endpoint = deployed.cloud.endpoints.pop(NAME)
+    del deployed.cloud.tags[endpoint.arn]
+
+    (row,) = deployed.run("list", "--json").document["deployments"]
+    shown = deployed.run("list").out
+
+    assert (row["state"], row["price_per_hour_usd"]) == ("Missing", None)
+    assert "$" not in shown
+    assert f"{price_of():.2f}" not in shown
+
+
+def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+
+    listed = terminal.run("list", "--json").document["deployments"]
+    destroyed = terminal.run("destroy", "peagle-pair", "--yes")
+    adopted = terminal.run("adopt", "peagle-pair", "--yes", "--json")
+    removed = terminal.run("destroy", "peagle-pair", "--yes")
+
+    assert [(row["name"], row["owner"]) for row in listed] == [
+        ("peagle-pair", "a Terraform module")
+    ]
+    assert destroyed.code == 3
+    assert "peagle adopt peagle-pair" in destroyed.error
+    assert adopted.document["from"] == "a Terraform module"
+    assert removed.code == 0
+    assert terminal.cloud.is_empty
+
+
+def test_adopting_is_asked_and_can_be_declined(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+
+    declined = terminal.run("adopt", "peagle-pair", answers="n\n")
+
+    assert declined.code != 0
+    (row,) = terminal.run("list", "--json").document["deployments"]
+    assert row["owner"] == "a Terraform module"

@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "logs": "Show the log of a deployment.",
         "invoke": "Send a prompt to an endpoint or a local engine.",
         "token": "Print an API key for OpenAI clients.",
+        "adopt": "Take over a deployment that a template made.",
         "destroy": "Delete everything that deploy created.",
     },
     "Build": {

@@ -39,12 +39,16 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
 def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
+    if document["state"] in ("InService", "Unproved"):
+        running = document["instances_running"]
+        where += f", {running} running" if running != document["instance_count"] else ""
     return {
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
         "engine": engine_text(document["vllm"], document["vllm_here"]),
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
+        "owner": document["owner"] if document["owner"] != "peagle" else "",
         "price": format_price(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
         "failure": document["failure_reason"] or "",

@@ -26,7 +26,14 @@ from peagle.deploy.proof_tag import proof_in
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, Refused
-from peagle.render.requests import DEPLOYMENT_TAG, OWNER_TAG, REVISION_TAG, STACK_TAG, VARIANT
+from peagle.render.requests import (
+    DEPLOYMENT_TAG,
+    OWNER_TAG,
+    PLAN_TAG,
+    REVISION_TAG,
+    STACK_TAG,
+    VARIANT,
+)
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 
@@ -188,7 +195,7 @@ def _revisions(
     for one in sorted(configs or models.values(), key=_created):
         description = one.description if configs else _planned_config(one.name)
         model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
-        fingerprint = one.tags.get(REVISION_TAG, "")
+        fingerprint = _fingerprint(one.tags)
         described = model.description if model else {}
         served = served_by_descriptions(region, described, description, one.tags, live, prices())
         revisions.append(
@@ -212,6 +219,11 @@ def _planned_config(model: str) -> dict[str, Any]:
     return {"EndpointConfigName": "", "ProductionVariants": [variant]}
 
 
+def _fingerprint(tags: Mapping[str, str]) -> str:
+    """The revision's fingerprint; for what a template made, the plan's."""
+    return tags.get(REVISION_TAG) or tags.get(PLAN_TAG, "")
+
+
 def _created(one: Found) -> float:
     moment: datetime = one.description["CreationTime"]
     return moment.timestamp()
@@ -224,7 +236,7 @@ def _resources(
     uploaded, which are below a prefix of its own."""
     for one in found:
         if one.kind != "Endpoint" or live is not None:
-            fingerprint = one.tags.get(REVISION_TAG, "")
+            fingerprint = _fingerprint(one.tags)
             yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint)
     for revision in revisions:
         for uri in filter(_is_uploaded, revision.served.weights.values()):

@@ -44,6 +44,9 @@ DEPLOYMENT_TAG = "peagle:deployment"
 
 PAIR_TAG = "peagle:pair"
 
+PLAN_TAG = "peagle:plan"
+"""Tag with a hash of the plan's requests."""
+
 OWNER_TAG = "peagle:owner"
 """Tag with the render format whose program made the resource, and changes it."""
 
@@ -70,7 +73,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     tags = [
         {"Key": DEPLOYMENT_TAG, "Value": plan.name},
         {"Key": PAIR_TAG, "Value": tag_value(plan.pair)},
-        {"Key": "peagle:plan", "Value": digest},
+        {"Key": PLAN_TAG, "Value": digest},
     ]
     return _requests(plan, f"{stem}-{digest}", tags)
 
