@@ -107,20 +107,20 @@ def _s3_bindings() -> tuple[_S3Binding, ...]:
     found = []
     for name in model.operation_names:
         operation = model.operation_model(name)
-        path, _, query = operation.http["requestUri"].partition("?")
+        query = operation.http["requestUri"].partition("?")[2]
         required = operation.input_shape.required_members if operation.input_shape else ()
         members = [operation.input_shape.members[one].serialization for one in required]
         binding = _S3Binding(
             operation=name,
             method=operation.http["method"],
-            with_key="{Key" in path,
+            with_key="Key" in required,
             query=frozenset(part.partition("=")[0] for part in query.split("&") if part)
             | {one["name"] for one in members if one.get("location") == "querystring"},
             headers=frozenset(
                 one["name"].lower() for one in members if one.get("location") == "header"
             ),
         )
-        if "{Bucket" in path or name == "ListBuckets":
+        if "Bucket" in required:  # not in the path, where clients move it into the host
             found.append(binding)
     return tuple(sorted(found, key=lambda one: -one.rank))
 
@@ -140,7 +140,7 @@ def _s3_operation(environ: WSGIEnvironment) -> str:
     for one in _s3_bindings():
         if one.method != environ["REQUEST_METHOD"] or one.with_key != bool(key):
             continue
-        if one.query <= query and one.headers <= headers and one.operation != "ListBuckets":
+        if one.query <= query and one.headers <= headers:
             return one.operation
     return f"{environ['REQUEST_METHOD']} {'object' if key else 'bucket'}"
 

@@ -75,6 +75,7 @@ class SandboxEndpoint(FakeEndpoint):
         self.config = config
         self.next_config: EndpointConfig | None = None
         self._next_variants: Variants = ()
+        self._is_ended = False
         self.current: Fleet | None = None
         self.starting: Fleet | None = None
         self.deployment_config: dict[str, Any] | None = None
@@ -185,6 +186,7 @@ class SandboxEndpoint(FakeEndpoint):
 
     def end(self) -> None:
         """End every engine of this endpoint; return when they have ended."""
+        self._is_ended = True
         for fleet in (self.starting, self.current):
             if fleet:
                 fleet.end()
@@ -235,6 +237,8 @@ class SandboxEndpoint(FakeEndpoint):
         try:
             if kind == "stuck-creating":
                 FAULTS.hold_until_cleared()
+                if self._is_ended:
+                    return
             if kind in ("insufficient-capacity", "update-rollback-failed"):
                 raise LaunchFailed(_NO_CAPACITY)
             for spec in fleet.specs:
