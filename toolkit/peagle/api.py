@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from peagle.deploy.discover import require_own as require_own
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
+    from peagle.deploy.leftovers import find_leftovers as find_leftovers
+    from peagle.deploy.leftovers import remove_leftover as remove_leftover
     from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
     from peagle.deploy.logs import endpoint_log as endpoint_log
     from peagle.deploy.logs import reported_warm_start as reported_warm_start
@@ -160,6 +162,7 @@ _FUNCTIONS = {
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.discover": ("current_deployment", "require_own"),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
+    "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
     "peagle.deploy.state": (

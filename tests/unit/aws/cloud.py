@@ -103,6 +103,9 @@ class Cloud:
         self.quotas: dict[str, float] = {"ml.g5.xlarge for endpoint usage": 4}
         self.quota_codes: dict[str, str] = {}
         self.log: list[dict[str, Any]] = []
+        self.log_groups: set[str] = set()
+        self.alarms: dict[str, str] = {}
+        self.scaled: set[str] = set()
         self.engine = Engine()
         self.packed = Packed()
         self.price: float | None = None
@@ -188,6 +191,40 @@ class Cloud:
             {"eventId": str(number), "timestamp": int(self.now * 1000),
              "logStreamName": "AllTraffic/i-1", "message": message}
         )  # fmt: skip
+
+    def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
+        names = sorted(name for name in self.log_groups if name.startswith(logGroupNamePrefix))
+        return {"logGroups": [{"logGroupName": name} for name in names]}
+
+    def _delete_log_group(self, logGroupName: str) -> Any:
+        self.log_groups.remove(logGroupName)
+        return {}
+
+    def _describe_alarms(self) -> Any:
+        return {
+            "MetricAlarms": [
+                {"AlarmName": name, "Dimensions": [{"Name": "EndpointName", "Value": endpoint}]}
+                for name, endpoint in self.alarms.items()
+            ]
+        }
+
+    def _delete_alarms(self, AlarmNames: list[str]) -> Any:
+        for name in AlarmNames:
+            del self.alarms[name]
+        return {}
+
+    def _describe_scalable_targets(self, ServiceNamespace: str) -> Any:
+        dimension = "sagemaker:variant:DesiredInstanceCount"
+        return {
+            "ScalableTargets": [
+                {"ResourceId": resource, "ScalableDimension": dimension}
+                for resource in sorted(self.scaled)
+            ]
+        }
+
+    def _deregister_scalable_target(self, ResourceId: str, **_: Any) -> Any:
+        self.scaled.remove(ResourceId)
+        return {}
 
     # SageMaker
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import NAME, Terminal, price_shown
 
 
@@ -91,3 +94,76 @@ def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
     assert done.code == 2
     assert "another peagle command" in done.error
     assert NAME in deployed.cloud.endpoints
+
+
+def _with_leftovers(deployed: Terminal) -> None:
+    deployed.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}", "/aws/sagemaker/other"}
+    deployed.cloud.alarms = {"slow": NAME, "theirs": "another"}
+    deployed.cloud.scaled = {f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"}
+
+
+def test_destroy_says_what_stays_and_how_to_remove_it(deployed: Terminal) -> None:
+    _with_leftovers(deployed)
+
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 0
+    for line in (f"LogGroup /aws/sagemaker/Endpoints/{NAME}", "Alarm slow",
+                 f"peagle destroy {NAME} --all"):  # fmt: skip
+        assert line in done.err
+    assert len(deployed.cloud.log_groups) == 2
+
+
+def test_destroy_all_removes_log_alarms_and_scaling_targets(deployed: Terminal) -> None:
+    _with_leftovers(deployed)
+
+    done = deployed.run("destroy", NAME, "--all", "--yes", "--json")
+
+    assert {one["type"] for one in done.document["removed"]} >= {
+        "Endpoint", "Model", "LogGroup", "Alarm", "ScalableTarget",
+    }  # fmt: skip
+    assert deployed.cloud.log_groups == {"/aws/sagemaker/other"}
+    assert deployed.cloud.alarms == {"theirs": "another"}
+    assert deployed.cloud.scaled == {"endpoint/x/variant/y"}
+    calls = deployed.cloud.calls
+    assert calls.index("deregister_scalable_target") < calls.index("delete_endpoint")
+
+
+def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
+    _with_leftovers(deployed)
+    deployed.run("destroy", NAME, "--yes")
+
+    done = deployed.run("destroy", NAME, "--all", "--yes")
+
+    assert done.code == 0
+    assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
+    assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
+
+
+def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
+    def deny(operation: str) -> None:
+        if operation == "describe_alarms":
+            raise service_error("AccessDenied", "no", "DescribeAlarms")
+
+    deployed.cloud.before = deny
+
+    everything = deployed.run("destroy", NAME, "--all", "--yes")
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert everything.code == 4
+    assert "cloudwatch:DescribeAlarms" in everything.error
+    assert done.code == 0
+    assert "are unknown" in done.err
+
+
+def test_what_a_removed_template_left_is_removed(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+    endpoint = terminal.cloud.endpoints.pop("peagle-pair")
+    del terminal.cloud.tags[endpoint.arn]
+
+    refused = terminal.run("destroy", "peagle-pair", "--yes")
+    done = terminal.run("destroy", "peagle-pair", "--all", "--yes")
+
+    assert refused.code == 3
+    assert done.code == 0
+    assert terminal.cloud.is_empty

@@ -137,6 +137,11 @@ class LogEvent:
     raw: str
 
 
+def log_group(endpoint: str) -> str:
+    """The log group of an endpoint, in which each instance has a stream."""
+    return f"/aws/sagemaker/Endpoints/{endpoint}"
+
+
 class Tail:
     """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
 
@@ -147,7 +152,7 @@ class Tail:
         self.since = since
         self.last_line = ""
         self._aws = aws
-        self._group = f"/aws/sagemaker/Endpoints/{endpoint}"
+        self._group = log_group(endpoint)
         self._newest = int(since * 1000)
         self._seen: dict[str, int] = {}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied
 from peagle.cli.account import (
     NOT_SEARCHED,
     Account,
@@ -21,6 +23,7 @@ from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.leftovers import Leftover
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -44,6 +47,12 @@ Examples:
 @click.argument("name", required=False, shell_complete=complete_name)
 @cloud_options
 @click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also remove the log, scaling targets and alarms, and what a template left.",
+)
 @yes_option
 @json_option
 def destroy(
@@ -51,6 +60,7 @@ def destroy(
     name: str | None,
     region: str | None,
     images: bool,
+    everything: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -58,7 +68,7 @@ def destroy(
     `peagle image` created in the account.
 
     Also cleans up after a deploy that failed or was interrupted, and may be repeated. An unknown
-    name is not an error unless it resembles a known one. The log stays in CloudWatch.
+    name is not an error unless it resembles a known one. Without --all, the log stays.
     """
     if images:
         if name:
@@ -74,20 +84,69 @@ def destroy(
     except NotFound as unknown:
         if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
-        print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
-        _report(name, (), (), as_json)
+        _destroy_leftovers(account, name, region, everything, yes, as_json)
         return
-    api.require_own(record)
+    left_behind = everything and not record.of_type("Endpoint")
+    if not left_behind:
+        api.require_own(record)
+    found = _leftovers(aws, name, needed=everything)
+    removable = found if everything else ()
     if not yes:
-        print_status(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
-        for resource in record.resources:
-            print_status(f"  {resource.type} {resource.name}")
-        print_status(
-            f"Current cost: {format_price(api.cost_of_remaining(aws, record), account.sandbox)}."
-        )
+        place = f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:"
+        _show(place, *(f"{one.type} {one.name}" for one in record.resources), *_names(removable))
+        cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
+        print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
+    if record.owner:  # what a template left, without its endpoint
+        record = api.adopt(aws, record)
+    targets = [one for one in removable if one.kind == "ScalableTarget"]
+    for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
+        api.remove_leftover(aws, leftover)
     removed, kept = _remove(aws, record, account)
-    _report(name, removed, kept, as_json)
+    for leftover in removable:
+        if leftover not in targets:
+            api.remove_leftover(aws, leftover)
+    _report(name, removed, kept, removable, () if everything else found, as_json)
+
+
+def _destroy_leftovers(
+    account: Account, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
+) -> None:
+    """For a name without a deployment: what an earlier endpoint of that name has left."""
+    found: tuple[Leftover, ...] = ()
+    if account.is_available:
+        aws = account.connect(region or default_region())
+        found = _leftovers(aws, name, needed=everything)
+    removable = found if everything else ()
+    if not removable:
+        print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
+    elif not yes:
+        _show(f"Left by {name}:", *_names(removable))
+        confirm("Remove all of these?", "not removed")
+    for leftover in removable:
+        api.remove_leftover(aws, leftover)
+    _report(name, (), (), removable, () if everything else found, as_json)
+
+
+def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
+    """The log, scaling targets and alarms. Raises AccessDenied only when they are ``needed``."""
+    try:
+        return api.find_leftovers(aws, name)
+    except AccessDenied as denied:
+        if needed:
+            raise
+        print_status(f"The log, scaling targets and alarms are unknown: {denied.message}")
+        return ()
+
+
+def _names(leftovers: tuple[Leftover, ...]) -> Iterator[str]:
+    return (f"{one.kind} {one.name}" for one in leftovers)
+
+
+def _show(title: str, *lines: str) -> None:
+    print_status(title)
+    for line in lines:
+        print_status(f"  {line}")
 
 
 def _nowhere(name: str, account: Account, region: str | None) -> str:
@@ -139,14 +198,30 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
             raise
 
 
-def _report(name: str, removed: Resources, kept: Resources, as_json: bool) -> None:
+def _report(
+    name: str,
+    removed: Resources,
+    kept: Resources,
+    also_removed: tuple[Leftover, ...],
+    left: tuple[Leftover, ...],
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json({"name": name, "removed": _documents(removed), "kept": _documents(kept)})
+        gone = [*_documents(removed), *_leftover_documents(also_removed)]
+        document = {"name": name, "removed": gone, "kept": _documents(kept)}
+        print_json(document | {"left": _leftover_documents(left)})
         return
-    for resource in removed:
-        click.echo(f"removed {resource.type} {resource.name}")
+    for line in (*(f"{one.type} {one.name}" for one in removed), *_names(also_removed)):
+        click.echo(f"removed {line}")
     for resource in kept:
         click.echo(f"kept {resource.type} {resource.name}: in use by others")
+    if left:
+        command = command_text(("peagle", "destroy", name, "--all"))
+        print_status(f"Left: {', '.join(_names(left))}; to remove this too: {command}")
+
+
+def _leftover_documents(leftovers: tuple[Leftover, ...]) -> list[dict[str, str]]:
+    return [{"type": one.kind, "name": one.name} for one in leftovers]
 
 
 def _documents(resources: Resources) -> list[dict[str, str]]:
