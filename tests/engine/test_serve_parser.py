@@ -168,6 +168,18 @@ def test_exactly_the_switches_of_vllm_are_found_in_its_source(
     )
 
 
+def test_the_catalogue_knows_the_switches_and_which_can_be_turned_off(
+    reported: dict[str, Any],
+) -> None:
+    rules = [rule for rule in CATALOG.version_rules.rules if rule.code == "engine-value"]
+    both, on_only = (set(rule.names) for rule in rules)
+    flags = {flag for flag, takes in reported["flags"].items() if not takes and flag[:2] == "--"}
+    off = {flag for flag in flags if flag.startswith("--no-")}
+
+    assert {f"--no-{name}" for name in both} == off
+    assert {f"--{name}" for name in both | on_only} == flags - off - {"--help"}
+
+
 def test_no_variable_of_vllm_counts_as_an_argument(reported: dict[str, Any]) -> None:
     assert len(reported["variables"]) > 100
 

@@ -187,6 +187,25 @@ VERSIONS = (
         "speculative-setting",
     ),
     Broken(
+        "a switch with a value",
+        lambda f: tiny_case(f, settings={"enforce-eager": "maybe"}),
+        "engine-value",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
+        "an argument without its value",
+        lambda f: tiny_case(f, settings={"root-path": True}),
+        "engine-value",
+        left="vLLM's parser refuses it at once",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
+        "a switch that cannot be turned off",
+        lambda f: tiny_case(f, settings={"no-disable-log-stats": True}),
+        "engine-value",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
         "an unknown argument",
         lambda f: tiny_case(f, settings={"foo": "bar"}),
         "engine-argument",

@@ -128,9 +128,13 @@ def test_the_fix_of_a_misspelt_argument_is_the_nearest(
     assert fix in finding.fix
 
 
-@pytest.mark.parametrize("name", ["compilation-config.mode", "no-enforce-eager", "max-num-seqs"])
-def test_an_argument_of_vllm_gets_no_finding(name: str) -> None:
-    assert check(catalog_case("tiny", settings={name: 3})) == ()
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("compilation-config.mode", 3), ("no-enforce-eager", True), ("enforce-eager", False),
+     ("max-num-seqs", 3), ("disable-log-stats", True)],
+)  # fmt: skip
+def test_an_argument_of_vllm_gets_no_finding(name: str, value: int | bool) -> None:
+    assert check(catalog_case("tiny", settings={name: value})) == ()
 
 
 @pytest.mark.parametrize(
