@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.checks.damage import tiny
 from tests.unit.containers.recording import PORT, SERVE, Container, container_in, documents
 
 SPECULATION = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}
@@ -154,6 +155,18 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
     recorded = json.loads(container.record.read_text())
     assert "second-key" in recorded["argv"]
     assert recorded["environment"]["HF_TOKEN"] == token
+
+
+def test_vllm_finds_a_vocabulary_beside_the_weights(container: Container, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((tiny("target") / name).read_bytes())
+    (tmp_path / "o200k_base.tiktoken").write_bytes(b"aGVsbG8= 0")
+
+    done = container.run({"SM_VLLM_MODEL": str(tmp_path)})
+
+    assert container.record.exists(), done.stderr.decode()
+    environment = json.loads(container.record.read_text())["environment"]
+    assert environment["TIKTOKEN_ENCODINGS_BASE"] == str(tmp_path)
 
 
 @pytest.mark.parametrize("file", sorted(SERVE.rglob("*.py")), ids=lambda file: file.name)
