@@ -147,7 +147,7 @@ NOT_SHOWN = {
     "image-not-in-ecr": _AWS,
     "image-not-in-region": _AWS,
     "image-version": _AWS,
-    "image-without-counters": _AWS,
+    "log-stats-off": _AWS,
     "instance-unknown": _AWS,
     "k-training-unknown": _KNOWN,
     "known-problem": _KNOWN,

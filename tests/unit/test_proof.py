@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.errors import NotProved
-from peagle.proof import Proof, evaluate, prove, require_passed
+from peagle.proof import InstanceProof, Proof, evaluate, prove, require_passed
 from peagle.protocol import Counters
 from tests.support import raises_code
 
@@ -32,7 +32,8 @@ def test_prompts_are_sent_greedily_between_two_readings() -> None:
     assert calls[0] == calls[-1] == "counters"
     assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
     assert all(body["temperature"] == 0 for body in calls[1:-1])  # type: ignore[index]
-    assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True)
+    one = InstanceProof(None, 4, 3.5, (1.0, 1.5), passed=True)
+    assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True, instances=(one,))
 
 
 @pytest.mark.parametrize(

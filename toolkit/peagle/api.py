@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
     from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
+    from peagle.deploy.proving import prove as prove
     from peagle.deploy.state import deployment_lock as deployment_lock
     from peagle.deploy.state import deployment_names as deployment_names
     from peagle.deploy.state import deployment_regions as deployment_regions
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
-    from peagle.proof import prove as prove
+    from peagle.proof import require_passed as require_passed
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -165,6 +166,7 @@ _FUNCTIONS = {
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
+    "peagle.deploy.proving": ("prove",),
     "peagle.deploy.state": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",
@@ -193,7 +195,7 @@ _FUNCTIONS = {
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
-    "peagle.proof": ("prove",),
+    "peagle.proof": ("require_passed",),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan", "render",

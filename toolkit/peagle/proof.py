@@ -1,27 +1,59 @@
-"""Proof that a server speculates: fixed prompts, and the engine's counters before and after.
+"""Proof that a server speculates: fixed prompts, and what its engines count meanwhile.
 
 ``/ping`` succeeds even if every draft is rejected, so it proves nothing. Callers pass the
-transport: AWS, the sandbox and local engines are proved in the same way.
+transport: AWS, the sandbox and local engines are proved in the same way. The counts come from the
+engine's counters, or from the lines of statistics in each instance's log stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from peagle.errors import Fix, NotProved
-from peagle.protocol import Counters, acceptance_length, request_body
+from peagle.protocol import (
+    Counters,
+    acceptance_length,
+    counters_in_log,
+    generated_in_log,
+    request_body,
+)
+
+Source = Literal["counters", "log"]
+
+MIN_DRAFTS = 100
+"""Fewer drafts of an instance give no reliable mean."""
+
+_SILENT_REPORTS = 2
+"""An engine that reports so often that it generates, and nothing drafted, does not speculate."""
+
+
+@dataclass(frozen=True)
+class InstanceProof:
+    """What one instance drafted; the members are those of ``Proof``.
+
+    ``stream`` is its log stream, ``<variant>/<instance>``; ``None`` for the only instance, whose
+    counters were read.
+    """
+
+    stream: str | None
+    drafts: int
+    acceptance_length: float | None
+    acceptance_per_position: tuple[float, ...]
+    passed: bool
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a proof.
+    """The result of a proof, of all instances together and of each.
 
     ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
     ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
     drafts whose token at that position was accepted. ``floor`` is the least length that passes;
-    ``None`` when the server does not speculate: then a response is the proof.
+    ``None`` when the server does not speculate: then a response is the proof. ``min_drafts`` is the
+    least number of drafts of each of ``instance_count`` instances.
     """
 
     acceptance_length: float | None
@@ -29,6 +61,14 @@ class Proof:
     acceptance_per_position: tuple[float, ...]
     floor: float | None
     passed: bool
+    source: Source = "counters"
+    min_drafts: int = 1
+    instance_count: int = 1
+    instances: tuple[InstanceProof, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return asdict(self)
 
 
 def prove(
@@ -51,30 +91,182 @@ def prove(
     return evaluate(read_counters().since(before), floor)
 
 
-def evaluate(counted: Counters, floor: float | None) -> Proof:
-    """The proof from the counts while the prompts ran."""
+def evaluate(counted: Counters, floor: float | None, min_drafts: int = 1) -> Proof:
+    """The proof from the counters of the only instance, while the prompts ran."""
+    one = _of_instance(None, counted, floor, min_drafts)
+    return Proof(
+        one.acceptance_length,
+        one.drafts,
+        one.acceptance_per_position,
+        floor or 1.0,
+        one.passed,
+        min_drafts=min_drafts,
+        instances=(one,),
+    )
+
+
+def evaluate_streams(
+    counted: Mapping[str, Counters], floor: float | None, min_drafts: int, instance_count: int
+) -> Proof:
+    """The proof from what was counted in each instance's log stream.
+
+    It passes if as many streams as there are instances have enough drafts, and each of these
+    reaches the floor. A further stream with fewer drafts is of an instance that has ended.
+    """
+    enough = {stream: one for stream, one in counted.items() if one.drafts >= min_drafts}
+    complete = len(enough) >= instance_count
+    shown = enough if complete else counted
+    instances = tuple(
+        _of_instance(stream, shown[stream], floor, min_drafts) for stream in sorted(shown)
+    )
+    together = sum(shown.values(), Counters(0, 0, 0))
+    return Proof(
+        acceptance_length(together),
+        together.drafts,
+        _rates(together),
+        floor or 1.0,
+        complete and all(one.passed for one in instances),
+        source="log",
+        min_drafts=min_drafts,
+        instance_count=instance_count,
+        instances=instances,
+    )
+
+
+def _of_instance(
+    stream: str | None, counted: Counters, floor: float | None, min_drafts: int
+) -> InstanceProof:
     length = acceptance_length(counted)
-    rates = tuple(n / counted.drafts for n in counted.accepted_per_position if counted.drafts)
-    passed = length is not None and length > 1.0 and length >= (floor or 1.0)
-    return Proof(length, counted.drafts, rates, floor or 1.0, passed)
+    passed = (
+        length is not None
+        and counted.drafts >= min_drafts
+        and length > 1.0
+        and length >= (floor or 1.0)
+    )
+    return InstanceProof(stream, counted.drafts, length, _rates(counted), passed)
 
 
-def require_passed(proof: Proof) -> None:
-    """Raise NotProved, with the cause and a fix, unless ``proof`` passed."""
+def _rates(counted: Counters) -> tuple[float, ...]:
+    return tuple(n / counted.drafts for n in counted.accepted_per_position if counted.drafts)
+
+
+@dataclass
+class StreamCounts:
+    """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``.
+
+    Every line counts the time since the one before, so a restarted engine adds to its stream.
+    Streams in ``ignored`` are of an earlier revision.
+    """
+
+    counted: dict[str, Counters] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
+    _reported: dict[str, float] = field(default_factory=dict)
+    _generated: Counter[str] = field(default_factory=Counter)
+
+    def add(self, stream: str, line: str, time: float = 0.0) -> None:
+        """Count a line, if it is one of statistics. A longer name of a stream, such as
+        ``<variant>/<instance>/data-log``, is the same instance's. ``time``: epoch seconds."""
+        stream = instance_of(stream)
+        if stream in self.ignored:
+            return
+        generated = generated_in_log(line)
+        if generated is not None:
+            self._reported[stream] = time
+        if generated:
+            self.counted.setdefault(stream, Counters(0, 0, 0))
+            self._generated[stream] += 1
+        if found := counters_in_log(line):
+            self.counted[stream] = self.counted.get(stream, Counters(0, 0, 0)) + found
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The instances that generate and draft nothing."""
+        return tuple(
+            stream
+            for stream, reports in sorted(self._generated.items())
+            if reports >= _SILENT_REPORTS and not self.counted[stream].drafts
+        )
+
+    def has_reported(self, after: float, instance_count: int) -> bool:
+        """Whether all instances have reported later than ``after``, so that their statistics are
+        complete up to then."""
+        return sum(time > after for time in self._reported.values()) >= instance_count
+
+    def progress(self, min_drafts: int, instance_count: int) -> str:
+        """The drafts so far, for people."""
+        if instance_count == 1:
+            drafts = max((one.drafts for one in self.counted.values()), default=0)
+            return f"{min(drafts, min_drafts)} of {min_drafts} drafts"
+        ready = sum(one.drafts >= min_drafts for one in self.counted.values())
+        return f"{ready} of {instance_count} instances have {min_drafts} drafts"
+
+
+def instance_of(stream: str) -> str:
+    """``<variant>/<instance>`` of a log stream's name."""
+    return "/".join(stream.split("/")[:2])
+
+
+def require_passed(proof: Proof, pair: str = "PAIR", name: str = "NAME") -> None:
+    """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
+
+    ``pair`` and ``name`` (of the endpoint) complete the commands of the fix.
+    """
     if proof.passed:
         return
-    if proof.acceptance_length is None:
+    drafted_nothing = [one for one in proof.instances if not one.drafts]
+    if proof.acceptance_length is None or drafted_nothing:
+        streams = [one.stream for one in drafted_nothing if one.stream]
+        if proof.source == "log" and not streams and not proof.drafts:
+            raise _no_statistics(name)
+        who = _named(streams) if streams else "the engine"
         raise NotProved(
-            "the engine responds but drafts nothing: speculation is off",
+            f"{who} responds but drafts nothing: speculation is off",
             "check --speculative-config in the first lines of the log",
         )
+    for one in proof.instances:
+        if one.drafts >= proof.min_drafts and not one.passed:
+            raise _below_floor(one, proof, pair)
+    fewest = min(proof.instances, key=lambda one: one.drafts)
+    if len(proof.instances) < proof.instance_count:
+        missing = f"{len(proof.instances)} of {proof.instance_count} instances"
+        raise NotProved(
+            f"only {missing} of {name} have drafted and logged it",
+            Fix("send traffic, or repeat the proof", ("peagle", "prove", name)),
+            code="instances-unproved",
+        )
+    who = f"{fewest.stream} made" if fewest.stream else "the engine made"
+    raise NotProved(
+        f"{who} {fewest.drafts} drafts; a proof needs {proof.min_drafts}",
+        Fix("repeat the proof, or lower --min-drafts", ("peagle", "prove", name)),
+        code="too-few-drafts",
+    )
+
+
+def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     has_floor = proof.floor is not None and proof.floor > 1.0
     least = f"the floor of {proof.floor:.2f}" if has_floor else "1.00: no draft was accepted"
-    raise NotProved(
-        f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts is below "
+    where = f" of {one.stream}" if one.stream and proof.instance_count > 1 else ""
+    return NotProved(
+        f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
         f"{least}",
         Fix(
             "the head may not fit this target: check its revision and its known problems",
-            ("peagle", "catalog", "show", "PAIR"),
+            ("peagle", "catalog", "show", pair),
         ),
     )
+
+
+def _no_statistics(name: str) -> NotProved:
+    return NotProved(
+        f"the log of {name} has no line of vLLM's statistics since the first proof prompt",
+        Fix(
+            "the engine must not have --disable-log-stats, and must log at level INFO",
+            ("peagle", "logs", name),
+        ),
+        code="no-statistics",
+    )
+
+
+def _named(streams: Collection[str]) -> str:
+    first, *others = streams
+    return f"{first} and {len(others)} more" if others else first

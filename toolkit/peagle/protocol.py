@@ -6,8 +6,11 @@ Pure functions, shared by the clients of AWS, the sandbox and local engines.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from peagle.errors import fix_text
@@ -106,8 +109,22 @@ class Counters:
     accepted_tokens: int
     accepted_per_position: tuple[int, ...] = ()
 
+    def __add__(self, other: Counters) -> Counters:
+        """The counts of two periods, or of two engines, together."""
+        positions = zip_longest(
+            self.accepted_per_position, other.accepted_per_position, fillvalue=0
+        )
+        return Counters(
+            self.drafts + other.drafts,
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            tuple(one + another for one, another in positions),
+        )
+
     def since(self, earlier: Counters) -> Counters:
-        """The counts after ``earlier``."""
+        """The counts after ``earlier``; all of them if the engine has restarted in between."""
+        if self.drafts < earlier.drafts:
+            return self
         before = earlier.accepted_per_position or (0,) * len(self.accepted_per_position)
         return Counters(
             self.drafts - earlier.drafts,
@@ -135,6 +152,55 @@ def acceptance_length(counters: Counters) -> float | None:
     ``None`` when nothing was drafted.
     """
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
+
+
+_LENGTH = re.compile(r"Mean acceptance length: (\d+(?:\.\d+)?)")
+_ACCEPTED = re.compile(r"\bAccepted: (\d+) tokens")
+_DRAFTED = re.compile(r"\bDrafted: (\d+) tokens")
+_RATES = re.compile(r"Per-position acceptance rate: (\d[\d.]*(?:, \d[\d.]*)*)")
+_GENERATION = re.compile(r"Avg generation throughput: (\d+(?:\.\d+)?) tokens/s")
+
+
+def counters_in_log(line: str) -> Counters | None:
+    """What an engine counted since its previous line of that kind; ``None`` for other lines.
+
+    vLLM writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
+    ``VLLM_LOG_STATS_INTERVAL`` seconds in which it has drafted; ``peagle_serve`` passes it on as
+    the message of a JSON line. The line lacks the number of drafts. Drafts of all K positions give
+    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its rounding.
+    """
+    if "SpecDecoding metrics:" not in line:
+        return None
+    found = [pattern.search(line) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED)]
+    if not all(found):
+        return None
+    length, accepted, drafted = (float(one[1]) for one in found if one)
+    rates = _RATES.search(line)
+    shares = [float(share) for share in rates[1].split(", ")] if rates else []
+    drafts = _drafts(length, accepted, drafted, len(shares))
+    return Counters(
+        drafts, int(drafted), int(accepted), tuple(round(share * drafts) for share in shares)
+    )
+
+
+def _drafts(length: float, accepted: float, drafted: float, positions: int) -> int:
+    """The number of drafts that explains a mean of ``length``, which is rounded to 0.01."""
+    full = drafted / positions if positions else 0.0
+    if full.is_integer() and full and abs(1 + accepted / full - length) <= _ROUNDED:
+        return int(full)
+    if length > 1:
+        return round(accepted / (length - 1))
+    return math.ceil(full)
+
+
+_ROUNDED = 0.0051
+
+
+def generated_in_log(line: str) -> float | None:
+    """Tokens per second that the engine generated since its previous report; ``None`` for other
+    lines. An engine that drafts writes its counters directly after it."""
+    found = _GENERATION.search(line)
+    return float(found[1]) if found else None
 
 
 def log_fields(line: str) -> dict[str, Any]:

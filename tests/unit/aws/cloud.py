@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,6 +46,7 @@ class FakeEndpoint:
     script: list[tuple[str, str | None]]
     next_config: str | None = None
     changed: float = START
+    created: float = START
 
 
 @dataclass
@@ -63,6 +65,23 @@ class Engine:
             "choices": [{"message": {"content": "".join(self.tokens)}}],
             "usage": {"completion_tokens": len(self.tokens)},
         }
+
+    def statistics(self) -> list[str]:
+        """vLLM's lines of statistics about one answer; ``acceptance`` None: of one that does not
+        speculate."""
+        generated = "Engine 000: Avg prompt throughput: 9.1 tokens/s, Avg generation throughput: "
+        lines = [f"INFO 11-22 08:00:10 [loggers.py:271] {generated}12.8 tokens/s, Running: 0 reqs"]
+        if self.acceptance is None:
+            return lines
+        accepted = round((self.acceptance - 1) * 10)
+        return [
+            *lines,
+            "INFO 11-22 08:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: "
+            f"{1 + accepted / 10:.2f}, Accepted throughput: 1.00 tokens/s, Drafted throughput: "
+            f"5.00 tokens/s, Accepted: {accepted} tokens, Drafted: 50 tokens, Per-position "
+            f"acceptance rate: {', '.join([f'{accepted / 50:.3f}'] * 5)}, Avg Draft acceptance "
+            f"rate: {2 * accepted:.1f}%",
+        ]
 
     def counters(self) -> dict[str, Any]:
         if self.acceptance is None:
@@ -107,6 +126,9 @@ class Cloud:
         self.alarms: dict[str, str] = {}
         self.scaled: set[str] = set()
         self.engine = Engine()
+        self.streams: dict[str, Engine] = {}
+        self.log_delay = 0.0
+        self._turn = 0
         self.packed = Packed()
         self.price: float | None = None
         self.digests: dict[str, str] = {"0.28.0": f"sha256:{28:064}"}
@@ -177,19 +199,33 @@ class Cloud:
         terms = {"OnDemand": {"t": {"priceDimensions": dimensions}}}
         return {"PriceList": [json.dumps({"product": {"attributes": row}, "terms": terms})]}
 
-    def _filter_log_events(self, logGroupName: str, startTime: int) -> Any:
+    def _filter_log_events(
+        self,
+        logGroupName: str,
+        startTime: int,
+        endTime: int | None = None,
+        logStreamNames: list[str] | None = None,
+    ) -> Any:
         if not self.log:
             raise service_error(
                 "ResourceNotFoundException", "The specified log group does not exist."
             )
-        return {"events": [event for event in self.log if event["timestamp"] >= startTime]}
+        last = min(endTime or math.inf, (self.now - self.log_delay) * 1000)
+        return {
+            "events": [
+                event
+                for event in self.log
+                if startTime <= event["timestamp"] <= last
+                and (logStreamNames is None or event["logStreamName"] in logStreamNames)
+            ]
+        }
 
-    def write_log(self, message: str) -> None:
-        """Write a line of the engine's log, now."""
+    def write_log(self, message: str, stream: str = "AllTraffic/i-1") -> None:
+        """Write a line of an engine's log, now."""
         number = len(self.log)
         self.log.append(
             {"eventId": str(number), "timestamp": int(self.now * 1000),
-             "logStreamName": "AllTraffic/i-1", "message": message}
+             "logStreamName": stream, "message": message}
         )  # fmt: skip
 
     def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
@@ -311,7 +347,7 @@ class Cloud:
         self._tag(arn, Tags)
         script = self._script("Creating")
         self.endpoints[EndpointName] = FakeEndpoint(
-            EndpointConfigName, arn, script, changed=self.now
+            EndpointConfigName, arn, script, changed=self.now, created=self.now
         )
         return {}
 
@@ -346,7 +382,7 @@ class Cloud:
             "EndpointStatus": status,
             "EndpointConfigName": endpoint.config,
             "ProductionVariants": self._running(endpoint.config),
-            "CreationTime": datetime.fromtimestamp(START, UTC),
+            "CreationTime": datetime.fromtimestamp(endpoint.created, UTC),
             "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
             **({"FailureReason": reason} if reason else {}),
         }
@@ -395,8 +431,22 @@ class Cloud:
         attributes = more.get("CustomAttributes")
         if attributes == "peagle=warm":
             return {"Body": io.BytesIO(self._warm(json.loads(Body)))}
-        document = self.counters() if attributes else self.engine.answer(json.loads(Body))
+        document = self.counters() if attributes else self._answer(EndpointName, json.loads(Body))
         return {"Body": io.BytesIO(json.dumps(document).encode())}
+
+    def _answer(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of one of the engines in ``streams``, in turn, which logs its statistics;
+        without any, ``engine`` stands for every instance."""
+        running = self._running(self.endpoints[name].config)
+        count = sum(variant["CurrentInstanceCount"] for variant in running)
+        every = {f"AllTraffic/i-{number + 1}": self.engine for number in range(count)}
+        streams = self.streams or every
+        stream = list(streams)[self._turn % len(streams)]
+        self._turn += 1
+        engine = streams[stream]
+        for line in engine.statistics():
+            self.write_log(line, stream)
+        return engine.answer(body)
 
     def _warm(self, body: dict[str, Any]) -> bytes:
         """The container's reply, inside SageMaker's error if it is one."""

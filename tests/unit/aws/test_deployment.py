@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from peagle.aws.sagemaker import update
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
-from tests.unit.aws.cloud import ROLE, Engine, service_error
+from tests.unit.aws.cloud import ROLE, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, READING, World
 
@@ -27,7 +26,7 @@ def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) 
     assert record.serving is not None
     assert record.serving.proof is not None
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
-    assert record.serving.proof.drafts == 20
+    assert record.serving.proof.drafts == 100
     assert world.state() == "InService"
     assert {r.type for r in record.resources} == {
         "S3Bucket", "S3Objects", "Model", "EndpointConfig", "Endpoint",
@@ -191,21 +190,6 @@ def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> N
     assert NAME in world.cloud.endpoints
 
 
-def test_several_instances_with_separate_counters_are_proved(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prompts reach one engine; counters are read from each in turn."""
-    engine, idle = world.cloud.engine, Engine()
-    turns = itertools.cycle([engine, idle, idle])
-    monkeypatch.setattr(world.cloud, "counters", lambda: next(turns).counters())
-
-    record = world.deploy(a_plan(instance_count=2))
-
-    assert record.serving is not None
-    assert record.serving.proof is not None
-    assert record.serving.proof.acceptance_length == pytest.approx(3.0)
-
-
 def test_the_floor_of_the_pair_does_not_apply_to_a_stand_in(world: World) -> None:
     def mark(operation: str) -> None:
         if operation == "create_endpoint":
@@ -232,17 +216,6 @@ def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None
 
     assert world.state() == "InService"
     assert world.cloud.calls.count("create_endpoint") == 1
-
-
-def test_an_image_without_counters_is_not_proved(world: World) -> None:
-    world.cloud.engine.acceptance = None
-
-    with raises_code("no-speculation-counters", NotProved) as uncounted:
-        world.deploy(a_plan())
-
-    assert uncounted.value.command[:3] == ("peagle", "image", "build")
-    assert "--image" in uncounted.value.fix
-    assert world.state() == "Unproved"
 
 
 def test_without_speculation_an_answer_is_the_proof(world: World) -> None:

@@ -315,12 +315,13 @@ HARDWARE = (
         "image-version",
     ),
     Broken(
-        "AWS's own image",
+        "AWS's image without statistics in the log",
         lambda f: catalog_case(
-            "tiny", image=f"{REGISTRY}:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
+            "tiny",
+            image=f"{REGISTRY}:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker",
+            settings={"disable-log-stats": True},
         ),
-        "image-without-counters",
-        "warning",
+        "log-stats-off",
     ),
     Broken(
         "SageMaker's own AMI on g6",

@@ -13,6 +13,14 @@ from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 
+@pytest.fixture
+def deployed(deployed: Terminal) -> Terminal:
+    """A deployment whose log is empty again: the proof's lines are not the subject here."""
+    deployed.cloud.log.clear()
+    deployed.cloud.now = START
+    return deployed
+
+
 def test_logs_are_printed_verbatim(deployed: Terminal) -> None:
     deployed.cloud.write_log("first line")
     deployed.cloud.write_log("second | line ü")

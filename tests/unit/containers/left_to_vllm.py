@@ -124,7 +124,7 @@ LEFT: dict[str, str] = {
     "image-not-in-ecr": NOT_HERE,
     "image-in-another-region": NOT_HERE,
     "image-version": NOT_HERE,
-    "image-without-counters": NOT_HERE,
+    "log-stats-off": NOT_HERE,
     "ami-missing": NOT_HERE,
     "ami-unknown": NOT_HERE,
     "ami-driver": NOT_HERE,

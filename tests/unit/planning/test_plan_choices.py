@@ -132,18 +132,12 @@ def test_the_users_image_replaces_that_of_aws() -> None:
     assert codes(made) == ["gpus-idle"], "ml.g5.12xlarge has four, and nothing of the image"
 
 
-def test_the_stock_image_has_a_warning_about_its_missing_counters() -> None:
-    finding = finding_of(plan(), "image-without-counters")
-    assert finding.level == "warning"
-    assert "cannot verify acceptance" in finding.message
-    assert finding.command == ("peagle", "image", "build", "chat+p-eagle", "--push")
-    own = finding_of(plan(drafter="/my head"), "image-without-counters")
-    build = ("peagle", "image", "build", "chat", "--drafter", "/my head", "--push")
-    assert own.command == build
-    assert "--image" in own.fix
-    assert "image-without-counters" not in codes(plan(speculation=False))
+def test_the_stock_image_is_proved_from_the_log_and_an_own_one_from_counters() -> None:
+    assert plan().proof.source == "log"
+    own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+    assert plan(image=own).proof.source == "counters"
     given = "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
-    assert "image-without-counters" in codes(plan(image=given))
+    assert plan(image=given).proof.source == "log", "named by the user, and AWS's"
 
 
 @pytest.mark.parametrize(

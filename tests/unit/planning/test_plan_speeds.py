@@ -87,7 +87,6 @@ def test_speculation_that_loses_is_not_planned() -> None:
     assert "plan chat+p-eagle or set --k" in finding.fix
     assert str(because(made, "drafter")).startswith("the target alone is measured")
     assert because(made, "k") is None
-    assert "image-without-counters" not in codes(made), "there is nothing to be proved"
     assert made.speed is not None
     assert made.speed.tokens_per_second == 1600
 

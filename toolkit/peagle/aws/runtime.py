@@ -44,10 +44,10 @@ def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     return content
 
 
-def ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dict[str, Any]:
     """The complete answer to ``body``. Answers that take longer than 60 seconds must stream."""
     with _log_named(endpoint):
-        return _document(invoke(aws, endpoint, encoded(body), Accept=_JSON))
+        return _document(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
 
 
 def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
@@ -185,6 +185,18 @@ class Tail:
         except AccessDenied:
             self.last_line = "(no permission to read the log: logs:FilterLogEvents)"
             return []
+
+
+def has_logged_between(aws: Aws, endpoint: str, stream: str, start: float, end: float) -> bool:
+    """Whether the log stream has an event between two times (epoch seconds)."""
+    listed = aws.items(
+        "logs", "filter_log_events", "events", logGroupName=log_group(endpoint),
+        logStreamNames=[stream], startTime=int(start * 1000), endTime=int(end * 1000) - 1,
+    )  # fmt: skip
+    try:
+        return next(iter(listed), None) is not None
+    except Missing:
+        return False
 
 
 def clean(message: str) -> str:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from peagle.case import Case
+from peagle.catalog.tables import RuntimeTable
 from peagle.checkpoints.heads import Head
 
 OTHER_HEAD = "use a head trained for this target"
@@ -52,6 +53,12 @@ class EcrImage:
     repository: str
     tag: str | None
     digest: str | None = None
+
+
+def is_aws_image(image: str | None, runtimes: RuntimeTable) -> bool:
+    """Whether the image is in a registry of AWS's own, so without the toolkit's entrypoint."""
+    found = parse_ecr_image(image)
+    return found is not None and found.account in runtimes.accounts.values()
 
 
 @dataclass(frozen=True)

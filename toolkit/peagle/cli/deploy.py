@@ -20,10 +20,6 @@ from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.errors import NotProved, PeagleError, Refused
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
-
-_ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
-"""Findings about AWS's image, which the sandbox does not run: it uses our entrypoint."""
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--json")
 """Options of this command that the command to continue with omits."""
@@ -138,8 +134,7 @@ def _deploy(
 def show_and_refuse(found: Preflight, account: Account) -> None:
     """Show plan, findings and change; raise Refused with the first error."""
     show_plan(found, account)
-    replaced = CHECKED_AGAIN | (_ABOUT_IMAGES if account.sandbox else frozenset())
-    planned = [f for f in found.desired.plan.findings if f.code not in replaced]
+    planned = [f for f in found.desired.plan.findings if f.code not in CHECKED_AGAIN]
     refuse_errors((*planned, *found.findings))
 
 

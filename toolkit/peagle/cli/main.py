@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "status": "Show the state of a deployment.",
         "logs": "Show the log of a deployment.",
         "invoke": "Send a prompt to an endpoint or a local engine.",
+        "prove": "Prove that an endpoint's drafts are accepted.",
         "token": "Print an API key for OpenAI clients.",
         "adopt": "Take over a deployment that a template made.",
         "destroy": "Delete everything that deploy created.",

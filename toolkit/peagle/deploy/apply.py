@@ -7,8 +7,6 @@ remove_stale   deletes what only earlier revisions need
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
@@ -17,11 +15,9 @@ from peagle.deploy import steps
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proof_tag import proof_tag
-from peagle.deploy.proving import prove_endpoint
+from peagle.deploy.proving import prove_endpoint, tag_proof
 from peagle.deploy.state import Deployment, Failure
 from peagle.errors import PeagleError
-from peagle.proof import Proof
 
 
 def deploy(
@@ -42,18 +38,19 @@ def deploy(
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
     if found.change != "nothing":
-        apply(context, found.desired, wait)
+        started = apply(context, found.desired, wait)
         if wait:
-            prove(context, found.desired)
+            prove(context, found.desired, started)
     if wait:
         remove_stale(context, found.desired)
     return context.record
 
 
-def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> None:
+def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
-    Every step may be repeated, so the same call continues an interrupted deployment.
+    Every step may be repeated, so the same call continues an interrupted deployment. Returns when
+    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
     """
     serving = context.record.serving
     known = serving and serving.fingerprint == desired.fingerprint
@@ -63,40 +60,38 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         steps.create_model(context, desired)
         steps.create_config(context, desired)
         steps.put_endpoint(context, desired)
-        if wait:
-            steps.wait_in_service(context, desired)
+        return steps.wait_in_service(context, desired) if wait else 0.0
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         raise
 
 
-def prove(context: DeploymentContext, desired: DesiredState) -> None:
+def prove(context: DeploymentContext, desired: DesiredState, started: float = 0.0) -> None:
     """Prove that the endpoint in service speculates; raise NotProved if it does not.
 
-    In both cases the revision is recorded as serving.
+    In both cases the revision is recorded as serving. ``started`` is when it was requested, in
+    epoch seconds, where that is known.
     """
     revision = desired.revision
     context.say("Proving", f"{len(desired.plan.proof.prompts)} prompts")
     context.change(serving=revision, pending=None, failure=None)
     try:
-        proved = prove_endpoint(context.aws, desired.plan, context.record.name)
+        proved = prove_endpoint(
+            context.aws,
+            desired.plan,
+            context.record.name,
+            clock=context.clock,
+            say=lambda line: context.say("Proving", line, lasting=True),
+            revision_started=started,
+        )
         context.change(serving=revision.model_copy(update={"proof": proved}))
-        tag_proof(context, proved, revision.fingerprint)
-        proof.require_passed(proved)
+        live = sagemaker.describe(context.aws, context.record.name)
+        tag_proof(context.aws, live, proved, revision.fingerprint, context.clock)
+        proof.require_passed(proved, desired.plan.pair, context.record.name)
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         remove_stale(context, desired)
         raise
-
-
-def tag_proof(context: DeploymentContext, proved: Proof, fingerprint: str) -> None:
-    """Record the proof as a tag of the endpoint, for other machines; the record has it in any
-    case."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    with suppress(AccessDenied):
-        if live:
-            tag = proof_tag(proved, fingerprint, context.clock.now())
-            sagemaker.retag(context.aws, live.arn, [tag])
 
 
 def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:

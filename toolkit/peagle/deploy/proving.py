@@ -1,91 +1,179 @@
-"""Prove that an endpoint speculates: prompts, and what its engines count meanwhile."""
+"""What is proved of an endpoint: of a plan, of a deployment, or of any endpoint of the account."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
-from peagle import proof
-from peagle.aws import runtime
-from peagle.aws.client import Aws
-from peagle.aws.errors import EngineRejected
-from peagle.deploy.status import stand_in_of
-from peagle.errors import Fix, NotProved
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws, Clock
+from peagle.aws.errors import AccessDenied
+from peagle.aws.sagemaker import Endpoint
+from peagle.catalog.find import pair_name
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.deploy import state
+from peagle.deploy.live import served_live
+from peagle.deploy.proof_tag import proof_tag
+from peagle.deploy.prover import ProofRequest, Prover
+from peagle.deploy.served import Served
+from peagle.deploy.state import Deployment, Revision
+from peagle.errors import Fix, NotFound, NotProved
 from peagle.planning.plan import Plan
-from peagle.proof import Proof
-from peagle.protocol import Counters, piece_of, request_body
+from peagle.planning.runtime import proof_source
+from peagle.planning.speculation import floor_of
+from peagle.proof import MIN_DRAFTS, Proof
+from peagle.render.requests import tag_value
+
+Say = Callable[[str], object]
+
+DEFAULT_PROMPTS = (
+    "Explain in simple words why the sky is blue during the day and red in the evening.",
+    "Write a Python function for the n-th Fibonacci number without recursion, and explain it.",
+    "Write a short e-mail that moves a meeting from Tuesday to Thursday and asks for confirmation.",
+)
+"""For an endpoint whose pair the catalogue does not have; sent as chats."""
+
+DEFAULT_MAX_TOKENS = 128
 
 
-def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
-    """Send the plan's prompts and compare the engine's counters before and after. Without
-    speculation, any non-empty answer passes.
+def prove(
+    aws: Aws,
+    name: str,
+    catalog: Catalog,
+    record: Deployment | None = None,
+    *,
+    floor: float | None = None,
+    min_drafts: int = MIN_DRAFTS,
+    say: Say = lambda line: None,
+    clock: Clock | None = None,
+) -> Proof:
+    """Prove that the endpoint ``name`` speculates, whoever made it.
 
-    The acceptance of a stand-in says nothing about the pair, so the pair's floor does not apply
-    to it. Raises NotProved when the image exposes no counters or rejects a prompt, and EngineError
-    when the endpoint does not answer.
+    With a ``record`` of the revision in service, its plan says what to prove, and the proof is
+    recorded if it is by the plan's own standard. Otherwise prompts and floor come from the
+    catalogue, for the pair in the endpoint's tag. ``floor`` and ``min_drafts`` replace the pair's
+    floor and the number of drafts of each instance. A proof that fails is returned too:
+    ``require_passed`` raises for it.
+
+    Raises NotFound without such an endpoint, NotProved for a ``floor`` of one that does not
+    speculate, and what ``Prover.prove`` raises.
     """
-    if plan.speculation is None:
-        return _prove_answer(aws, plan, name)
-    readings = 0
-
-    def read_counters() -> Counters:
-        """With several instances, each reading may come from any of them.
-
-        Two readings cannot be subtracted then, so the first one counts as zero, and the last one
-        is that of the engine which has drafted most since it started.
-        """
-        nonlocal readings
-        readings += 1
-        if plan.instance_count == 1:
-            return _counters(aws, plan, name)
-        samples = 1 if readings == 1 else 4 * plan.instance_count
-        best = max(
-            (_counters(aws, plan, name) for _ in range(samples)), key=lambda read: read.drafts
+    live = sagemaker.describe(aws, name)
+    if live is None:
+        raise NotFound(
+            f"there is no endpoint {name!r} in {aws.region}",
+            Fix("list the deployments", ("peagle", "list")),
         )
-        return best.since(best) if readings == 1 else best
+    served = record.serving if record and record.serving else None
+    if served is not None and served.config != live.config:
+        served = None
+    plan = served.plan if served else None
+    if plan:
+        request = request_of_plan(plan, name)
+    else:
+        request = request_of_served(served_live(aws, live, _tags(aws, live)), catalog)
+    if floor is not None:
+        if not request.speculates:
+            raise NotProved(
+                f"{name} does not speculate, so it has no acceptance length",
+                "leave out --floor to prove only that it answers",
+                code="no-speculation",
+            )
+        request = replace(request, floor=floor, floor_is_set=True)
+    proved = Prover(aws, clock or Clock(), say).prove(replace(request, min_drafts=min_drafts))
+    if record and served and floor is None and min_drafts >= MIN_DRAFTS:
+        _record(record, served, proved)
+        tag_proof(aws, live, proved, served.fingerprint, clock or Clock())
+    return proved
 
-    is_stand_in = stand_in_of(aws, name) is not None
-    return proof.prove(
-        lambda body: _ask(aws, name, body),
-        read_counters,
-        prompts=plan.proof.prompts,
-        chat=plan.proof.chat,
-        max_tokens=plan.proof.max_tokens,
-        floor=None if is_stand_in else plan.speculation.acceptance_floor,
+
+def prove_endpoint(
+    aws: Aws,
+    plan: Plan,
+    name: str,
+    *,
+    clock: Clock | None = None,
+    say: Say = lambda line: None,
+    revision_started: float = 0.0,
+) -> Proof:
+    """Prove the endpoint ``name``, which serves ``plan``. Raises what ``Prover.prove`` does."""
+    prover = Prover(aws, clock or Clock(), say)
+    return prover.prove(request_of_plan(plan, name, revision_started))
+
+
+def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> ProofRequest:
+    """The proof that ``plan`` asks for, of the endpoint ``name``."""
+    settings, speculation = plan.proof, plan.speculation
+    return ProofRequest(
+        name=name,
+        prompts=settings.prompts,
+        chat=settings.chat,
+        max_tokens=settings.max_tokens,
+        speculates=speculation is not None,
+        floor=speculation.acceptance_floor if speculation else None,
+        source=settings.source,
+        pair=plan.pair,
+        revision_started=revision_started,
     )
 
 
-def _prove_answer(aws: Aws, plan: Plan, name: str) -> Proof:
-    settings = plan.proof
-    body = request_body(settings.prompts[0], chat=settings.chat, max_tokens=settings.max_tokens)
-    if not piece_of(_ask(aws, name, body)).written:
-        raise NotProved(
-            f"{name} returned an empty answer",
-            Fix("read the log", ("peagle", "logs", name)),
-            code="empty-answer",
-        )
-    return Proof(None, 0, (), None, passed=True)
+def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
+    """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
+    else with default prompts and no floor."""
+    target, drafter = _find_pair(served.pair, catalog)
+    settings = target.proof if target else None
+    return ProofRequest(
+        name=served.name,
+        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
+        chat=settings.chat if settings else True,
+        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
+        speculates=served.k > 0,
+        floor=floor_of(drafter, served.k) if drafter and served.k else None,
+        source=proof_source(served.image, catalog.runtimes),
+        pair=served.pair or "PAIR",
+    )
 
 
-def _ask(aws: Aws, name: str, body: dict[str, Any]) -> dict[str, Any]:
+def _tags(aws: Aws, live: Endpoint) -> dict[str, str]:
+    """The endpoint's tags; none where they may not be read: its pair is unknown then."""
     try:
-        return runtime.ask(aws, name, body)
-    except EngineRejected as error:
-        raise NotProved(
-            f"the engine rejected a proof prompt: {error.message}",
-            "if the prompt exceeds the context, deploy with a larger --max-model-len",
-            code="proof-prompt-rejected",
-        ) from error
+        return sagemaker.tags_of(aws, live.arn)
+    except AccessDenied:
+        return {}
 
 
-def _counters(aws: Aws, plan: Plan, name: str) -> Counters:
-    counters = runtime.counters(aws, name)
-    if counters is None:
-        raise NotProved(
-            f"the image of {name} exposes no speculation counters",
-            Fix(
-                "build and push an image with counters, then deploy it with --image URI",
-                ("peagle", "image", "build", plan.pair, "--push"),
-            ),
-            code="no-speculation-counters",
-        )
-    return counters
+def _find_pair(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
+    """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
+    the user's own."""
+    for target_id in catalog.targets:
+        value = tag_value(target_id)
+        if tagged != value and not tagged.startswith(f"{value}+"):
+            continue
+        target = catalog.targets[target_id]
+        for drafter in target.drafters:
+            if tag_value(pair_name(target, drafter)) == tagged:
+                return target, drafter
+        return target, None
+    return None, None
+
+
+def tag_proof(
+    aws: Aws, live: Endpoint | None, proved: Proof, fingerprint: str, clock: Clock
+) -> None:
+    """Record the proof as a tag of the endpoint, for other machines; the record has it in any
+    case."""
+    with suppress(AccessDenied):
+        if live:
+            sagemaker.retag(aws, live.arn, [proof_tag(proved, fingerprint, clock.now())])
+
+
+def _record(record: Deployment, served: Revision, proved: Proof) -> None:
+    """Write the proof to the record, unless another command has changed it meanwhile."""
+    with state.deployment_lock(record.scope, record.region, record.name):
+        now = state.load_record(record.scope, record.region, record.name)
+        if now is None or now.serving is None or now.serving.config != served.config:
+            return
+        serving = now.serving.model_copy(update={"proof": proved})
+        failure = None if proved.passed and now.pending is None else now.failure
+        state.save(now.model_copy(update={"serving": serving, "failure": failure}))

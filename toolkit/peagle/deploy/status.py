@@ -66,6 +66,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "acceptance_floor": _floor(plan),
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
+        "proof": proof.document() if proof else None,
         "openai_base_url": aws.openai_base_url(record.name),
         "price_per_hour_usd": usd_per_hour(record, live),
         "price_date": served.price_date,

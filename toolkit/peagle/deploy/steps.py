@@ -146,8 +146,12 @@ def _is_starting(live: Endpoint, desired: DesiredState) -> bool:
     return live.status == "Updating" and live.pending_config == desired.config_name
 
 
-def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
-    """Wait until the endpoint serves our configuration; raise CloudError with the cause if not."""
+def wait_in_service(context: DeploymentContext, desired: DesiredState) -> float:
+    """Wait until the endpoint serves our configuration; raise CloudError with the cause if not.
+
+    Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the
+    update had ended before.
+    """
     live = sagemaker.describe(context.aws, context.record.name)
     if live is None:
         raise _disappeared(context)
@@ -172,6 +176,7 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
         raise failed_start(live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back")
     tags = [*desired.endpoint.get("Tags", ()), _revision_tag(desired)]
     sagemaker.retag(context.aws, live.arn, tags)
+    return started if updating else 0.0
 
 
 def _revision_tag(desired: DesiredState) -> sagemaker.Tag:

@@ -20,7 +20,7 @@ from peagle.images.context import Member, member_of, members_of, pulled, tar, ta
 from peagle.images.docker import Docker, Progress
 from peagle.images.inspect import Image, show_image
 from peagle.planning.plan import Plan
-from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
+from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
 from peagle.render.image_names import split_image
 
@@ -197,7 +197,7 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     """The plan's findings for an image of this toolkit, which exposes speculation counters."""
-    return tuple(one for one in plan.findings if one.code != IMAGE_WITHOUT_COUNTERS)
+    return tuple(one for one in plan.findings if one.code != LOG_STATS_OFF)
 
 
 def findings_for_build(plan: Plan) -> tuple[Finding, ...]:

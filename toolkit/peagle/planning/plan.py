@@ -209,11 +209,16 @@ class Alternative(Frozen):
 
 
 class ProofPlan(Frozen):
-    """The prompts whose drafts must be accepted before the endpoint counts as proved."""
+    """The prompts whose drafts must be accepted before the endpoint counts as proved.
+
+    ``source`` is where the drafts are counted: the engine's counters, which images of this toolkit
+    expose, or vLLM's statistics in the endpoint's log. Several instances are proved from the log.
+    """
 
     prompts: tuple[str, ...]
     chat: bool
     max_tokens: int
+    source: Literal["counters", "log"] = "counters"
 
 
 class Plan(Frozen):

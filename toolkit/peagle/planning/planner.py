@@ -47,6 +47,7 @@ from peagle.planning.runtime import (
     choose_name,
     choose_region,
     choose_runtime,
+    proof_source,
 )
 from peagle.planning.settings import (
     choose_concurrency,
@@ -155,7 +156,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         price_date=price.date.isoformat() if price else None,
         speed=_speed(candidate),
         alternatives=alternatives,
-        proof=ProofPlan(**pair.target.proof.model_dump()),
+        proof=ProofPlan(
+            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
+        ),
         overrides=options.overrides,
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Literal
 
 from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of, nearest_version
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Runtime, RuntimeTable, domain, image_uri, region_hint
 from peagle.checks import check
+from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from peagle.errors import NotFound, Refused, UserError
 from peagle.planning.drafter import SelectedPair
@@ -17,15 +19,13 @@ from peagle.vllm import versions
 
 DEFAULT_REGION = "us-east-1"
 
-IMAGE_WITHOUT_COUNTERS = "image-without-counters"
-"""The code of the finding that the image exposes no speculation counters."""
+LOG_STATS_OFF = "log-stats-off"
+"""The code of the finding that the log of AWS's image will have no statistics."""
 
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _ABOUT_VERSIONS = frozenset({"vllm-below-minimum"})
-_ABOUT_IMAGES = frozenset(
-    {"image-not-in-ecr", "image-in-another-region", "image-version", IMAGE_WITHOUT_COUNTERS}
-)
+_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-in-another-region", "image-version"})
 """Codes of the rules that need no other decisions."""
 
 
@@ -80,11 +80,14 @@ def choose_image(
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
     image = image_uri(catalog.runtimes, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
-    findings = (
-        *check(case, only={"image-not-in-region"}),
-        *check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS}),
-    )
+    findings = check(case, only={"image-not-in-region"})
     return replace(decide(image, "image", because), findings=findings)
+
+
+def proof_source(image: str, table: RuntimeTable) -> Literal["counters", "log"]:
+    """Where the proof reads what the engine counts. AWS's images expose no counters; those of this
+    toolkit do."""
+    return "log" if is_aws_image(image, table) else "counters"
 
 
 def choose_ami(

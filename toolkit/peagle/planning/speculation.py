@@ -182,21 +182,25 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
 
 
 def build_speculation(drafter: Drafter, k: int) -> Speculation:
-    """Speculation with this drafter and K.
-
-    The catalogue's acceptance floor is for the recommended K; a smaller K has a lower one: later
-    positions are never accepted more often than earlier ones, so the first K of N accept at least
-    K/N of what all N accept.
-    """
-    floor = drafter.acceptance_floor
-    share = min(k / drafter.k_recommended, 1)
+    """Speculation with this drafter and K."""
     return Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
         k=k,
         settings=dict(drafter.speculative_settings),
-        acceptance_floor=None if floor is None else round(1 + (floor - 1) * share, 2),
+        acceptance_floor=floor_of(drafter, k),
     )
+
+
+def floor_of(drafter: Drafter, k: int) -> float | None:
+    """The least acceptance length of this drafter with this K that is a proof, if there is one.
+
+    The catalogue's floor is for the recommended K; a smaller K has a lower one: later positions are
+    never accepted more often than earlier ones, so the first K of N accept at least K/N of what all
+    N accept.
+    """
+    floor, share = drafter.acceptance_floor, min(k / drafter.k_recommended, 1)
+    return None if floor is None else round(1 + (floor - 1) * share, 2)
 
 
 def speculative_config(speculation: Speculation, weights: Weights | None) -> str:

@@ -210,8 +210,20 @@ def plan_from(document: Any, file: str) -> Plan:
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
         raise PlanFileError(message, recreate_fix(document, file))
-    return plan
+    return _without_stale_finding(plan)
 
+
+def _without_stale_finding(plan: Plan) -> Plan:
+    """A plan of the previous version, which could not be proved with AWS's image: the log proves
+    it now."""
+    kept = tuple(one for one in plan.findings if one.code != _STALE_FINDING)
+    if len(kept) == len(plan.findings):
+        return plan
+    proof = plan.proof.model_copy(update={"source": "log"})
+    return plan.model_copy(update={"proof": proof, "findings": kept})
+
+
+_STALE_FINDING = "image-without-counters"
 
 _RENEWED = {
     "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,10 @@ _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
 
 
+_REQUEST = re.compile(r'[\d.]+:\d+ - "')
+"""The start of uvicorn's line about a request, which has its own form."""
+
+
 def stock_line(line: str) -> str:
     """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
 
@@ -33,7 +38,8 @@ def stock_line(line: str) -> str:
         return f"sandbox: {log_text(line)}" if told else ""
     process = f"({fields['process']}) " if "process" in fields else ""
     if "place" not in fields:
-        return f"{process}{fields['message']}"
+        server = f"{fields['level']}:     " if _REQUEST.match(fields["message"]) else ""
+        return f"{process}{server}{fields['message']}"
     month, day, clock = fields["time"][5:7], fields["time"][8:10], fields["time"][11:19]
     place = f"{fields['level']} {month}-{day} {clock} [{fields['place']}]"
     return f"{process}{place} {fields['message']}"

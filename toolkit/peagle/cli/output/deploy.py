@@ -9,7 +9,7 @@ import click
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
 from peagle.cli.output.console import print_status
-from peagle.cli.output.plan import speculation_text
+from peagle.cli.output.plan import proof_text, speculation_text
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.protocol import request_body
@@ -35,6 +35,7 @@ def show_plan(found: Preflight, account: Account) -> None:
         f"{plan.fit.gpu}), {plan.region}{', sandbox' if account.sandbox else ''}",
         "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
+        "proof": proof_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }

@@ -14,6 +14,7 @@ from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation
+from peagle.proof import MIN_DRAFTS
 from peagle.text import format_concurrency, format_price, format_requests, format_usd
 
 UNVERIFIED = "unverified"
@@ -198,6 +199,17 @@ def speculation_text(speculation: Speculation | None) -> str:
     return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}"
 
 
+def proof_text(plan: Plan) -> str:
+    """How deploy proves the plan."""
+    if plan.speculation is None:
+        return "an answer: there is no speculation to prove"
+    several = plan.instance_count > 1
+    where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
+    if several:
+        where = "each instance's log stream"
+    return f"at least {MIN_DRAFTS} drafts{' of each instance' if several else ''}, from {where}"
+
+
 def _facts(plan: Plan) -> dict[str, str]:
     fit = plan.fit
     count = f"{plan.instance_count} x {plan.instance_type}"
@@ -207,6 +219,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "instance": f"{count} ({gpus})",
         "price": price_text(plan),
         "speculation": speculation_text(plan.speculation),
+        "proof": proof_text(plan),
         "speed": speed_text(plan),
         "context": f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}",
         "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",

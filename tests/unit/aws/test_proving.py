@@ -1,0 +1,216 @@
+"""Proof of an endpoint of the account: from counters, or from the log of every instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.deploy.proving import prove
+from peagle.deploy.status import deployment_status
+from peagle.errors import CloudError, NotFound, NotProved
+from peagle.planning.plan import Plan
+from peagle.proof import Proof, require_passed
+from tests.support import raises_code
+from tests.unit.aws.cloud import Engine, service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import NAME, World
+
+ONE, TWO = "AllTraffic/i-1", "AllTraffic/i-2"
+
+
+def from_the_log(**changes: Any) -> Plan:
+    plan = a_plan(**changes)
+    return plan.model_copy(update={"proof": plan.proof.model_copy(update={"source": "log"})})
+
+
+@pytest.fixture
+def logging(world: World) -> World:
+    """Two engines, which write their statistics to their own log streams."""
+    world.cloud.engine.acceptance = None
+    world.cloud.streams = {ONE: Engine(3.0), TWO: Engine(2.6)}
+    return world
+
+
+def proved(world: World) -> Proof:
+    record = world.record()
+    assert record is not None
+    assert record.serving is not None
+    assert record.serving.proof is not None
+    return record.serving.proof
+
+
+def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
+    logging.deploy(from_the_log(instance_count=2))
+
+    found = proved(logging)
+    assert (found.source, found.passed) == ("log", True)
+    assert {one.stream: one.acceptance_length for one in found.instances} == {ONE: 3.0, TWO: 2.6}
+    assert all(one.drafts >= 100 for one in found.instances)
+    record = logging.record()
+    assert record is not None
+    document = deployment_status(logging.aws, record)["proof"]
+    assert [one["stream"] for one in document["instances"]] == [ONE, TWO]
+    assert document["source"] == "log"
+
+
+def test_one_instance_below_the_floor_fails_the_proof(logging: World) -> None:
+    logging.cloud.streams[TWO].acceptance = 1.4
+
+    with raises_code("not-proved", NotProved) as failed:
+        logging.deploy(from_the_log(instance_count=2))
+
+    assert f"1.40 of {TWO}" in failed.value.message
+    assert failed.value.command == ("peagle", "catalog", "show", "a/target+a/head")
+
+
+def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None:
+    logging.cloud.streams[TWO].acceptance = None
+
+    with raises_code("not-proved", NotProved) as failed:
+        logging.deploy(from_the_log(instance_count=2))
+
+    assert f"{TWO} responds but drafts nothing" in failed.value.message
+    assert len(logging.cloud.streams[TWO].prompts) < 20, "no prompt can change that"
+
+
+def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
+    del logging.cloud.streams[TWO]
+
+    with raises_code("instances-unproved", NotProved) as failed:
+        logging.deploy(from_the_log(instance_count=2))
+
+    assert "only 1 of 2 instances" in failed.value.message
+
+
+def test_an_image_without_counters_is_proved_from_the_log(logging: World) -> None:
+    """An image that is not AWS's and has no entrypoint of this toolkit."""
+    del logging.cloud.streams[TWO]
+
+    logging.deploy(a_plan())
+
+    assert proved(logging).source == "log"
+
+
+def test_an_engine_without_statistics_is_not_proved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "statistics", lambda engine: ["no statistics"])
+    world.cloud.engine.acceptance = None
+
+    with raises_code("no-statistics", NotProved) as failed:
+        world.deploy(from_the_log())
+
+    assert "--disable-log-stats" in failed.value.fix
+    assert failed.value.command == ("peagle", "logs", NAME)
+
+
+def test_lines_that_arrive_late_are_waited_for(logging: World) -> None:
+    del logging.cloud.streams[TWO]
+    logging.cloud.log_delay = 25.0
+
+    logging.deploy(from_the_log())
+
+    assert proved(logging).passed
+
+
+def test_lines_before_the_first_prompt_do_not_count(logging: World) -> None:
+    del logging.cloud.streams[TWO]
+    record = logging.deploy(from_the_log())
+    for line in 30 * Engine(1.1).statistics():
+        logging.cloud.write_log(line)
+    logging.cloud.now += 60
+
+    prove(logging.aws, NAME, load_catalog(), record, clock=logging.clock)
+
+    assert proved(logging).acceptance_length == 3.0
+
+
+def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
+    """The old instance still answers and logs for a while after the switch."""
+    del logging.cloud.streams[TWO]
+    logging.deploy(from_the_log())
+    logging.cloud.now += 600
+    logging.cloud.streams[TWO] = Engine(1.2)
+    old = logging.cloud.streams.pop(ONE)
+    logging.cloud.streams[ONE] = old
+
+    with raises_code("not-proved", NotProved) as failed:
+        logging.deploy(from_the_log(environment={"SM_VLLM_K": "7"}))
+
+    assert "1.20" in failed.value.message
+    assert [one.stream for one in proved(logging).instances] == [TWO]
+
+
+def test_without_permission_to_read_the_log_the_error_names_the_action(logging: World) -> None:
+    def deny(operation: str) -> None:
+        if operation == "filter_log_events":
+            raise service_error("AccessDeniedException", "not authorized", "FilterLogEvents")
+
+    logging.cloud.before = deny
+
+    with pytest.raises(CloudError) as failed:
+        logging.deploy(from_the_log())
+
+    assert failed.value.exit_code == 4
+    assert "logs:FilterLogEvents" in failed.value.fix
+    assert failed.value.command == ("peagle", "prove", NAME)
+    assert not logging.cloud.streams[ONE].prompts, "before any prompt"
+
+
+def test_prove_repeats_the_proof_of_a_deployment(logging: World) -> None:
+    record = logging.deploy(from_the_log(instance_count=2))
+    logging.cloud.streams[TWO].acceptance = 1.5
+    catalog = load_catalog()
+
+    found = prove(logging.aws, NAME, catalog, record, clock=logging.clock)
+
+    assert not found.passed
+    assert proved(logging) == found
+    gate = prove(logging.aws, NAME, catalog, record, floor=1.4, clock=logging.clock)
+    assert gate.passed
+    assert not proved(logging).passed, "a floor of the user's own is not the pair's"
+
+
+def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> None:
+    """One without a record; its pair is in the tag."""
+    logging.deploy(from_the_log(instance_count=2))
+    catalog = load_catalog()
+    target = catalog.targets["peagle/tiny"]
+    tags = logging.cloud.tags[logging.cloud.endpoints[NAME].arn]
+    (model,) = logging.cloud.models.values()
+    model["PrimaryContainer"]["Environment"]["SM_VLLM_SPECULATIVE_CONFIG"] = (
+        '{"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": true}'
+    )
+    logging.cloud.engine.prompts.clear()
+
+    tags["peagle:pair"] = "peagle/tiny+p-eagle"
+    known = prove(logging.aws, NAME, catalog, clock=logging.clock)
+    tags["peagle:pair"] = "unknown/model+head"
+    unknown = prove(logging.aws, NAME, catalog, clock=logging.clock)
+
+    (drafter,) = [one for one in target.drafters if one.name == "p-eagle"]
+    assert known.floor == drafter.acceptance_floor
+    assert unknown.floor == 1.0
+    require_passed(unknown)
+    sent = {body["messages"][0]["content"] for body in logging.cloud.streams[ONE].prompts}
+    assert sent & set(target.proof.prompts)
+
+
+def test_a_floor_of_an_endpoint_that_does_not_speculate_fails(world: World) -> None:
+    record = world.deploy(a_plan(speculation=None, drafter=None))
+
+    assert prove(world.aws, NAME, load_catalog(), record, clock=world.clock).passed
+    with raises_code("no-speculation", NotProved):
+        prove(world.aws, NAME, load_catalog(), record, floor=1.5, clock=world.clock)
+
+
+def test_only_an_endpoint_in_service_is_proved(world: World) -> None:
+    with raises_code("not-found", NotFound):
+        prove(world.aws, NAME, load_catalog())
+    record = world.deploy(a_plan())
+    world.cloud.endpoints[NAME].script = [("Updating", None)] * 9
+
+    with raises_code("endpoint-not-in-service"):
+        prove(world.aws, NAME, load_catalog(), record, clock=world.clock)

@@ -1,0 +1,232 @@
+"""Proof from vLLM's lines of statistics, by log stream."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.errors import NotProved
+from peagle.proof import Proof, StreamCounts, evaluate_streams, require_passed
+from peagle.protocol import Counters, counters_in_log, generated_in_log
+from tests.support import raises_code
+
+STATISTICS = (
+    "SpecDecoding metrics: Mean acceptance length: 2.51, Accepted throughput: 12.67 tokens/s, "
+    "Drafted throughput: 41.95 tokens/s, Accepted: 151 tokens, Drafted: 500 tokens, Per-position "
+    "acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, Avg Draft acceptance rate: 30.2%"
+)
+"""A line of vLLM 0.28.0: 100 drafts with K=5."""
+
+GENERATED = (
+    "Engine 000: Avg prompt throughput: 14.2 tokens/s, Avg generation throughput: 25.1 tokens/s, "
+    "Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0%"
+)
+COUNTED = Counters(100, 500, 151, (73, 42, 21, 10, 5))
+ONE, TWO = "AllTraffic/i-0001", "AllTraffic/i-0002"
+
+
+def ours(message: str) -> str:
+    """The line as the toolkit's own container writes it."""
+    return json.dumps(
+        {
+            "time": "2026-11-22T08:38:19.131Z",
+            "level": "INFO",
+            "stage": "serving",
+            "message": message,
+            "from": "engine",
+            "process": "APIServer pid=12",
+            "place": "metrics.py:101",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        STATISTICS,
+        f"(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:101] {STATISTICS}",
+        f"INFO 11-22 08:38:19 [metrics.py:101] {STATISTICS}\r",
+        ours(STATISTICS),
+    ],
+    ids=["bare", "of a process", "with a carriage return", "of our container"],
+)
+def test_a_line_of_statistics_has_its_counts(line: str) -> None:
+    assert counters_in_log(line) == COUNTED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        GENERATED,
+        "SpecDecoding metrics: Mean acceptance length: 2.51, Accepted through",
+        STATISTICS.replace("Drafted: 500 tokens, ", ""),
+        "DiffusionDecoding metrics: Committed token throughput: 1.00 tokens/s, Committed: 12",
+        STATISTICS.removeprefix("SpecDecoding metrics: "),
+    ],
+)
+def test_other_and_broken_lines_have_none(line: str) -> None:
+    assert counters_in_log(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        (
+            STATISTICS.replace(
+                "Per-position acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, ", ""
+            ),
+            Counters(100, 500, 151, ()),
+        ),
+        (
+            "SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 tokens/s"
+            ", Drafted throughput: 3.00 tokens/s, Accepted: 0 tokens, Drafted: 21 tokens, "
+            "Per-position acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance rate: 0.0%",
+            Counters(7, 21, 0, (0, 0, 0)),
+        ),
+        (
+            "SpecDecoding metrics: Mean acceptance length: 1.40, Accepted throughput: 0.40 tokens/s"
+            ", Drafted throughput: 2.30 tokens/s, Accepted: 8 tokens, Drafted: 46 tokens, "
+            "Per-position acceptance rate: 0.250, 0.150, 0.000, Avg Draft acceptance rate: 17.4%",
+            Counters(20, 46, 8, (5, 3, 0)),
+        ),
+        (
+            "SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 tokens/s"
+            ", Drafted throughput: 0.00 tokens/s, Accepted: 0 tokens, Drafted: 0 tokens, "
+            "Per-position acceptance rate: 0.000, Avg Draft acceptance rate: nan%",
+            Counters(0, 0, 0, (0,)),
+        ),
+    ],
+    ids=["no positions", "nothing accepted", "short n-gram drafts", "nothing drafted"],
+)
+def test_unusual_statistics(line: str, counted: Counters) -> None:
+    assert counters_in_log(line) == counted
+
+
+@given(
+    drafts=st.integers(1, 20_000),
+    accepted=st.lists(st.integers(0, 20_000), min_size=1, max_size=9),
+)
+def test_what_vllm_rounds_gives_the_counts_back(drafts: int, accepted: list[int]) -> None:
+    positions = sorted((min(count, drafts) for count in accepted), reverse=True)
+    total, drafted = sum(positions), drafts * len(positions)
+    rates = ", ".join(f"{count / drafts:.3f}" for count in positions)
+    line = (
+        f"SpecDecoding metrics: Mean acceptance length: {1 + total / drafts:.2f}, Accepted "
+        f"throughput: {total / 10:.2f} tokens/s, Drafted throughput: {drafted / 10:.2f} tokens/s, "
+        f"Accepted: {total} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: "
+        f"{rates}, Avg Draft acceptance rate: {100 * total / drafted:.1f}%"
+    )
+    found = counters_in_log(line)
+    assert found is not None
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (drafts, drafted, total)
+    errors = [abs(a - b) for a, b in zip(found.accepted_per_position, positions, strict=True)]
+    assert max(errors) <= max(1, drafts / 1000)
+
+
+def test_a_report_says_whether_the_engine_was_idle() -> None:
+    assert generated_in_log(ours(GENERATED)) == 25.1
+    assert generated_in_log(GENERATED.replace("25.1", "0.0")) == 0.0
+    assert generated_in_log(STATISTICS) is None
+
+
+def test_statistics_are_complete_once_every_instance_has_reported() -> None:
+    counts = StreamCounts()
+    counts.add(ONE, GENERATED, 20.0)
+    counts.add(TWO, GENERATED.replace("25.1", "0.0"), 11.0)
+
+    assert counts.has_reported(10.0, 2)
+    assert not counts.has_reported(11.0, 2)
+    assert not counts.has_reported(10.0, 3)
+
+
+def test_lines_are_summed_by_instance() -> None:
+    counts = StreamCounts()
+    for line in (GENERATED, STATISTICS, "some other line", ours(STATISTICS)):
+        counts.add(ONE, line)
+    counts.add(f"{TWO}/data-log", STATISTICS)
+
+    assert counts.counted == {ONE: COUNTED + COUNTED, TWO: COUNTED}
+    assert counts.silent == ()
+
+
+def test_streams_of_an_older_revision_do_not_count() -> None:
+    counts = StreamCounts(ignored={ONE})
+    counts.add(ONE, STATISTICS)
+    counts.add(ONE, GENERATED)
+
+    assert counts.counted == {}
+
+
+def test_an_instance_that_generates_and_never_drafts_is_silent() -> None:
+    counts = StreamCounts()
+    counts.add(ONE, GENERATED)
+    assert not counts.silent, "its statistics may follow"
+    counts.add(ONE, GENERATED)
+    counts.add(TWO, GENERATED)
+    counts.add(TWO, STATISTICS)
+    counts.add(TWO, GENERATED)
+
+    assert counts.silent == (ONE,)
+
+
+def proof(counted: dict[str, Counters], instances: int = 2, floor: float | None = 2.0) -> Proof:
+    return evaluate_streams(counted, floor, 100, instances)
+
+
+def test_every_instance_passes_by_its_own_stream() -> None:
+    found = proof({ONE: COUNTED, TWO: COUNTED + COUNTED})
+
+    require_passed(found)
+    assert (found.source, found.drafts, found.instance_count) == ("log", 300, 2)
+    assert found.acceptance_length == pytest.approx(2.51)
+    assert [(one.stream, one.drafts, one.passed) for one in found.instances] == [
+        (ONE, 100, True),
+        (TWO, 200, True),
+    ]
+    assert found.document()["instances"][0]["acceptance_per_position"][0] == pytest.approx(0.73)
+
+
+def test_an_instance_that_has_ended_needs_no_drafts() -> None:
+    found = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
+
+    assert found.passed
+    assert [one.stream for one in found.instances] == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("counted", "code", "text"),
+    [
+        (
+            {ONE: COUNTED, TWO: Counters(0, 0, 0)},
+            "not-proved",
+            f"{TWO} responds but drafts nothing",
+        ),
+        ({ONE: COUNTED}, "instances-unproved", "only 1 of 2 instances"),
+        ({ONE: COUNTED, TWO: Counters(99, 495, 200)}, "too-few-drafts", f"{TWO} made 99 drafts"),
+        (
+            {ONE: COUNTED, TWO: Counters(150, 750, 75)},
+            "not-proved",
+            f"acceptance length 1.50 of {TWO} over 150 drafts is below the floor of 2.00",
+        ),
+        ({}, "no-statistics", "no line of vLLM's statistics"),
+    ],
+    ids=["silent", "missing", "few drafts", "below the floor", "no statistics"],
+)
+def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, text: str) -> None:
+    found = proof(counted)
+
+    assert not found.passed
+    with raises_code(code, NotProved) as failed:
+        require_passed(found, "a/b+c", "mine")
+    assert text in failed.value.message
+    assert failed.value.fix
+
+
+def test_counters_after_a_restart_are_counted_from_zero() -> None:
+    before, after = Counters(500, 2500, 900, (500, 400)), Counters(30, 150, 45, (30, 15))
+
+    assert after.since(before) == after
