@@ -317,6 +317,56 @@ def test_a_refresh_ignores_the_price_cache(world: World) -> None:
     assert "$1.6" in changes_to(instances=found.tables.instances)[0].after
 
 
+def listed(instance_type: str, *regions: str, component: str = "Hosting") -> list[str]:
+    """Rows of the Pricing API."""
+    rows = [{"instanceName": instance_type, "component": component, "regionCode": region}
+            for region in regions]  # fmt: skip
+    return [json.dumps({"product": {"attributes": row}}) for row in rows]
+
+
+def test_the_regions_of_each_type_are_those_with_hosting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "ml.g7e.2xlarge": listed("ml.g7e.2xlarge", "us-west-2", "us-east-1", "eu-north-1"),
+        "ml.g7.2xlarge": [
+            *listed("ml.g7.2xlarge", "us-east-1", "us-east-1"),
+            *listed("ml.g7.2xlarge", "eu-west-1", component="Training"),
+            *listed("ml.g7.4xlarge", "eu-west-2"),
+            "[]", "{", '{"product": {"attributes": 1}}',
+        ],
+    }  # fmt: skip
+
+    def products(Filters: list[dict[str, str]], **_: Any) -> dict[str, Any]:
+        asked = {one["Field"]: one["Value"] for one in Filters}
+        assert asked["component"] == "Hosting"
+        return {"PriceList": rows.get(asked["instanceName"], [])}
+
+    monkeypatch.setattr(world.cloud, "_get_products", products)
+    before = [
+        one.model_copy(update={"regions": ("cn-north-1",)}) if one.type == "ml.g7.2xlarge" else one
+        for one in CATALOG.instances.instances
+    ]
+    tables = Tables(
+        CATALOG.runtimes, CATALOG.instances.model_copy(update={"instances": tuple(before)})
+    )
+
+    found = refresh_tables(tables, ["hosting"], ["us-east-1"], connected(world))
+
+    regions = {one.type: one.regions for one in found.tables.instances.instances}
+    assert regions["ml.g7e.2xlarge"] == ("eu-north-1", "us-east-1", "us-west-2")
+    assert regions["ml.g7.2xlarge"] == ("cn-north-1", "us-east-1")
+    assert regions["ml.g7e.4xlarge"] == ("us-east-1", "us-east-2", "us-west-2")
+    (finding,) = found.findings
+    assert (finding.code, finding.level) == ("types-not-hosted", "note")
+    assert "ml.g7e.4xlarge" in finding.message
+    changes = {c.entry: (c.before, c.after) for c in table_changes(tables, found.tables)}
+    assert changes == {
+        "ml.g7.2xlarge": ("1 regions", "+us-east-1"),
+        "ml.g7e.2xlarge": ("3 regions", "+eu-north-1 -us-east-2"),
+    }
+
+
 def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     quotas = [
         {"QuotaName": "ml.g7.2xlarge for endpoint usage", "Value": 0.0, "QuotaCode": "L-00000001"},
@@ -353,8 +403,9 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
     found = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
 
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
-    assert set(left) == set(found.failed) == {"instances", "prices", "quotas"}
-    assert "access denied: pricing:" in left["prices"]
+    assert set(left) == {"instances", "prices, hosting", "quotas"}
+    assert set(found.failed) == {"instances", "prices", "hosting", "quotas"}
+    assert "access denied: pricing:" in left["prices, hosting"]
     assert found.tables.runtimes.runtimes[-1].vllm == "0.31.0"
     assert found.tables.instances == CATALOG.instances
 

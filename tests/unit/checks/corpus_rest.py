@@ -280,6 +280,19 @@ HARDWARE = (
         "instance-unknown",
     ),
     Broken(
+        "an instance type that the region does not have",
+        lambda f: catalog_case("tiny", instance_type="ml.g7e.2xlarge", region="eu-west-1"),
+        "instance-not-in-region",
+    ),
+    Broken(
+        "an instance type that the region may not have",
+        lambda f: catalog_case(
+            "tiny", instance_type="ml.g6.xlarge", region="eu-west-1", ami=NEW_AMI
+        ),
+        "instance-region-unknown",
+        "note",
+    ),
+    Broken(
         "an unknown region",
         lambda f: catalog_case("tiny", region="us-east-9"),
         "region-unknown",

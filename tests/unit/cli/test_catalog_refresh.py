@@ -189,7 +189,7 @@ def test_failed_query_does_not_count_as_up_to_date(
     done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
 
     assert done.code == code
-    assert done.err.splitlines()[-1] == "3 of 5 parts were not refreshed."
+    assert done.err.splitlines()[-1] == "4 of 6 parts were not refreshed."
     assert done.err.count("no credentials") == 1
     assert "up to date" not in done.err
 

@@ -118,6 +118,8 @@ LEFT: dict[str, str] = {
     "target-differs": NOT_HERE,
     "known-problem": NOT_HERE,
     "runtime-unknown": NOT_HERE,
+    "instance-not-in-region": NOT_HERE,
+    "instance-region-unknown": NOT_HERE,
     "instance-unknown": NOT_HERE,
     "region-unknown": NOT_HERE,
     "image-not-in-region": NOT_HERE,

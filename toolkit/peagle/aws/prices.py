@@ -147,6 +147,33 @@ def fetch_prices(aws: Aws) -> PriceList:
     return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
 
 
+def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
+    """The regions of the connection's partition that host endpoints on the type, by their prices
+    of hosting. Raises CloudError and UserError."""
+    fields = {"instanceName": instance_type, "component": COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+    rows = aws.items(
+        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
+    )
+    found = (_attributes(row) for row in rows)
+    return frozenset(
+        str(attributes["regionCode"])
+        for attributes in found
+        if attributes.get("component") == COMPONENT
+        and attributes.get("instanceName") == instance_type
+        and attributes.get("regionCode")
+    )
+
+
+def _attributes(row: Any) -> Mapping[str, Any]:
+    """The attributes of a row of the Pricing API; empty if it has none."""
+    try:
+        found = json.loads(row)["product"]["attributes"]
+    except (ValueError, TypeError, KeyError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
 def _price_list(aws: Aws, usd: Mapping[str, float], fetched: float) -> PriceList:
     return PriceList(aws.region, datetime.fromtimestamp(fetched, UTC).date(), usd, _source(aws))
 

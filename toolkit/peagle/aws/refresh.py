@@ -4,6 +4,7 @@
     digests      ECR                                                   -> runtimes
     instances    botocore's list of types, numbers of EC2              -> instances
     prices       the Pricing API                                       -> instances
+    hosting      regions in the Pricing API                            -> instances
     quotas       codes and defaults of Service Quotas                  -> instances
 
 Each part is a function from tables to tables and findings; nothing is written here.
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from peagle.aws.client import Connect
-from peagle.aws.prices import fetch_prices
+from peagle.aws.prices import fetch_prices, hosting_regions
 from peagle.aws.quotas import default_quotas
 from peagle.aws.refresh_sources import (
     describe_types,
@@ -27,13 +28,20 @@ from peagle.aws.refresh_sources import (
     with_images,
     with_types,
 )
-from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from peagle.catalog.tables import (
+    Instance,
+    InstanceTable,
+    Price,
+    Runtime,
+    RuntimeTable,
+    domain,
+)
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
 from peagle.text import format_unit_price
 
-Part = Literal["images", "digests", "instances", "prices", "quotas"]
+Part = Literal["images", "digests", "instances", "prices", "hosting", "quotas"]
 
 Result = tuple[Tables, list[Finding]]
 
@@ -142,6 +150,26 @@ def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     return replace(tables, instances=table), findings
 
 
+def _hosting(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
+    """All regions of the types; those of another partition stay, and so do those of types that are
+    not listed."""
+    aws, new, unlisted = connect(regions[0]), [], []
+    for instance in tables.instances.instances:
+        found = hosting_regions(aws, instance.type)
+        if found:
+            kept = {one for one in instance.regions if domain(one) != domain(aws.region)}
+            complete = tuple(sorted(found | kept))
+            instance = instance.model_copy(update={"regions": complete})
+        else:
+            unlisted.append(instance.type)
+        new.append(instance)
+    table = tables.instances.model_copy(update={"instances": tuple(new)})
+    message = f"AWS lists no hosting in any region for {', '.join(unlisted)}"
+    fix = "their regions stay as they are"
+    missing = note("types-not-hosted", "hosting", message, fix)
+    return replace(tables, instances=table), [missing] if unlisted else []
+
+
 def _quotas(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     found = default_quotas(connect(regions[0]))
     new = []
@@ -160,6 +188,7 @@ PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {
     "digests": _digests,
     "instances": _instances,
     "prices": _prices,
+    "hosting": _hosting,
     "quotas": _quotas,
 }
 """In the order in which they run: a new image gets its digest, a new type its price and quota."""
@@ -186,10 +215,17 @@ def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Chan
             yield Change(file, entry, "new", None, image)
             continue
         yield from _key_changes(file, entry, old, new, _RUNTIME_KEYS)
-        added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
-        if added or gone:
-            signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
-            yield Change(file, entry, "regions", f"{len(old.regions)} regions", " ".join(signed))
+        yield from _region_changes(file, entry, old, new)
+
+
+def _region_changes(
+    file: str, entry: str, old: Instance | Runtime, new: Instance | Runtime
+) -> Iterator[Change]:
+    added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
+    if added or gone:
+        signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
+        before = f"{len(old.regions)} regions" if old.regions else None
+        yield Change(file, entry, "regions", before, " ".join(signed))
 
 
 def _instance_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
@@ -200,8 +236,10 @@ def _instance_changes(before: InstanceTable, after: InstanceTable) -> Iterator[C
         if old is None:
             gpus = f"{new.gpu_count} x {new.gpu}, {new.gpu_memory_mib} MiB each"
             yield Change(file, new.type, "new", None, gpus)
-            old = new.model_copy(update={"prices": (), "quota_code": None, "quota_default": None})
+            unset = {"prices": (), "regions": (), "quota_code": None, "quota_default": None}
+            old = new.model_copy(update=unset)
         yield from _key_changes(file, new.type, old, new, _INSTANCE_KEYS)
+        yield from _region_changes(file, new.type, old, new)
         prices: Mapping[str, Price] = {price.region: price for price in old.prices}
         for now in new.prices:
             was = prices.get(now.region)

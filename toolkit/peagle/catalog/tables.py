@@ -23,6 +23,7 @@ VersionRange = Annotated[
     str,
     Field(pattern=r"^(>=|<=|<|>|==)\d+\.\d+(\.\d+)?(,(>=|<=|<|>|==)\d+\.\d+(\.\d+)?)*$"),
 ]
+RegionName = Annotated[str, Field(pattern=r"^[a-z]+(-[a-z]+)+-\d+$")]
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 
 
@@ -113,9 +114,18 @@ class Price(CatalogEntry):
     source: str
 
 
+class Scarcity(CatalogEntry):
+    """A report that AWS often has no free instance of a type: ``note`` is a clause about it."""
+
+    note: str
+    checked: date
+    source: str
+
+
 class Instance(CatalogEntry):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` such as ``sm_90``.
 
+    ``regions`` are all regions whose endpoints can have it; empty means unknown.
     ``quota_default`` is AWS's default quota of these instances for endpoints.
     """
 
@@ -127,6 +137,8 @@ class Instance(CatalogEntry):
     vcpus: Positive
     memory_gib: Positive
     nvme_gb: NotNegative = 0
+    regions: tuple[RegionName, ...] = ()
+    scarce: Scarcity | None = None
     prices: tuple[Price, ...] = ()
     quota_code: str | None = None
     quota_default: float | None = Field(default=None, ge=0)
@@ -135,6 +147,13 @@ class Instance(CatalogEntry):
     def capability(self) -> int:
         """The compute capability of its GPUs, times ten."""
         return capability_of(self.gpu_architecture)
+
+    def hosted_in(self, region: str) -> bool | None:
+        """Whether endpoints in ``region`` can have it; ``None`` if unknown. A price of hosting in
+        the region shows that they can."""
+        if region in self.regions or any(price.region == region for price in self.prices):
+            return True
+        return False if self.regions else None
 
 
 class InstanceTable(CatalogEntry):
@@ -220,6 +239,34 @@ def region_hint(region: str, known: Collection[str]) -> str:
     """The known regions nearest to ``region``, else large ones and the URL of the list."""
     usual = [name for name in LARGE_REGIONS if name in known] or sorted(known)[: len(LARGE_REGIONS)]
     return nearest(region, known) or f"such as {', '.join(usual)}; all of them: {ALL_REGIONS}"
+
+
+_NEXT_AREA = {"af": "eu", "ap": "us-west", "ca": "us-east", "eu": "us-east", "il": "eu",
+              "me": "eu", "mx": "us", "sa": "us-east"}  # fmt: skip
+"""Prefix of a region -> the regions to use where its own area has none."""
+
+
+def nearest_region(region: str, known: Collection[str]) -> str:
+    """Of the regions ``known``, at least one, the nearest to ``region``: of its area, else of the
+    next area; there of its compass direction, else a large one. Regions of another partition
+    (China, GovCloud) come last."""
+    area, _, rest = region.partition("-")
+    direction = rest.rpartition("-")[0]
+
+    def distance(other: str) -> tuple[bool, bool, bool, bool, bool, int, str]:
+        other_area, _, other_rest = other.partition("-")
+        large = LARGE_REGIONS.index(other) if other in LARGE_REGIONS else len(LARGE_REGIONS)
+        return (
+            domain(other) != domain(region) or ("gov" in other) != ("gov" in region),
+            other != region,
+            other_area != area,
+            not other.startswith(_NEXT_AREA.get(area, area)),
+            other_rest.rpartition("-")[0] != direction,
+            large,
+            other,
+        )
+
+    return min(known, key=distance)
 
 
 _SUFFIXES = {

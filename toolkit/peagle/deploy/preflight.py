@@ -51,9 +51,13 @@ from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_rea
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
 )
-"""Findings of the plan that AWS's own price list resolves."""
+"""Findings about the price that AWS's own price list resolves."""
 
-CHECKED_AGAIN = PRICE_CODES | QUOTA_CODES | WEIGHTS_CODES
+LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
+"""All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
+the type."""
+
+CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 
@@ -137,16 +141,17 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState) -> Iterator[Find
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     """The plan with AWS's own price where the catalogue has none for the region."""
-    doubts = {finding.code for finding in plan.findings} & PRICE_CODES
+    doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
     price = hourly_price(aws, plan.instance_type)
     if price is None and plan.price_per_hour_usd is not None:
-        return plan, [finding for finding in plan.findings if finding.code in PRICE_CODES]
+        return plan, doubts
     if price is None:
         message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
         fix = "look up the price, then add --accept-unknown-price"
-        return plan, [price_unknown(message, fix)]
+        others = [finding for finding in doubts if finding.code not in PRICE_CODES]
+        return plan, [*others, price_unknown(message, fix)]
     return _priced(plan, price), []
 
 

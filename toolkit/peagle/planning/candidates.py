@@ -217,11 +217,16 @@ class CandidateEvaluator:
         self._region = region
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
 
-    def fitting(self) -> list[Candidate]:
-        """Candidates on all instance types that are recent and large enough, cheapest first."""
+    def fitting(self, anywhere: bool = False) -> list[Candidate]:
+        """Candidates on all instance types that are recent and large enough, cheapest first:
+        without those that the region is known not to have, unless ``anywhere``."""
         oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
         types = self.work.catalog.instances.instances
-        candidates = (self.candidate(type) for type in types if type.capability >= oldest)
+        candidates = (
+            self.candidate(type)
+            for type in types
+            if type.capability >= oldest and (anywhere or type.hosted_in(self._region) is not False)
+        )
         return sorted((c for c in candidates if c.fit.fits), key=lambda c: c.cost)
 
     def without_drafter(self) -> CandidateEvaluator:

@@ -27,6 +27,9 @@ _SHORTEST = 1024
 _STEP = 256
 """Suggested contexts are multiples of this many tokens."""
 
+_FALLBACKS = 2
+"""How many other types are suggested for a scarce one."""
+
 _CHEAPEST = "leave --instance-type out to get the cheapest type that fits"
 
 
@@ -55,6 +58,7 @@ class Review:
             yield from self._cache()
             yield from self._host_memory()
             yield from self._idle()
+            yield from self._scarce()
         else:
             yield self._too_small()
         yield from self._price()
@@ -175,6 +179,24 @@ class Review:
             if options.min_tokens_per_second is not None and other.tokens_per_second is None:
                 fix += "; its speed is not measured"
         yield warning("gpus-idle", "instance_type", message, fix)
+
+    def _scarce(self) -> Iterator[Finding]:
+        """A warning that AWS is reported to have no free instance of the type, with others."""
+        instance = self.candidate.instance
+        if instance.scarce is None:
+            return
+        message = (
+            f"{instance.type} is known to be scarce: {instance.scarce.note} "
+            f"({instance.scarce.source})"
+        )
+        others = [other for other in self.fitting if other.instance.type != instance.type]
+        # Those that hold the load before those that do not, and known ones before scarce ones.
+        others.sort(key=lambda c: (not c.holds_load, c.instance.scarce is not None))
+        types = ",".join(other.instance.type for other in others[:_FALLBACKS])
+        fix = "choose another --instance-type"
+        if types:
+            fix = f"deploy with --fallback-instance-types {types}, or {fix}"
+        yield warning("instance-scarce", "instance_type", message, fix)
 
     def _price(self) -> Iterator[Finding]:
         """An error when the price is above the limit or unknown."""

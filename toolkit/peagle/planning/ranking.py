@@ -26,7 +26,7 @@ def choose_instance(
     """
     options = evaluator.options
     _check_limits(options)
-    fitting = evaluator.fitting()
+    fitting = evaluator.fitting() or evaluator.fitting(anywhere=True)
     ranked = rank(options, fitting)
     best = tuple(_alternative(options, candidate) for candidate in ranked[:BEST])
     if options.instance_type is not None:
