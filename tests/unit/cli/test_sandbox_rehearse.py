@@ -1,0 +1,46 @@
+"""``peagle sandbox fault`` and ``quota`` without a running sandbox: usage, completion, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from peagle.cli.sandbox_rehearse import add, fault
+from peagle.sandbox.faults import KINDS
+from tests.support import run_in_process
+
+ADD = ("sandbox", "fault", "add")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((*ADD, "CreateEndpoint", "broken"), "'broken' is not one of 'access-denied'"),
+        ((*ADD, "CreateEndpoint", "throttling", "--times", "0"), "a number above 0"),
+        ((*ADD, "CreateEndpoint", "throttling", "--times", "often"), "'often' is not once"),
+        ((*ADD, "CreateEndpoint", "throttling"), "the sandbox is not running"),
+        (("sandbox", "fault", "list"), "the sandbox is not running"),
+        (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "not a valid integer range"),
+        (("sandbox", "quota", "list"), "the sandbox is not running"),
+    ],
+)
+def test_a_mistake_is_named(own_home: Path, arguments: tuple[str, ...], expected: str) -> None:
+    done = run_in_process(*arguments)
+    assert done.returncode == 2
+    assert expected in " ".join(done.stderr.split())
+
+
+def test_help_describes_every_kind() -> None:
+    shown = add.get_help(click.Context(add, terminal_width=80))
+    for kind, what in KINDS.items():
+        assert f"{kind:<24}{what}" in shown
+
+
+def test_operations_and_kinds_are_completed() -> None:
+    context = click.Context(fault)
+    operation, kind = add.params[:2]
+    found = [one.value for one in operation.shell_complete(context, "UpdateEndpointW")]
+    assert found == ["UpdateEndpointWeightsAndCapacities"]
+    assert [one.value for one in kind.shell_complete(context, "stuck")] == ["stuck-creating"]
