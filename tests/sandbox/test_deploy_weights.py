@@ -129,7 +129,7 @@ def test_deploy_says_why_what_lies_there_was_not_restored(
     key = f"tiny/warm/{'0a' * 16}.json"
     copied.s3.put_object(Bucket="models", Key=key, Body=b"{}")
 
-    deployed = sandbox.peagle(*DEPLOY, *IN_S3, "--json")
+    deployed = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE, "--json")
 
     copied.s3.delete_object(Bucket="models", Key=key)
     assert "No warm start: " in deployed.stderr

@@ -19,6 +19,9 @@ from tests.support import raises_code
 
 pytestmark = pytest.mark.sandbox
 
+SCALABLE_TARGET = (
+    "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target/1234abcd56ab78cd90"
+)
 QUOTA_NAME = f"{INSTANCE_TYPE} for endpoint usage"
 
 
@@ -161,7 +164,7 @@ def test_an_instance_without_a_price_is_not_listed(account: Account) -> None:
 
 def test_tags_of_scaling_targets_are_empty(account: Account) -> None:
     client = account.client("application-autoscaling")
-    assert client.list_tags_for_resource(ResourceARN="arn:any")["Tags"] == {}
+    assert client.list_tags_for_resource(ResourceARN=SCALABLE_TARGET)["Tags"] == {}
 
 
 def test_the_execution_role_trusts_sagemaker(account: Account) -> None:
