@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.discover import current_deployment as current_deployment
     from peagle.deploy.discover import require_own as require_own
+    from peagle.deploy.failed_start import possible_saving as possible_saving
+    from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
     from peagle.deploy.leftovers import find_leftovers as find_leftovers
@@ -162,6 +164,7 @@ _FUNCTIONS = {
     "peagle.deploy.adopt": ("adopt",),
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.discover": ("current_deployment", "require_own"),
+    "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),

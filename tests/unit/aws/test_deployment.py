@@ -273,24 +273,3 @@ def test_a_name_taken_after_the_preflight_stays_with_its_owner(world: World) -> 
     assert NAME in world.cloud.endpoints
     assert not world.cloud.models
     assert world.record() is None
-
-
-def test_progress_shows_state_time_cost_and_the_last_line(world: World) -> None:
-    world.cloud.next_scripts = [[*[("Creating", None)] * 5, ("InService", None)]]
-    world.cloud.write_log("Loading weights\n")
-
-    world.deploy(a_plan())
-
-    waiting = [progress for progress in world.shown if progress.state == "Creating"]
-    assert [progress.seconds for progress in waiting] == [0, 1, 2, 3]
-    assert waiting[-1].cost_usd == pytest.approx(1.408 * 3 / 3600)
-    assert waiting[-1].line == "Loading weights"
-
-
-def test_waiting_has_a_limit(world: World) -> None:
-    world.cloud.next_scripts = [[("Creating", None)]]
-
-    with raises_code("endpoint-timeout", CloudError) as caught:
-        world.deploy(a_plan())
-
-    assert "40 minutes" in caught.value.message

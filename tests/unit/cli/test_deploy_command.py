@@ -197,13 +197,13 @@ def test_a_failed_start_shows_reason_resources_cost_and_next_commands(
     terminal: Terminal,
 ) -> None:
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
-    terminal.cloud.write_log("ValueError: No available memory for the cache blocks.")
+    terminal.cloud.write_log("OSError: [Errno 5] Input/output error")
 
     done = terminal.run(*FIRST, "--yes")
 
     assert done.code == 4
     assert "no ping" in done.error
-    assert "No available memory for the cache blocks" in done.error
+    assert "Input/output error" in done.error
     assert f"Endpoint {NAME}" in done.err
     assert price_shown() in done.err
     assert "Continue peagle deploy tiny --instance-type ml.g5.xlarge" in done.err

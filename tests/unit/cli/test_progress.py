@@ -63,15 +63,39 @@ def test_deployment_shows_state_time_cost_and_line(
     assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_new_state_of_a_deployment_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_deployment_has_a_line_per_change_and_per_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     now = 0.0
     with DeploymentProgress(sandbox=False, clock=lambda: now) as status:
-        for second in range(40):
+        for second in range(140):
             now = float(second)
-            status.observe(Progress("Creating" if second < 35 else "InService", now))
+            state = "Creating" if second < 135 else "InService"
+            line = f"Loading weights: {second}%" if second >= 90 else "no log yet"
+            status.observe(Progress(state, now, line=line, is_logging=second >= 90))
 
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["Creating", "Creating | 15s", "Creating | 30s", "InService | 35s"]
+    assert lines == [
+        "Creating | no log yet",
+        "Creating | 1m 00s | no log yet",
+        "Creating | 1m 30s | Loading weights: 90%",
+        "InService | 2m 15s | Loading weights: 135%",
+    ]
+
+
+def test_a_notice_stays_above_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with DeploymentProgress(sandbox=False) as status:
+        status.observe(Progress("Creating", 1))
+        status.observe(Progress("peagle-tiny", line="no capacity", is_notice=True))
+        status.observe(Progress("Creating", 2))
+
+    shown = capsys.readouterr().err
+    assert shown.split("\r\x1b[2K")[1:] == [
+        "Creating | 1s", "peagle-tiny: no capacity\n", "Creating | 2s", "",
+    ]  # fmt: skip
 
 
 def test_every_step_of_a_deployment_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

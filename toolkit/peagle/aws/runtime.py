@@ -150,7 +150,6 @@ class Tail:
 
     def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
         self.since = since
-        self.last_line = ""
         self._aws = aws
         self._group = log_group(endpoint)
         self._newest = int(since * 1000)
@@ -175,7 +174,6 @@ class Tail:
         self._newest = max(self._newest, entry["timestamp"])
         raw = clean(entry["message"])
         message = log_text(raw)
-        self.last_line = message.strip() or self.last_line
         return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message, raw)
 
     def drain(self) -> list[LogEvent]:
@@ -183,7 +181,6 @@ class Tail:
         try:
             return list(self.new())
         except AccessDenied:
-            self.last_line = "(no permission to read the log: logs:FilterLogEvents)"
             return []
 
 

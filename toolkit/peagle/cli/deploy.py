@@ -11,17 +11,19 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
+from peagle.cli.failed_start import end_failed_start
 from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.not_applied import show_not_applied
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
+from peagle.deploy.watch import WillNotServe
 from peagle.errors import NotProved, PeagleError, Refused
 from peagle.findings import errors
 from peagle.planning import Plan
 
-_NOT_REPEATED = ("--yes", "--no-wait", "--json")
+_NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
 
 
@@ -46,6 +48,11 @@ Examples:
     is_flag=True,
     help="Return once the endpoint is requested, without waiting or verifying.",
 )
+@click.option(
+    "--keep-failed",
+    is_flag=True,
+    help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
+)
 @json_option
 @click.pass_context
 def deploy(
@@ -56,6 +63,7 @@ def deploy(
     bucket: str | None,
     yes: bool,
     no_wait: bool,
+    keep_failed: bool,
     accept_unknown_price: bool,
     as_json: bool,
 ) -> None:
@@ -63,6 +71,10 @@ def deploy(
 
     Shows resources, location and price, and asks for confirmation. Running it again does
     nothing, resumes an interrupted deployment, or updates the endpoint.
+
+    While the endpoint starts, its log is watched: if it shows that the engine will never serve
+    (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
+    is removed after a question, or without one with --yes.
     """
     if errors(plan.findings):
         refuse_errors(plan.findings)
@@ -84,22 +96,33 @@ def deploy(
                     )
                     confirm(question, "not deployed", "review the plan above, then pass --yes")
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
-        _deploy(aws, found, account, again, wait=not no_wait, as_json=as_json)
+        remove_failed = False if keep_failed else (yes or None)
+        _deploy(aws, found, account, again, not no_wait, remove_failed, as_json)
 
 
 def _deploy(
-    aws: Aws, found: Preflight, account: Account, again: str, wait: bool, as_json: bool
+    aws: Aws,
+    found: Preflight,
+    account: Account,
+    again: str,
+    wait: bool,
+    remove_failed: bool | None,
+    as_json: bool,
 ) -> None:
     """Apply, prove and report, after the confirmation; if something ends it early, show what
-    exists. ``again`` is the command that continues."""
+    exists. ``again`` is the command that continues; ``remove_failed``: remove an endpoint that will
+    never serve, ``None`` to ask."""
     name = found.desired.plan.name
     unproved: NotProved | None = None
+    failed: WillNotServe | None = None
     with DeploymentProgress(account.sandbox) as status:
         begun = time.time()
         try:
             api.deploy(aws, found, status.observe, wait)
         except NotProved as error:
             unproved = error
+        except WillNotServe as error:
+            failed = error
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(aws.scope, aws.region, name)
             if left and left.resources:
@@ -110,7 +133,9 @@ def _deploy(
                 api.remove_record(left)
             print_status("Nothing was created.")
             raise
-        warm = api.reported_warm_start(aws, found, begun) if wait else None
+        warm = api.reported_warm_start(aws, found, begun) if wait and not failed else None
+    if failed:
+        raise end_failed_start(aws, name, failed, account, again, remove_failed)
     if warm:
         print_status(warm.text)
     record = api.find_record(name, aws.scope, aws.region)

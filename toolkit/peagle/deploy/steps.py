@@ -7,20 +7,13 @@ from contextlib import suppress
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import (
-    CAPACITY_FIX,
-    AccessDenied,
-    Busy,
-    failed_start,
-    lacks_capacity,
-)
-from peagle.aws.runtime import Tail
+from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment, Resource, ResourceType
-from peagle.engine.logs import explain_crash
+from peagle.deploy.watch import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, Fix, Refused
 from peagle.render.requests import REVISION_TAG
 from peagle.s3uri import S3Uri
@@ -130,7 +123,7 @@ def _ready_for_change(context: DeploymentContext, desired: DesiredState) -> Endp
     """
     live = sagemaker.describe(context.aws, context.record.name)
     if live and live.status in BUSY and not _is_starting(live, desired):
-        live = context.wait_while_busy(desired.revision, context.clock.now())
+        live = wait_while_busy(context, desired.revision, context.clock.now())
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
         context.say("Removing", f"the endpoint is {live.status}: {reason}")
@@ -147,7 +140,8 @@ def _is_starting(live: Endpoint, desired: DesiredState) -> bool:
 
 
 def wait_in_service(context: DeploymentContext, desired: DesiredState) -> float:
-    """Wait until the endpoint serves our configuration; raise CloudError with the cause if not.
+    """Wait until the endpoint serves our configuration; raise CloudError with the cause if not, and
+    WillNotServe as soon as it is known that a new endpoint never will.
 
     Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the
     update had ended before.
@@ -160,20 +154,12 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> float:
     updating = live.status == "Updating"
     started = live.changed if updating else live.created
     since = started if updating else context.record.billing_since or started
-    tail = context.tail(started)
-    live = context.wait_while_busy(desired.revision, since, tail)
+    log = EndpointLog(context.aws, live, started)
+    live = wait_while_busy(context, desired.revision, since, log)
     if live is None:
         raise _disappeared(context)
-    if live.status != "InService":
-        cause, fix = _cause(context, live, tail)
-        raise failed_start(
-            live.failure, f"endpoint {live.name} is {live.status}: {cause}", fix, "endpoint-failed"
-        )
-    if live.config != desired.config_name:
-        cause, fix = _cause(context, live, tail)
-        serving = f"the earlier configuration {live.config} is still in service; {fix.sentence}"
-        message = f"the update was rolled back: {cause}"
-        raise failed_start(live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back")
+    if live.status != "InService" or live.config != desired.config_name:
+        raise not_in_service(live, log)
     tags = [*desired.endpoint.get("Tags", ()), _revision_tag(desired)]
     sagemaker.retag(context.aws, live.arn, tags)
     return started if updating else 0.0
@@ -193,20 +179,6 @@ def _disappeared(context: DeploymentContext) -> CloudError:
         "another client deleted it; deploy again",
         code="endpoint-disappeared",
     )
-
-
-def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str, Fix]:
-    """SageMaker's reason, and the log line that explains it unless the reason contains it."""
-    reason = live.failure or "SageMaker reports no reason"
-    if lacks_capacity(reason):  # nothing has started, so nothing has logged
-        return reason, Fix(CAPACITY_FIX)
-    try:
-        line, fix = explain_crash([event.raw for event in context.tail(tail.since).new()])
-    except AccessDenied:
-        line, fix = "", Fix("")
-    explained = f"; log: {line}" if line and line not in reason else ""
-    logs = Fix("read the log", ("peagle", "logs", live.name))
-    return f"{reason}{explained}", fix if fix.sentence else logs
 
 
 def destroy(
@@ -257,6 +229,14 @@ def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
     return removed
 
 
+def remove_revision(context: DeploymentContext, fingerprint: str) -> None:
+    """Remove the resources of one revision. Raises what ``remove_resource`` raises."""
+    for kind in _REMOVAL:
+        for resource in context.record.of_type(kind):
+            if resource.revision == fingerprint:
+                remove_resource(context, resource)
+
+
 def _remove(context: DeploymentContext, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
         return _remove_bucket(context, resource)
@@ -284,19 +264,19 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     """Delete the endpoint and wait until it is gone.
 
-    Waits for the end of a change first: SageMaker rejects the deletion of a busy endpoint, or
-    accepts it and does nothing.
+    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
     """
     revision, since = context.record.current, context.clock.now()
-    if live.status in BUSY and live.status != "Deleting":
-        ended = context.wait_while_busy(
-            revision, since, purpose="Waiting for the endpoint's current change to end"
-        )
-        if ended is None:
+    is_deleting = live.status == "Deleting"
+    if live.status == "Creating":
+        is_deleting = begin_deletion(context, live)
+    if live.status in BUSY and not is_deleting:
+        purpose = "Waiting for the endpoint's current change to end"
+        if wait_while_busy(context, revision, since, purpose=purpose) is None:
             return
-    if live.status != "Deleting":
+    if not is_deleting:
         sagemaker.delete(context.aws, "Endpoint", live.name)
-    remaining = context.wait_while_busy(revision, since)
+    remaining = wait_while_busy(context, revision, since)
     if remaining is not None:
         raise CloudError(
             f"endpoint {remaining.name} was not deleted: {remaining.status} "
@@ -305,6 +285,18 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
             code="endpoint-not-deleted",
         )
     context.change(billing_since=None)
+
+
+def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
+
+    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
+    them happens during a creation is not documented.
+    """
+    with suppress(Busy):
+        sagemaker.delete(context.aws, "Endpoint", live.name)
+    now = sagemaker.describe(context.aws, live.name)
+    return now is None or now.status == "Deleting"
 
 
 def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:

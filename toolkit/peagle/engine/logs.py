@@ -5,6 +5,7 @@ The patterns of crashes are in ``peagle_serve.crash``.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,22 @@ _SEARCHED_BYTES = 512 * 1024
 
 _TAIL_BYTES = 4096
 _CHUNK_BYTES = 64 * 1024
+_LONGEST = 100
+"""The most characters of a line of progress."""
+
+_INFORMS = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\) )*INFO\b")
+_PERCENT = re.compile(r"([A-Za-z][\w .-]*?):\s+(\d{1,3})%")
+"""A progress bar: ``Loading safetensors checkpoint shards:  50% Completed | 1/2``."""
+
+_SAYS_NOTHING = re.compile(
+    r"non-default args|[\u2580-\u259f]|\"(GET|POST) /|\w=|binding info|in world size"
+    r"|Triton not installed"
+)
+"""Arguments, vLLM's logo, requests, and settings that it lists."""
+
+_DETAILS = re.compile(r" with config:|[:,=]?\s*[\w.]*[\[{(][^\])}]{30,}|: *$")
+"""Where the data of a line begins, such as all settings of the engine."""
+
 _FOLLOW_SECONDS = 0.05
 
 
@@ -58,9 +75,24 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
 
 
 def last_line(log: Path) -> str:
-    """The last message in the log, without process, level, date and source location."""
-    lines = (crash.bare_line(log_text(line)) for line in reversed(_last_lines(log, _TAIL_BYTES)))
-    return next(filter(None, lines), "")
+    """The last line of the log that says what the engine does."""
+    return next(filter(None, map(progress_line, reversed(_last_lines(log, _TAIL_BYTES)))), "")
+
+
+def progress_line(line: str) -> str:
+    """What a line of a starting engine's log says about its progress, as one short line; "" for
+    what says nothing: arguments, tracebacks, warnings, requests."""
+    fields = log_fields(line)
+    if "event" in fields:
+        return str(fields.get("message", ""))
+    text = log_text(line)
+    if percents := _PERCENT.findall(text):
+        what, percent = percents[-1]
+        return f"{what}: {percent}%"
+    short = _DETAILS.split(crash.bare_line(text))[0].strip() if _INFORMS.match(text) else ""
+    if _SAYS_NOTHING.search(short):
+        return ""
+    return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
 
 
 def local_log(name: str, follow: bool = False) -> Iterator[str]:

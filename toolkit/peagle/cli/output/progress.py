@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from peagle.deploy.context import Progress
 
 REPEAT_SECONDS = 15.0
+DEPLOYMENT_REPEAT_SECONDS = 60.0
+"""Starting an endpoint takes up to an hour."""
+
+
+_CLEAR = "\r\x1b[2K"
 
 
 class StatusLine:
@@ -23,8 +28,11 @@ class StatusLine:
     command is alive, and does not fill up.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, repeat_seconds: float = REPEAT_SECONDS
+    ) -> None:
         self._clock = clock
+        self._repeat_seconds = repeat_seconds
         self._started_at = clock()
         self._printed_at = float("-inf")
         self._on_terminal = sys.stderr.isatty()
@@ -34,7 +42,7 @@ class StatusLine:
 
     def __exit__(self, *_: object) -> None:
         if self._on_terminal:
-            self._write("\r\x1b[2K")
+            self._write(_CLEAR)
 
     def show(self, step: str, detail: str = "") -> None:
         """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
@@ -42,18 +50,22 @@ class StatusLine:
         self.show_line(f"{step}, {seconds:.0f} s{': ' if detail else ''}{detail}")
 
     def show_line(self, line: str, at_once: bool = False) -> None:
-        """Show a line. Without a terminal one that follows within 15 s is omitted, unless
+        """Show a line. Without a terminal one that follows too soon is omitted, unless
         ``at_once``."""
         now = self._clock()
         may_skip = not self._on_terminal and not at_once
-        if may_skip and now - self._printed_at < REPEAT_SECONDS:
+        if may_skip and now - self._printed_at < self._repeat_seconds:
             return
         self._printed_at = now
-        line = "".join(character if character.isprintable() else " " for character in line)
+        line = _printable(line)
         if self._on_terminal:
-            self._write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
+            self._write(f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}")
         else:
             self._write(f"{line}\n")
+
+    def show_notice(self, text: str) -> None:
+        """Show a text that stays: on a terminal, above the line."""
+        self._write(f"{_CLEAR if self._on_terminal else ''}{_printable(text)}\n")
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
@@ -61,18 +73,22 @@ class StatusLine:
 
 
 class DeploymentProgress(StatusLine):
-    """The progress of a deployment with its cost: a new state is shown at once.
+    """The progress of a deployment with its cost. Without a terminal: a line for each new state,
+    for the first line of the log, and every minute.
 
     ``sandbox``: the cost is the one on AWS.
     """
 
     def __init__(self, sandbox: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+        super().__init__(clock, DEPLOYMENT_REPEAT_SECONDS)
         self._sandbox = sandbox
-        self._state = ""
+        self._shown = ("", False)
 
     def observe(self, progress: Progress) -> None:
         """Show state, elapsed time, cost so far and the last log line, where known."""
+        if progress.is_notice:
+            self.show_notice(f"{progress.state}: {progress.line}")
+            return
         parts = [progress.state]
         if progress.seconds:
             parts.append(format_duration(progress.seconds))
@@ -81,6 +97,11 @@ class DeploymentProgress(StatusLine):
             parts.append(f"{format_usd(progress.cost_usd)} {so_far}")
         if progress.line:
             parts.append(progress.line)
-        is_new = progress.state != self._state or not progress.lasting
-        self._state = progress.state
+        shown = (progress.state, progress.is_logging)
+        is_new = shown != self._shown or not progress.lasting
+        self._shown = shown
         self.show_line(" | ".join(parts), at_once=is_new)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

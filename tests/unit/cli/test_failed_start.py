@@ -1,0 +1,107 @@
+"""``peagle deploy`` of an engine that will never serve: shown at once, and removed if agreed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support import Done
+from tests.unit.aws.cloud import START
+from tests.unit.aws.test_watch import OUT_OF_MEMORY
+from tests.unit.cli.commands import FIRST, NAME, Terminal
+
+
+@pytest.fixture
+def failing(terminal: Terminal) -> Terminal:
+    """An account whose next endpoint stays Creating; its engine runs out of memory."""
+    terminal.cloud.next_scripts = [[*[("Creating", None)] * 500, ("Failed", "no ping")]]
+
+    def log(operation: str) -> None:
+        if operation == "create_endpoint":
+            terminal.cloud.after = lambda _: None
+            for line in OUT_OF_MEMORY:
+                terminal.cloud.write_log(line)
+
+    terminal.cloud.after = log
+    return terminal
+
+
+@pytest.fixture
+def deletable(failing: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The same; SageMaker lets the creation be deleted."""
+    monkeypatch.setattr(failing.cloud, "_refuse_busy", lambda endpoint: None)
+    return failing
+
+
+def _kept(done: Done, terminal: Terminal) -> None:
+    assert done.code == 4
+    assert "CUDA out of memory" in done.error
+    assert f"Endpoint {NAME}" in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert NAME in terminal.cloud.endpoints
+    assert terminal.cloud.now - START < 10
+
+
+def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes")
+
+    assert done.code == 4
+    assert f"endpoint {NAME} will never serve: torch.OutOfMemoryError" in done.error
+    assert "removed, which saves up to $0." in done.error
+    assert "non-default args" not in done.err
+    assert deletable.cloud.is_empty
+    assert deletable.cloud.now - START < 10
+    assert deletable.run("list").err == "No deployments.\n"
+
+
+def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Terminal) -> None:
+    done = failing.run(*FIRST, "--yes")
+
+    assert "removed; SageMaker accepted that only when it had given up" in done.error
+    assert "Waiting for the endpoint's current change to end" in done.err
+    assert done.err.index("CUDA out of memory") < done.err.index("Waiting for the endpoint's")
+    assert failing.cloud.is_empty
+
+
+def test_the_question_names_what_goes_and_what_it_would_cost(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, answers="y\ny\n")
+
+    assert done.code == 4
+    assert f"  Endpoint {NAME}\n" in done.err
+    asked = done.err.index("Remove what will never serve?")
+    assert done.err.index("SageMaker goes on trying for up to $0.") < asked
+    assert deletable.cloud.is_empty
+
+
+def test_declined_it_stays(deletable: Terminal) -> None:
+    _kept(deletable.run(*FIRST, answers="y\nn\n"), deletable)
+
+
+def test_keep_failed_keeps_it_without_a_question(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes", "--keep-failed")
+
+    _kept(done, deletable)
+    assert "Continue peagle deploy tiny --instance-type ml.g5.xlarge\n" in done.err
+
+
+def test_json_has_the_error_and_nothing_on_stdout(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes", "--json")
+
+    assert done.out == ""
+    error = json.loads(done.err.splitlines()[-1])["error"]
+    assert error["code"] == "will-not-serve"
+    assert "saves up to" in error["message"]
+
+
+def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "delete_endpoint":
+            raise KeyboardInterrupt
+
+    failing.cloud.before = interrupt
+    done = failing.run(*FIRST, "--yes")
+
+    assert done.code == 130
+    assert f"Endpoint {NAME}" in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err

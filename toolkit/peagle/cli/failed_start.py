@@ -1,0 +1,79 @@
+"""After a start that will never serve: show why, ask, remove it, and say what that saves."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from peagle import api
+from peagle.aws.client import Aws
+from peagle.cli.account import Account
+from peagle.cli.output.console import confirmed, print_status
+from peagle.cli.output.deploy import show_remaining_resources
+from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.failed_start import Saving
+from peagle.deploy.state import Deployment
+from peagle.deploy.watch import WillNotServe
+from peagle.errors import PeagleError
+from peagle.text import format_duration, format_usd
+
+
+def end_failed_start(
+    aws: Aws,
+    name: str,
+    error: WillNotServe,
+    account: Account,
+    again: str,
+    remove: bool | None,
+) -> WillNotServe:
+    """Remove what the deploy created, unless the user wants to keep it: ``remove`` is ``None`` for
+    a question. Returns the error, which says what was done. ``again`` is the deploy's command.
+
+    Raises what the removal raises, with what remains shown.
+    """
+    record = api.load_record(aws.scope, aws.region, name)
+    if record is None:
+        return error
+    print_status(click.style(error.message, bold=True))
+    if remove is None:
+        remove = sys.stdin.isatty() and _agrees(record, error, account)
+    if not remove:
+        show_remaining_resources(record, api.cost_of_remaining(aws, record), account, again)
+        return error
+    try:
+        with DeploymentProgress(account.sandbox) as status:
+            saving = api.remove_failed_start(aws, record, error, status.observe)
+    except (PeagleError, KeyboardInterrupt):
+        left = api.load_record(aws.scope, aws.region, name) or record
+        show_remaining_resources(left, api.cost_of_remaining(aws, left), account, again)
+        raise
+    error.message = f"{error.message}; {_outcome(error, saving, account)}"
+    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+        error.fix, error.command = "deploy with --keep-failed to read its log", ()
+    return error
+
+
+def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
+    for resource in record.resources:
+        print_status(f"  {resource.type} {resource.name}")
+    possible = api.possible_saving(record, error)
+    if possible.seconds:
+        goes_on = f"SageMaker goes on trying for up to {_text(possible, account)}."
+        print_status(goes_on)
+    return confirmed("Remove what will never serve?")
+
+
+def _outcome(error: WillNotServe, saving: Saving, account: Account) -> str:
+    if saving.seconds:
+        return f"removed, which saves up to {_text(saving, account)}"
+    if error.gives_up is None:
+        return "removed"
+    return "removed; SageMaker accepted that only when it had given up, so nothing is saved"
+
+
+def _text(saving: Saving, account: Account) -> str:
+    if saving.usd is None:
+        return format_duration(saving.seconds)
+    where = " on AWS" if account.sandbox else ""
+    return f"{format_usd(saving.usd)}{where} ({format_duration(saving.seconds)})"

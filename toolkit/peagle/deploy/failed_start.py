@@ -1,0 +1,55 @@
+"""Remove a new endpoint whose engine cannot start, and say what that saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws, Clock
+from peagle.deploy import steps
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.state import Deployment
+from peagle.deploy.watch import WillNotServe
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The time for which SageMaker would have gone on starting the engine, in seconds, and its
+    price; ``usd`` is ``None`` when the price is unknown."""
+
+    seconds: float
+    usd: float | None
+
+
+def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None = None) -> Saving:
+    """What deleting the endpoint now saves at most; nothing once SageMaker has given up, because
+    a Failed endpoint costs nothing."""
+    now = (clock or Clock()).now()
+    seconds = max(0.0, error.gives_up - now) if error.gives_up else 0.0
+    price = record.current.served.usd_per_hour
+    return Saving(seconds, None if price is None else price * seconds / 3600)
+
+
+def remove_failed_start(
+    aws: Aws,
+    record: Deployment,
+    error: WillNotServe,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Saving:
+    """Remove what the deploy that ended with ``error`` created; returns what that saves.
+
+    Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
+    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises.
+    """
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    live = sagemaker.describe(aws, record.name)
+    saving = Saving(0.0, None)
+    if live and live.status == "Creating" and steps.begin_deletion(context, live):
+        saving = possible_saving(record, error, context.clock)
+    if record.serving is None:
+        steps.destroy(aws, record, observe, context.clock)
+    else:
+        steps.remove_revision(context, record.current.fingerprint)
+        context.change(pending=None)
+    return saving
