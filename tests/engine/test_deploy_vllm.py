@@ -26,7 +26,10 @@ def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sa
 
     assert document["state"] == "InService"
     assert document["acceptance_length"] >= document["acceptance_floor"] > 1
-    assert document["drafts"] > 20
+    proof = document["proof"]
+    assert (proof["source"], proof["instance_count"]) == ("log", 1), "AWS's image has no counters"
+    (instance,) = proof["instances"]
+    assert instance["drafts"] == document["drafts"] >= 100
     assert len(document["acceptance_per_position"]) == document["k"] == 5
     assert document["stand_in"] is None
 
@@ -47,15 +50,13 @@ def _engine(sandbox: Sandbox) -> int:
     return int(pid)
 
 
-def test_an_answer_is_streamed_with_its_own_acceptance_length(
-    printed: str, sandbox: Sandbox
-) -> None:
+def test_an_answer_is_streamed_and_timed(printed: str, sandbox: Sandbox) -> None:
     document = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
 
     assert "join" in document["text"]
     assert document["output_tokens"] == 48
     assert 0 < document["first_token_seconds"] < document["seconds"]
-    assert document["acceptance_length"] > 1.5
+    assert document["acceptance_length"] is None, "AWS's image has no counters"
 
 
 def test_streamed_and_whole_answers_are_equal(printed: str, sandbox: Sandbox) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from peagle.data import data_folder
 from tests.engine.conftest import TINY
-from tests.sandbox.sandboxes import Sandbox
+from tests.sandbox.sandboxes import OUR_IMAGE, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
@@ -62,12 +62,16 @@ def test_a_failed_update_is_rolled_back_and_reported(
     assert sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
 
 
-def test_another_k_is_an_update_with_a_new_proof(printed: str, sandbox: Sandbox) -> None:
-    document = sandbox.json("deploy", "tiny", "--k", "3", "--yes", *WHERE)
+def test_another_k_and_image_are_an_update_with_a_new_proof(printed: str, sandbox: Sandbox) -> None:
+    changes = ("--k", "3", "--image", OUR_IMAGE)
+    document = sandbox.json("deploy", "tiny", *changes, "--yes", *WHERE)
 
     assert document["state"] == "InService"
     assert document["k"] == len(document["acceptance_per_position"]) == 3
     assert document["acceptance_length"] > 1.5
+    assert document["proof"]["source"] == "counters"
+    answer = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
+    assert answer["acceptance_length"] > 1.5, "of this answer"
     kinds = [resource["type"] for resource in document["resources"]]
     assert kinds.count("Model") == kinds.count("EndpointConfig") == 1
 

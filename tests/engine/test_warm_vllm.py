@@ -16,13 +16,15 @@ import pytest
 
 from peagle.engine.installed import Engine, check_compiler
 from peagle.errors import UserError
+from tests.sandbox.sandboxes import OUR_IMAGE
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 
 BUCKET, PREFIX = "models", "tiny/"
 IN_S3 = ("--model-source", f"s3://{BUCKET}/{PREFIX}target/",
-         "--drafter", f"s3://{BUCKET}/{PREFIX}drafter/")  # fmt: skip
+         "--drafter", f"s3://{BUCKET}/{PREFIX}drafter/",
+         "--image", OUR_IMAGE)  # fmt: skip
 NAME = "quick"
 AT_MOST = 0.75
 """Share of the time of a cold start, on a busy machine; on an idle one it is about a third."""

@@ -59,7 +59,7 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     repaired = sandbox.peagle(*shlex.split(advised), "--yes")
     assert repaired.returncode == 0, repaired.stderr
     deployed = sandbox.peagle(*DEPLOY, *IN_S3)
-    assert "exposes no speculation counters" in deployed.stderr, "it serves"
+    assert deployed.returncode == 0, deployed.stderr
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
     assert source["S3Uri"] == PAIR
 
@@ -118,7 +118,7 @@ def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_de
     deployed = sandbox.peagle(*DEPLOY, *IN_S3)
 
     assert "foreign-objects" not in deployed.stderr
-    assert "exposes no speculation counters" in deployed.stderr, "it serves"
+    assert deployed.returncode == 0, deployed.stderr
     for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
         copied.s3.delete_object(Bucket="models", Key=f"tiny/{name}")
 

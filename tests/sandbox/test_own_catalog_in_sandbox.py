@@ -38,7 +38,7 @@ def test_its_price_and_quota_are_found(sandbox: Sandbox, own: str) -> None:
 def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
     done = sandbox.peagle("--catalog", own, "deploy", *TINY, "--sandbox", "--yes")
 
-    assert "exposes no speculation counters" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
     client = Account(sandbox).sagemaker
     (config,) = client.list_endpoint_configs()["EndpointConfigs"]
     found = client.describe_endpoint_config(EndpointConfigName=config["EndpointConfigName"])

@@ -185,7 +185,7 @@ def _collect_on_aws(
     collecting = api.collecting_plan(plan)
     if account.sandbox:
         api.check_sandbox_engine(compiles=True)
-    elif not names_own_image(plan):
+    if not names_own_image(plan):
         build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
         raise Refused(
             "the stock image cannot export compile caches",

@@ -1,0 +1,133 @@
+"""``peagle deploy`` and ``peagle prove`` of AWS's plain image, from the log of every instance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peagle.sandbox.client import set_quota
+from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+TYPE = "ml.g5.xlarge"
+DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")
+TWO = ("--instance-count", "2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quota(sandbox: Sandbox) -> Iterator[None]:
+    with sandbox.at_home():
+        set_quota(TYPE, 20)
+        yield
+        set_quota(TYPE, 2)
+
+
+@pytest.fixture(autouse=True)
+def _removed(sandbox: Sandbox) -> Iterator[None]:
+    """Afterwards nothing is deployed."""
+    yield
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+@contextmanager
+def engines_told(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None]:
+    """A file beside the stand-in for vLLM, which changes what it counts."""
+    (package,) = sandbox.engine.parent.glob("packages/vllm/entrypoints/openai")
+    told = Path(package) / file
+    told.write_text(content)
+    try:
+        yield
+    finally:
+        told.unlink(missing_ok=True)
+
+
+def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> None:
+    document = sandbox.json(*DEPLOY, *TWO)
+
+    proof = document["proof"]
+    assert (document["state"], proof["source"], proof["instance_count"]) == ("InService", "log", 2)
+    streams = [one["stream"] for one in proof["instances"]]
+    assert len({*streams}) == 2
+    assert all(stream.startswith("AllTraffic/i-") for stream in streams)
+    assert all(one["drafts"] >= 100 and one["passed"] for one in proof["instances"])
+
+
+def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
+    with engines_told(sandbox, "silent"):
+        done = sandbox.peagle(*DEPLOY, *TWO, "--json")
+
+    assert done.returncode == 3, done.stderr
+    (silent,) = [one for one in json.loads(done.stdout)["proof"]["instances"] if not one["drafts"]]
+    assert f"{silent['stream']} responds but drafts nothing" in done.stderr
+
+
+def test_prove_is_a_gate(sandbox: Sandbox) -> None:
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    proved = sandbox.json("prove", NAME, "--sandbox")
+    assert (proved["passed"], proved["source"], proved["drafts"] >= 100) == (True, "log", True)
+
+    above = sandbox.peagle("prove", NAME, "--floor", "3", "--sandbox", "--json")
+    assert above.returncode == 3
+    assert json.loads(above.stdout)["passed"] is False
+    assert json.loads(above.stderr.splitlines()[-1])["error"]["code"] == "not-proved"
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService", "another standard"
+
+    with engines_told(sandbox, "acceptance", "1.3"):
+        worse = sandbox.peagle("prove", NAME, "--sandbox")
+    assert worse.returncode == 3
+    assert f"{NAME} is not proved: acceptance length 1.3" in worse.stdout
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "Unproved"
+    assert sandbox.peagle("prove", NAME, "--sandbox").returncode == 0
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService"
+
+
+def test_an_endpoint_without_a_record_is_proved_by_its_tag(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """As after a template, or from another machine."""
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    for record in (sandbox.home / "deployments").rglob("*.json"):
+        record.rename(tmp_path / record.name)
+        found = sandbox.json("prove", "--endpoint", NAME, "--sandbox")
+        (tmp_path / record.name).rename(record)
+
+    assert found["passed"] is True
+    assert found["floor"] == 2.2, "the catalogue's, for the pair in the tag"
+
+
+def test_without_permission_to_read_the_log_exit_code_4_names_the_action(
+    sandbox: Sandbox,
+) -> None:
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    rule = ("FilterLogEvents", "access-denied")
+    assert sandbox.peagle("sandbox", "fault", "add", *rule).returncode == 0
+    try:
+        done = sandbox.peagle("prove", NAME, "--sandbox", "--json")
+    finally:
+        sandbox.peagle("sandbox", "fault", "clear")
+
+    assert done.returncode == 4, done.stderr
+    assert "logs:FilterLogEvents" in json.loads(done.stderr.splitlines()[-1])["error"]["fix"]
+
+
+def test_an_image_of_another_make_is_proved_from_its_log(
+    sandbox: Sandbox, account: Account
+) -> None:
+    """An image that neither AWS nor this toolkit built: the plan expects counters."""
+    done = sandbox.peagle(*DEPLOY, "--image", OUR_IMAGE, "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["proof"]["source"] == "log"
+
+
+def test_one_endpoint_is_named_once(sandbox: Sandbox) -> None:
+    for words in ((), ("one", "--endpoint", "two")):
+        done = sandbox.peagle("prove", *words)
+        assert done.returncode == 2
+        assert "NAME, or --endpoint NAME" in done.stderr
