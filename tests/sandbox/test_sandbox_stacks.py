@@ -209,6 +209,12 @@ def test_a_change_set_creates_and_updates_as_deploy_does(account: Account, stack
         assert described(stacks)["StackStatus"] == f"{kind}_IN_PROGRESS"
         stacks.get_waiter(waiter).wait(StackName=STACK, WaiterConfig=EVERY_SECOND)
     assert "--seed" in account.invoke(outputs(stacks)["Name"], {})["argv"]
+    name = {"StackName": STACK, "ChangeSetName": "of-nothing"}
+    role = [{"ParameterKey": "Role", "UsePreviousValue": True}]
+    body = template({"SM_VLLM_SEED": "7"})
+    stacks.create_change_set(**name, TemplateBody=body, Parameters=role, ChangeSetType="UPDATE")
+    found = stacks.describe_change_set(**name)
+    assert (found["Status"], "didn't contain changes" in found["StatusReason"]) == ("FAILED", True)
 
 
 def test_a_stack_in_progress_is_not_updated_but_deleted(account: Account, stacks: Any) -> None:
