@@ -600,12 +600,12 @@ class FakeAws(Aws):
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(None, "us-east-1")
-        self._cloud = cloud
+        self.cloud = cloud
 
     def in_region(self, region: str) -> Aws:
-        other = FakeAws(self._cloud)
+        other = FakeAws(self.cloud)
         other.region = region
         return other
 
     def client(self, service: str) -> Any:
-        return _Client(self._cloud, service, self.region)
+        return _Client(self.cloud, service, self.region)

@@ -102,6 +102,11 @@ _IAM_ACTION = {
 """The action that allows an operation, where their names differ."""
 
 
+def iam_action(service: str, operation: str) -> str:
+    """The action that allows an operation, such as ``s3:ListBucket`` for s3's HeadBucket."""
+    return f"{_IAM_PREFIX.get(service, service)}:{_IAM_ACTION.get(operation, operation)}"
+
+
 _PASS_ROLE = (
     "use a role whose name begins with peagle-, or add this role's ARN to the line Resource of the "
     "statement PassTheRoleToSageMaker in infra/iam/deploy-policy.json"
@@ -164,8 +169,7 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         return CloudError(rejected, fix, code)
     if code in _DENIED_CODES:
         named = _ACTION.search(message)
-        prefix = _IAM_PREFIX.get(service, service)
-        action = named["action"] if named else f"{prefix}:{_IAM_ACTION.get(operation, operation)}"
+        action = named["action"] if named else iam_action(service, operation)
         ask = _PASS_ROLE if action == "iam:PassRole" else f"ask for a policy that allows {action}"
         return AccessDenied(f"access denied: {action} ({message})", Fix(ask), code)
     if code == "ResourceLimitExceeded":

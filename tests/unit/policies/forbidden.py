@@ -1,0 +1,104 @@
+"""What the policies in infra/iam must not allow: another's resources, and ways to more rights."""
+
+from __future__ import annotations
+
+from tests.unit.policies.evaluation import Access
+
+HERE, ELSEWHERE = "us-east-1:111122223333", "us-east-1:999999999999"
+SM = f"arn:aws:sagemaker:{HERE}"
+OURS = {"aws:ResourceTag/peagle:deployment": "peagle-pair"}
+KEY, KEY_OF_OTHERS = f"arn:aws:kms:{HERE}:key/1", f"arn:aws:kms:{ELSEWHERE}:key/1"
+SCALED = {"application-autoscaling:service-namespace": "sagemaker"}
+BUILD = {"aws:ResourceTag/peagle:toolkit": "images"}
+ROLES = "arn:aws:iam::111122223333:role"
+
+
+def each(actions: str, resource: str, context: dict[str, str] | None = None) -> list[Access]:
+    """The actions of one service, separated by spaces."""
+    service, _, names = actions.partition(":")
+    return [Access(f"{service}:{name}", resource, context or {}) for name in names.split()]
+
+
+def to(service: str) -> dict[str, str]:
+    """The service that a role is passed to."""
+    return {"iam:PassedToService": f"{service}.amazonaws.com"}
+
+
+FORBIDDEN: dict[str, list[Access]] = {
+    "deploy-policy": [
+        *each("iam:GetRole SimulatePrincipalPolicy", "arn:aws:iam::999999999999:role/peagle"),
+        *each("ecr:BatchGetImage", f"arn:aws:ecr:{HERE}:pull-through-cache-rule/x"),
+        *each("sagemaker:DescribeModel ListTags", f"arn:aws:sagemaker:{ELSEWHERE}:model/x"),
+        *each("sagemaker:CreateModel", f"{SM}:model/x"),
+        *each("sagemaker:CreateEndpoint", f"{SM}:endpoint/x"),
+        *each("sagemaker:CreateModel", f"arn:aws:sagemaker:{ELSEWHERE}:model/x",
+               {"aws:RequestTag/peagle:deployment": "x"}),
+        # Tagging another's endpoint would make it ours.
+        *each("sagemaker:AddTags", f"{SM}:endpoint/theirs"),
+        *each("sagemaker:AddTags", f"{SM}:endpoint/theirs",
+               {"aws:RequestTag/peagle:deployment": "theirs"}),
+        *each("sagemaker:AddTags", f"{SM}:training-job/theirs",
+               {"sagemaker:TaggingAction": "CreateEndpoint"}),
+        *each("sagemaker:AddTags", f"{SM}:notebook-instance/theirs", OURS),
+        *each("sagemaker:UpdateEndpoint DeleteEndpoint InvokeEndpoint", f"{SM}:endpoint/theirs"),
+        *each("sagemaker:DeleteModel", f"{SM}:model/theirs"),
+        *each("sagemaker:DeleteEndpoint", f"arn:aws:sagemaker:{ELSEWHERE}:endpoint/x", OURS),
+        *each("application-autoscaling:DeregisterScalableTarget",
+               f"arn:aws:application-autoscaling:{HERE}:scalable-target/1",
+               {"application-autoscaling:service-namespace": "dynamodb"}),
+        *each("application-autoscaling:DeregisterScalableTarget",
+               f"arn:aws:application-autoscaling:{ELSEWHERE}:scalable-target/1", SCALED),
+        # Any role would lend its rights to a container of the deployer's choice.
+        *each("iam:PassRole", f"{ROLES}/Admin", to("sagemaker")),
+        *each("iam:PassRole", f"{ROLES}/peagle-execution",
+               to("lambda")),
+        *each("logs:FilterLogEvents", f"arn:aws:logs:{HERE}:log-group:/aws/lambda/x"),
+        *each("s3:ListBucket CreateBucket DeleteBucket", "arn:aws:s3:::theirs"),
+        *each("s3:GetObject PutObject DeleteObject", "arn:aws:s3:::theirs/x"),
+        *each("kms:Decrypt", KEY),
+        *each("kms:Decrypt", KEY, {"kms:ViaService": "ssm.us-east-1.amazonaws.com"}),
+        *each("kms:Decrypt", KEY_OF_OTHERS, {"kms:ViaService": "s3.us-east-1.amazonaws.com"}),
+    ],
+    "image-policy": [
+        *each("ecr:BatchGetImage", f"arn:aws:ecr:{HERE}:pull-through-cache-rule/x"),
+        *each("ecr:PutImage DeleteRepository", f"arn:aws:ecr:{HERE}:repository/theirs"),
+        *each("codebuild:StartBuild DeleteProject", f"arn:aws:codebuild:{HERE}:project/theirs"),
+        # Whoever may write the policies of any role that may be passed is an administrator.
+        *each("iam:CreateRole TagRole", f"{ROLES}/peagle-execution"),
+        *each("iam:CreateRole", f"{ROLES}/theirs", {"aws:RequestTag/peagle:toolkit": "images"}),
+        *each("iam:PutRolePolicy DeleteRole", f"{ROLES}/peagle-execution"),
+        *each("iam:PutRolePolicy", f"{ROLES}/theirs", BUILD),
+        *each("iam:GetRole", f"{ROLES}/theirs"),
+        *each("iam:PassRole", f"{ROLES}/theirs", to("codebuild")),
+        *each("iam:PassRole", f"{ROLES}/peagle-tiny", to("ec2")),
+        *each("logs:DeleteLogGroup", f"arn:aws:logs:{HERE}:log-group:/aws/codebuild/theirs"),
+        *each("s3:DeleteBucket", "arn:aws:s3:::theirs"),
+        *each("s3:PutObject", "arn:aws:s3:::theirs/x"),
+        *each("kms:Decrypt", KEY),
+        *each("kms:Decrypt", KEY_OF_OTHERS, {"kms:ViaService": "s3.us-east-1.amazonaws.com"}),
+    ],
+    "execution-role-policy": [
+        *each("ecr:BatchGetImage", f"arn:aws:ecr:{HERE}:pull-through-cache-rule/x"),
+        *each("logs:PutLogEvents", f"arn:aws:logs:{HERE}:log-group:/aws/lambda/x:log-stream:y"),
+        *each("s3:ListBucket", "arn:aws:s3:::theirs"),
+        *each("s3:GetObject", "arn:aws:s3:::theirs/x"),
+        *each("kms:Decrypt", KEY),
+        *each("kms:Decrypt", KEY_OF_OTHERS, {"kms:ViaService": "s3.us-east-1.amazonaws.com"}),
+    ],
+    "scaling-policy": [
+        *each("application-autoscaling:PutScalingPolicy",
+               f"arn:aws:application-autoscaling:{HERE}:scalable-target/1"),
+        *each("application-autoscaling:PutScalingPolicy",
+               f"arn:aws:application-autoscaling:{ELSEWHERE}:scalable-target/1", SCALED),
+        *each("cloudwatch:DeleteAlarms", f"arn:aws:cloudwatch:{HERE}:alarm:theirs"),
+        *each("sagemaker:UpdateEndpointWeightsAndCapacities", f"{SM}:endpoint/theirs"),
+        *each("sagemaker:UpdateEndpointWeightsAndCapacities",
+               f"arn:aws:sagemaker:{ELSEWHERE}:endpoint/x", OURS),
+        *each("iam:CreateServiceLinkedRole", f"{ROLES}/aws-service-role/ecs.amazonaws.com/x",
+               {"iam:AWSServiceName": "sagemaker.application-autoscaling.amazonaws.com"}),
+        *each("iam:CreateServiceLinkedRole",
+               f"{ROLES}/aws-service-role/sagemaker.application-autoscaling.amazonaws.com/x",
+               {"iam:AWSServiceName": "ecs.amazonaws.com"}),
+    ],
+}  # fmt: skip
+"""What a policy must not allow."""

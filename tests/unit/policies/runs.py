@@ -1,0 +1,261 @@
+"""Representative runs of every command that uses an account, and the calls that they make.
+
+A call that a command makes for the first time must be in a run here: the policies are checked
+against these runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from peagle.aws import codebuild, ecr
+from peagle.aws.client import Aws, Clock, Keys, connect
+from peagle.aws.image_records import remove_image_resources
+from peagle.images.context import member_of
+from peagle.planning.plan import Weights
+from peagle.weights.bucket import Bucket
+from peagle.weights.inspect import inspect_weights, remove_weights
+from peagle.weights.layout import weights_prefix
+from tests.unit.aws.cloud import ACCOUNT, FakeAws
+from tests.unit.aws.plans import IMAGE, a_plan
+from tests.unit.aws.syncing import CONFIG, PART, folder_weights, shard, sync, write_model
+from tests.unit.aws.templates import by_template
+from tests.unit.cli.commands import FIRST, NAME, Terminal
+from tests.unit.policies.accesses import Call, accesses
+from tests.unit.policies.evaluation import Access
+
+Runs = dict[str, list[Access]]
+
+MOTO_ACCOUNT = "123456789012"
+
+
+class Recorder:
+    """Keeps what every call of every connection needs to be allowed, by the command that runs.
+
+    It knows the tags of the resources that the recorded calls made, and of those in the account.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.runs: Runs = {}
+        self._command = ""
+        self._tags: dict[str, dict[str, str]] = {}
+        for name in ("call", "items", "upload", "bearer_token"):
+            patch.setattr(Aws, name, self._recording(name, getattr(Aws, name)))
+
+    @contextmanager
+    def command(self, name: str) -> Iterator[None]:
+        """What is called inside belongs to ``name``."""
+        self._command, before = name, self._command
+        self.runs.setdefault(name, [])
+        yield
+        self._command = before
+
+    def add(self, command: str, *found: Access) -> None:
+        self.runs.setdefault(command, []).extend(found)
+
+    def _recording(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def recorded(aws: Aws, *given: Any, **parameters: Any) -> Any:
+            if self._command:
+                self._record(aws, name, given, parameters)
+            if name == "bearer_token":  # is made without a call; an account in memory has no keys
+                return "sagemaker-api-key-1"
+            return original(aws, *given, **parameters)
+
+        return recorded
+
+    def _record(self, aws: Aws, name: str, given: Any, parameters: dict[str, Any]) -> None:
+        if name == "bearer_token":
+            self.add(self._command, Access("sagemaker:CallWithBearerToken", "*"))
+            return
+        if name == "upload":
+            _, bucket, key, *_ = given
+            for operation in ("create_multipart_upload", "abort_multipart_upload"):
+                self._keep(aws, "s3", operation, {"Bucket": bucket, "Key": key})
+            return
+        self._keep(aws, given[0], given[1], parameters)
+
+    def _keep(self, aws: Aws, service: str, operation: str, parameters: dict[str, Any]) -> None:
+        account, known = MOTO_ACCOUNT, {}
+        if isinstance(aws, FakeAws):
+            account, known = ACCOUNT, aws.cloud.tags
+        call = Call(service, operation, parameters, account, aws.region)
+        found = list(accesses(call, {**self._tags, **known}))
+        self.add(self._command, *found)
+        if operation.startswith("create_") and call.tags:
+            self._tags.setdefault(found[0].resource, {}).update(call.tags)
+
+
+class _NoPause(Clock):
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+def all_runs(folder: Path, patch: pytest.MonkeyPatch) -> Runs:
+    """What every command needs, by its name."""
+    recorder = Recorder(patch)
+    patch.setenv("PEAGLE_HOME", str(folder / "home"))
+    _deployments(recorder, patch)
+    _warm(recorder, patch)
+    _weights(recorder, folder, patch)
+    _images(recorder, patch)
+    for command, entries in BY_OTHERS.items():
+        recorder.add(command, *(Access(action, arn, keys) for action, arn, keys in entries))
+    return recorder.runs
+
+
+def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(patch)
+    terminal.cloud.quota_codes = {"ml.g5.xlarge for endpoint usage": "L-1"}
+
+    def run(*words: str) -> None:
+        name = " ".join(words[:2]) if words[1:2] == ("--online",) else words[0]
+        with recorder.command(name):
+            done = terminal.run(*words)
+            assert done.code == 0, done.err
+
+    quotas, terminal.cloud.quotas = terminal.cloud.quotas, {}
+    run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
+    terminal.cloud.quotas = quotas
+    run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
+    run(*FIRST, "--yes", "--role", "peagle-execution")
+    run(*FIRST, "--yes", "--k", "3")
+    run("list")
+    run("status", NAME)
+    terminal.cloud.write_log("a line")
+    run("logs", NAME)
+    run("invoke", NAME, "Hello")
+    run("token", NAME)
+    run("invoke", NAME, "Hello", "--no-stream")
+    run("destroy", NAME, "--yes")
+    by_template(terminal.world, a_plan(), "terraform")
+    run("adopt", "peagle-pair", "--yes")
+    run("destroy", "peagle-pair", "--yes")
+
+
+def _warm(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(patch)
+    for part in ("target", "drafter"):
+        for name in ("config.json", "model.safetensors"):
+            terminal.cloud.put("peagle-models", f"pair/{part}/{name}", b"{}")
+    uri = "s3://peagle-models/pair"
+    words = ("--instance-type", "ml.g5.xlarge", "--image", IMAGE, "--name", "peagle-warm")
+    with recorder.command("warm"):
+        done = terminal.run("warm", "tiny", *words, "--model-source", f"{uri}/target/",
+                            "--drafter", f"{uri}/drafter/", "--yes")  # fmt: skip
+    assert done.code == 0, done.err
+
+
+def _weights(recorder: Recorder, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """A copy to a new bucket that is interrupted and continued, one from S3, and the removal."""
+    patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
+    patch.setattr("peagle.weights.transfer.PART_BYTES", PART)
+    patch.setattr("peagle.weights.upload._COPY_PART_BYTES", 6 * PART // 5)
+    place = weights_prefix("s3://peagle-models/pair")
+    target = folder_weights(write_model(folder / "target", 4 * PART))
+    complete = Bucket.complete
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        with recorder.command("weights sync"):
+            patch.setattr(Bucket, "complete", _interrupted)
+            with suppress(KeyboardInterrupt):
+                sync(aws, place, target=target)
+            patch.setattr(Bucket, "complete", complete)
+            sync(aws, place, target=target)
+        copied = {"config.json": CONFIG, "model.safetensors": shard("w", 3 * PART)}
+        for name, content in copied.items():
+            aws.call("s3", "put_object", Bucket="peagle-models", Key=f"head/{name}", Body=content)
+        with recorder.command("weights sync"):
+            origin = Weights(kind="s3", location="s3://peagle-models/head/", engine_path="")
+            sync(aws, weights_prefix("s3://peagle-models/other"), target=origin)
+        with recorder.command("weights remove"):
+            remove_weights(aws, inspect_weights(aws, place))
+    shutil.rmtree(folder / "target")
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+    context = [member_of("Dockerfile", b"FROM base\n")]
+    order = codebuild.BuildRequest("peagle-tiny", "v1", "", context, "d1")
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        with recorder.command("image"):
+            ecr.login(aws, "host")
+            ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0")
+            codebuild.build(aws, order, lambda line: None, _NoPause())
+            log = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "1"}  # moto has none
+            codebuild._read_log(aws, log, None)
+            with patch.context() as interrupting, suppress(KeyboardInterrupt):
+                interrupting.setattr(codebuild, "_wait", _interrupted)
+                codebuild.build(aws, order, lambda line: None, _NoPause())
+        with recorder.command("destroy --images"):
+            remove_image_resources(aws, lambda line: None)
+
+
+_PLACE = "us-east-1:123456789012"
+_ENDPOINT = f"arn:aws:sagemaker:{_PLACE}:endpoint/peagle-pair"
+_TARGET = f"arn:aws:application-autoscaling:{_PLACE}:scalable-target/1"
+_ALARM = f"arn:aws:cloudwatch:{_PLACE}:alarm:TargetTracking-endpoint/peagle-pair/variant/AllTraffic"
+_SCALING = {"application-autoscaling:service-namespace": "sagemaker"}
+_IMAGE = f"arn:aws:ecr:{_PLACE}:repository/peagle-tiny"
+_STOCK = "arn:aws:ecr:us-east-1:763104351884:repository/vllm"
+_LOG = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/Endpoints/peagle-pair"
+_S3 = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
+
+Entry = tuple[str, str, dict[str, str]]
+
+BY_OTHERS: dict[str, list[Entry]] = {
+    # Docker pulls the image that another begins FROM, and pushes it.
+    "image": [
+        *((f"ecr:{action}", _STOCK, {}) for action in (
+            "BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")),
+        *((f"ecr:{action}", _IMAGE, {}) for action in (
+            "BatchCheckLayerAvailability", "InitiateLayerUpload", "UploadLayerPart",
+            "CompleteLayerUpload", "PutImage")),
+    ],
+    # SageMaker, with the role of the model: the list of "Execution role permissions" of CreateModel
+    # in SageMaker's documentation.
+    "SageMaker": [
+        ("ecr:GetAuthorizationToken", "*", {}),
+        *((f"ecr:{action}", _STOCK, {}) for action in (
+            "BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")),
+        ("cloudwatch:PutMetricData", "*", {}),
+        ("logs:CreateLogGroup", _LOG, {}),
+        *((f"logs:{action}", f"{_LOG}:log-stream:AllTraffic/i-1", {}) for action in (
+            "CreateLogStream", "PutLogEvents")),
+        ("logs:DescribeLogStreams", _LOG, {}),
+        ("s3:ListBucket", "arn:aws:s3:::peagle-models", {}),
+        ("s3:GetObject", "arn:aws:s3:::peagle-models/pair/target/config.json", {}),
+        ("kms:Decrypt", f"arn:aws:kms:{_PLACE}:key/1", _S3),
+    ],
+    # A person with the aws command line, as "Auto scaling" in SageMaker's documentation lists it.
+    "scaling": [
+        *((f"application-autoscaling:{action}", _TARGET, _SCALING) for action in (
+            "RegisterScalableTarget", "DeregisterScalableTarget", "PutScalingPolicy",
+            "DeleteScalingPolicy")),
+        ("application-autoscaling:DescribeScalableTargets", "*", {}),
+        ("application-autoscaling:DescribeScalingPolicies", "*", {}),
+        ("cloudwatch:DescribeAlarms", "*", {}),
+        ("cloudwatch:PutMetricAlarm", _ALARM, {}),
+        ("cloudwatch:DeleteAlarms", _ALARM, {}),
+        ("sagemaker:UpdateEndpointWeightsAndCapacities", _ENDPOINT,
+         {"aws:ResourceTag/peagle:deployment": "peagle-pair"}),
+        ("iam:CreateServiceLinkedRole",
+         "arn:aws:iam::123456789012:role/aws-service-role/"
+         "sagemaker.application-autoscaling.amazonaws.com/"
+         "AWSServiceRoleForApplicationAutoScaling_SageMakerEndpoint",
+         {"iam:AWSServiceName": "sagemaker.application-autoscaling.amazonaws.com"}),
+    ],
+}  # fmt: skip
+"""What other programs do with these policies: action, resource, condition keys."""

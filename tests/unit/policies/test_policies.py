@@ -1,0 +1,241 @@
+"""The policies in infra/iam allow what the toolkit does, and nothing can be left out of them."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from peagle.aws.roles import DEFAULT_ROLE, trust_policy
+from tests.golden import assert_golden
+from tests.unit.aws.cloud import ACCOUNT
+from tests.unit.policies.accesses import Call, condition_keys, resource_forms
+from tests.unit.policies.evaluation import (
+    POLICIES,
+    Access,
+    Statement,
+    denied,
+    is_allowed,
+    listed,
+    statements,
+)
+from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
+from tests.unit.policies.runs import MOTO_ACCOUNT, Runs, all_runs
+
+ROOT = POLICIES.parents[1]
+ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
+
+COMMANDS = {
+    "image-policy": {"image", "destroy --images"},
+    "execution-role-policy": {"SageMaker"},
+    "scaling-policy": {"scaling"},
+}
+"""Policy -> the runs that it is for; the deploy policy is for all others."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield all_runs(tmp_path_factory.mktemp("runs"), patch)
+
+
+def needed(runs: Runs, policy: str) -> list[Access]:
+    """What the runs need that the policy is for."""
+    others = set().union(*COMMANDS.values())
+    commands = COMMANDS.get(policy, set(runs) - others)
+    found = {access.text: access for command in sorted(commands) for access in runs[command]}
+    return list(found.values())
+
+
+def allowed_in(policy: str) -> list[dict[str, Any]]:
+    """The statements of the policy, for the accounts of the tests."""
+    return [one for account in ACCOUNTS for one in statements(policy, account)]
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_a_policy_allows_what_its_commands_do(runs: Runs, policy: str) -> None:
+    assert [access.text for access in denied(allowed_in(policy), needed(runs, policy))] == []
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_a_policy_allows_nothing_else(policy: str) -> None:
+    found = statements(policy, ACCOUNTS[0])
+
+    assert denied(found, FORBIDDEN[policy]) == FORBIDDEN[policy]
+
+
+def lessened(found: Sequence[Statement], key: str) -> Iterator[tuple[str, list[Statement]]]:
+    """The policy without one entry of ``key`` of one statement, and what is left out."""
+    for index, statement in enumerate(found):
+        entries = listed(statement[key])
+        for entry in entries:
+            rest = [one for one in entries if one != entry]
+            less = [*found[:index], {**statement, key: rest}, *found[index + 1 :]]
+            yield f"{statement['Sid']} without {entry}", less
+
+
+def conditions_of(found: Sequence[Statement]) -> Iterator[tuple[int, str, str]]:
+    """Index of the statement, operator and key of every condition."""
+    for index, statement in enumerate(found):
+        for operator, keys in statement.get("Condition", {}).items():
+            for key in keys:
+                yield index, operator, key
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+@pytest.mark.parametrize("part", ["Action", "Resource"])
+def test_without_any_action_or_resource_a_command_fails(runs: Runs, policy: str, part: str) -> None:
+    needs = needed(runs, policy)
+    per_account = [statements(policy, account) for account in ACCOUNTS]
+    needless = []
+    pairs = zip(*(lessened(one, part) for one in per_account), strict=True)
+    for (what, first), (_, second) in pairs:
+        if not denied([*first, *second], needs):
+            needless.append(what)
+    assert needless == []
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_without_any_condition_something_forbidden_is_allowed(policy: str) -> None:
+    found = statements(policy, ACCOUNTS[0])
+    for index, operator, key in conditions_of(found):
+        open_policy = copy.deepcopy(found)
+        del open_policy[index]["Condition"][operator][key]
+        allowed = [one for one in FORBIDDEN[policy] if is_allowed(open_policy, one)]
+        assert allowed, f"{found[index]['Sid']} without {key}"
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_without_any_value_of_a_condition_a_command_fails(runs: Runs, policy: str) -> None:
+    found = allowed_in(policy)
+    half = len(found) // len(ACCOUNTS)
+    for index, operator, key in conditions_of(found[:half]):
+        for value in listed(found[index]["Condition"][operator][key]):
+            less = copy.deepcopy(found)
+            for place in range(index, len(found), half):
+                values = listed(less[place]["Condition"][operator][key])
+                less[place]["Condition"][operator][key] = [one for one in values if one != value]
+            assert denied(less, needed(runs, policy)), f"{found[index]['Sid']}: {key} {value}"
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_with_any_wider_resource_something_forbidden_is_allowed(policy: str) -> None:
+    found = statements(policy, ACCOUNTS[0])
+    for index, statement in enumerate(found):
+        if listed(statement["Resource"]) == ["*"]:
+            continue
+        wider = [*found[:index], {**statement, "Resource": "*"}, *found[index + 1 :]]
+        assert [one for one in FORBIDDEN[policy] if is_allowed(wider, one)], statement["Sid"]
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_aws_knows_the_actions_with_these_resources_and_conditions(policy: str) -> None:
+    """An action that is not authorized on a resource, or without a condition's key in its request,
+    is never allowed by a statement that has them."""
+    for statement in statements(policy, ACCOUNTS[0]):
+        for action in listed(statement["Action"]):
+            if action == "sagemaker:CallWithBearerToken":  # newer than the reference
+                continue
+            for key in (key for one in statement.get("Condition", {}).values() for key in one):
+                name = key.partition("/")[0]
+                assert {key, f"{name}/${{TagKey}}"} & condition_keys(action), f"{action} {key}"
+            resources = listed(statement["Resource"])
+            assert "*" in resources or any(fits(one, action) for one in resources), action
+        for resource in set(listed(statement["Resource"])) - {"*"}:
+            assert any(fits(resource, action) for action in listed(statement["Action"])), resource
+
+
+def fits(resource: str, action: str) -> bool:
+    """Whether the action is authorized on a resource that the pattern matches. The wildcard at the
+    end also stands for a log's streams."""
+    forms = [re.sub(r"\$\{\w+\}", "[^:]*?", form) for form in resource_forms(action).values()]
+    patterns = (resource, f"{resource}:log-stream:*")
+    return any(re.fullmatch(form, pattern) for form in forms for pattern in patterns)
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+@pytest.mark.parametrize("partition", ["aws-us-gov", "aws-cn"])
+def test_no_resource_is_of_one_partition_only(policy: str, partition: str) -> None:
+    for statement in statements(policy, ACCOUNTS[0], partition):
+        for resource in listed(statement["Resource"]):
+            assert resource == "*" or resource.startswith(f"arn:{partition}:")
+
+
+@pytest.mark.parametrize("policy", sorted(FORBIDDEN))
+def test_a_policy_is_short_enough_for_iam(policy: str) -> None:
+    document = json.dumps(statements(policy, ACCOUNTS[0]), separators=(",", ":"))
+    assert len(document) < 6000  # 6,144 characters with the frame
+
+
+def test_sagemaker_assumes_the_role_for_this_account_only() -> None:
+    (statement,) = statements("execution-role-trust", ACCOUNTS[0])
+
+    assert [statement] == trust_policy(ACCOUNTS[0])["Statement"]
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNTS[0]}}
+
+
+def test_the_role_that_the_readme_creates_may_be_passed() -> None:
+    access = Access("iam:PassRole", f"{ROLES}/{DEFAULT_ROLE}", to("sagemaker"))
+
+    assert is_allowed(statements("deploy-policy", ACCOUNTS[0]), access)
+    assert f"--role-name {DEFAULT_ROLE} " in (POLICIES.parent / "README.md").read_text()
+
+
+def test_what_each_command_needs_is_as_recorded(runs: Runs) -> None:
+    """``tests/golden/accesses.json``: what a command may call changes only where it is seen."""
+    name = re.compile(r"(?<=[a-z0-9]/).*")
+    seen = {
+        command: sorted({f"{one.action} {name.sub('*', one.resource, count=1)}" for one in found})
+        for command, found in runs.items()
+    }
+    assert_golden("accesses.json", f"{json.dumps(seen, indent=1, sort_keys=True)}\n".encode())
+
+
+REFRESH = ("refresh.py", "refresh_sources.py")
+"""The modules that only `peagle catalog refresh` uses."""
+
+
+def called(where: Callable[[str], bool]) -> set[str]:
+    """The action of every call with literal names, in the selected files of the toolkit. A method
+    ``call`` with one name is that of a bucket."""
+    found = set()
+    for path in (ROOT / "toolkit" / "peagle").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text())) if where(path.name) else ()
+        for node in nodes:
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            names = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
+            if node.func.attr == "call" and len(names) == 1 and len(node.args) == 1:
+                names.insert(0, "s3")
+            if node.func.attr in ("call", "items") and len(names) == 2:
+                service, operation = map(str, names)
+                found.add(Call(service, operation, {}, "", "").action)
+    return found
+
+
+def test_every_call_of_the_toolkit_is_in_a_run(runs: Runs) -> None:
+    found = called(lambda name: name not in REFRESH)
+
+    assert len(found) > 40
+    assert found - {access.action for accesses in runs.values() for access in accesses} == set()
+
+
+def test_what_catalog_refresh_needs_besides_is_documented() -> None:
+    readme = (POLICIES.parent / "README.md").read_text()
+    allowed = {a for one in statements("deploy-policy", "1") for a in listed(one["Action"])}
+
+    more = called(lambda name: name in REFRESH) - allowed
+    assert "ec2:DescribeInstanceTypes" in more
+    assert [action for action in more if f"`{action}`" not in readme] == []
+
+
+def test_every_policy_is_named_in_the_readme() -> None:
+    readme = (POLICIES.parent / "README.md").read_text()
+
+    names = [path.name for path in POLICIES.iterdir()]
+    assert [name for name in names if f"iam/{name}" not in readme] == []
