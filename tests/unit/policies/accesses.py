@@ -154,7 +154,8 @@ _PARAMETERS = {
     "RepositoryName": ("repositoryName", "repositoryNames"),
     "RoleNameWithPath": ("RoleName", "PolicySourceArn"),
     "ProjectName": ("name", "projectName", "ids", "id"),
-    "LogGroupName": ("logGroupName",),
+    "AlarmName": ("AlarmNames",),
+    "LogGroupName": ("logGroupName", "logGroupNamePrefix"),
     "LogStreamName": ("logStreamName",),
 }
 """The variable of an ARN -> the parameters that hold its value."""

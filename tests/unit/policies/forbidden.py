@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.policies.evaluation import Access
 
 HERE, ELSEWHERE = "us-east-1:111122223333", "us-east-1:999999999999"
+LOGS = f"arn:aws:logs:{HERE}:log-group:"
 SM = f"arn:aws:sagemaker:{HERE}"
 OURS = {"aws:ResourceTag/peagle:deployment": "peagle-pair"}
 KEY, KEY_OF_OTHERS = f"arn:aws:kms:{HERE}:key/1", f"arn:aws:kms:{ELSEWHERE}:key/1"
@@ -48,11 +49,12 @@ FORBIDDEN: dict[str, list[Access]] = {
                {"application-autoscaling:service-namespace": "dynamodb"}),
         *each("application-autoscaling:DeregisterScalableTarget",
                f"arn:aws:application-autoscaling:{ELSEWHERE}:scalable-target/1", SCALED),
+        *each("cloudwatch:DeleteAlarms", f"arn:aws:cloudwatch:{HERE}:alarm:theirs"),
         # Any role would lend its rights to a container of the deployer's choice.
         *each("iam:PassRole", f"{ROLES}/Admin", to("sagemaker")),
         *each("iam:PassRole", f"{ROLES}/peagle-execution",
                to("lambda")),
-        *each("logs:FilterLogEvents", f"arn:aws:logs:{HERE}:log-group:/aws/lambda/x"),
+        *each("logs:FilterLogEvents DeleteLogGroup", f"{LOGS}/aws/lambda/x"),
         *each("s3:ListBucket CreateBucket DeleteBucket", "arn:aws:s3:::theirs"),
         *each("s3:GetObject PutObject DeleteObject", "arn:aws:s3:::theirs/x"),
         *each("kms:Decrypt", KEY),
@@ -71,7 +73,7 @@ FORBIDDEN: dict[str, list[Access]] = {
         *each("iam:GetRole", f"{ROLES}/theirs"),
         *each("iam:PassRole", f"{ROLES}/theirs", to("codebuild")),
         *each("iam:PassRole", f"{ROLES}/peagle-tiny", to("ec2")),
-        *each("logs:DeleteLogGroup", f"arn:aws:logs:{HERE}:log-group:/aws/codebuild/theirs"),
+        *each("logs:DeleteLogGroup", f"{LOGS}/aws/codebuild/theirs"),
         *each("s3:DeleteBucket", "arn:aws:s3:::theirs"),
         *each("s3:PutObject", "arn:aws:s3:::theirs/x"),
         *each("kms:Decrypt", KEY),
@@ -79,7 +81,7 @@ FORBIDDEN: dict[str, list[Access]] = {
     ],
     "execution-role-policy": [
         *each("ecr:BatchGetImage", f"arn:aws:ecr:{HERE}:pull-through-cache-rule/x"),
-        *each("logs:PutLogEvents", f"arn:aws:logs:{HERE}:log-group:/aws/lambda/x:log-stream:y"),
+        *each("logs:PutLogEvents", f"{LOGS}/aws/lambda/x:log-stream:y"),
         *each("s3:ListBucket", "arn:aws:s3:::theirs"),
         *each("s3:GetObject", "arn:aws:s3:::theirs/x"),
         *each("kms:Decrypt", KEY),

@@ -127,6 +127,7 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     terminal.cloud.quotas = quotas
     run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
     run(*FIRST, "--yes", "--role", "peagle-execution")
+    terminal.cloud.streams = {"AllTraffic/i-2": terminal.cloud.engine}  # of the new instance
     run(*FIRST, "--yes", "--k", "3")
     run("list")
     run("status", NAME)
@@ -135,7 +136,11 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("invoke", NAME, "Hello")
     run("token", NAME)
     run("invoke", NAME, "Hello", "--no-stream")
-    run("destroy", NAME, "--yes")
+    run("prove", NAME)
+    terminal.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}"}
+    terminal.cloud.alarms = dict.fromkeys(_ALARMS, NAME)
+    run("destroy", NAME, "--all", "--yes")
+    terminal.cloud.streams = {}
     by_template(terminal.world, a_plan(), "terraform")
     run("adopt", "peagle-pair", "--yes")
     run("destroy", "peagle-pair", "--yes")
@@ -212,6 +217,8 @@ _IMAGE = f"arn:aws:ecr:{_PLACE}:repository/peagle-tiny"
 _STOCK = "arn:aws:ecr:us-east-1:763104351884:repository/vllm"
 _LOG = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/Endpoints/peagle-pair"
 _S3 = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
+
+_ALARMS = (f"TargetTracking-endpoint/{NAME}/variant/AllTraffic-1", "peagle-slow")
 
 Entry = tuple[str, str, dict[str, str]]
 
