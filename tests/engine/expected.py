@@ -148,7 +148,6 @@ NOT_SHOWN = {
     "image-not-in-region": _AWS,
     "image-version": _AWS,
     "log-stats-off": _AWS,
-    "image-without-counters": _AWS,
     "instance-not-in-region": _AWS,
     "instance-region-unknown": _AWS,
     "instance-unknown": _AWS,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from peagle.deploy.discover import require_own as require_own
     from peagle.deploy.failed_start import possible_saving as possible_saving
     from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
+    from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
     from peagle.deploy.leftovers import find_leftovers as find_leftovers
@@ -165,6 +166,7 @@ _FUNCTIONS = {
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.discover": ("current_deployment", "require_own"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
+    "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import Any
 
 import click
 
@@ -12,11 +13,20 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.failed_start import end_failed_start
+from peagle.cli.fallback import (
+    attempts_document,
+    fallback_of,
+    fallback_options,
+    planned_fallbacks,
+    show_attempts,
+    show_fallbacks,
+)
 from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.not_applied import show_not_applied
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.watch import WillNotServe
 from peagle.errors import NotProved, PeagleError, Refused
@@ -33,6 +43,7 @@ _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 Examples:
   peagle deploy tiny --sandbox
   peagle deploy gpt-oss-20b --role MyRole
+  peagle deploy gpt-oss-20b --fallback-instance-types ml.g6e.2xlarge,ml.g5.12xlarge --retry-for 2h
 """,
 )
 @plan_options
@@ -53,10 +64,12 @@ Examples:
     is_flag=True,
     help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
 )
+@fallback_options
 @json_option
 @click.pass_context
 def deploy(
     ctx: click.Context,
+    /,
     plan: Plan,
     account: Account,
     role: str | None,
@@ -66,6 +79,7 @@ def deploy(
     keep_failed: bool,
     accept_unknown_price: bool,
     as_json: bool,
+    **_: Any,
 ) -> None:
     """Deploy PAIR to a SageMaker endpoint and prove that its drafts are accepted.
 
@@ -78,6 +92,7 @@ def deploy(
     """
     if errors(plan.findings):
         refuse_errors(plan.findings)
+    others = planned_fallbacks(ctx, plan)
     if account.sandbox:
         api.check_sandbox_engine()
     started = account.start()
@@ -85,10 +100,17 @@ def deploy(
     instances = command_catalog(ctx).instances
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
-            found = api.preflight(aws, plan, instances, role, bucket)
-            show_and_refuse(found, account)
+
+            def checked(plan: Plan) -> Preflight:
+                found = api.preflight(aws, plan, instances, role, bucket)
+                show_and_refuse(found, account)
+                if found.change in ("create", "update"):
+                    refuse_unknown_price(found.desired.plan, accept_unknown_price)
+                return found
+
+            found = checked(plan)
             if found.change in ("create", "update"):
-                refuse_unknown_price(found.desired.plan, accept_unknown_price)
+                show_fallbacks(others)
                 if not yes:
                     creates = found.change == "create"
                     question = (
@@ -97,7 +119,8 @@ def deploy(
                     confirm(question, "not deployed", "review the plan above, then pass --yes")
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
         remove_failed = False if keep_failed else (yes or None)
-        _deploy(aws, found, account, again, not no_wait, remove_failed, as_json)
+        fallback = fallback_of(ctx, plan, others, checked)
+        _deploy(aws, found, account, again, fallback, not no_wait, remove_failed, as_json)
 
 
 def _deploy(
@@ -105,6 +128,7 @@ def _deploy(
     found: Preflight,
     account: Account,
     again: str,
+    fallback: Fallback,
     wait: bool,
     remove_failed: bool | None,
     as_json: bool,
@@ -117,13 +141,21 @@ def _deploy(
     failed: WillNotServe | None = None
     with DeploymentProgress(account.sandbox) as status:
         begun = time.time()
+        attempts: list[Attempt] = []
         try:
-            api.deploy(aws, found, status.observe, wait)
+            found = api.deploy_where_possible(
+                found,
+                lambda one: api.deploy(aws, one, status.observe, wait),
+                fallback,
+                attempts,
+                status.observe,
+            )
         except NotProved as error:
             unproved = error
         except WillNotServe as error:
             failed = error
         except (PeagleError, KeyboardInterrupt):
+            show_attempts(attempts)
             left = api.load_record(aws.scope, aws.region, name)
             if left and left.resources:
                 cost = api.cost_of_remaining(aws, left)
@@ -134,6 +166,7 @@ def _deploy(
             print_status("Nothing was created.")
             raise
         warm = api.reported_warm_start(aws, found, begun) if wait and not failed else None
+    show_attempts(attempts)
     if failed:
         raise end_failed_start(aws, name, failed, account, again, remove_failed)
     if warm:
@@ -142,6 +175,7 @@ def _deploy(
     document = api.deployment_status(aws, record)
     document["changed"] = found.change in ("create", "update")
     document["warm_start"] = warm.document() if warm else None
+    document["tried"] = attempts_document(attempts)
     if account.sandbox and wait:
         document["not_applied"] = show_not_applied(name, aws.region)
     if as_json:

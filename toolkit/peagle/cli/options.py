@@ -268,6 +268,13 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return argument(decorated)
 
 
+def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
+    """The plan of the command's PAIR and planning options on another instance type."""
+    chosen = {name: ctx.params[name] for name in _PLAN_FIELDS & ctx.params.keys()}
+    pair = chosen.pop("pair")
+    return resolve_plan(pair, {**chosen, "instance_type": instance_type}, command_catalog(ctx))
+
+
 def is_plan_file(pair: str) -> bool:
     """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
     return pair.endswith(".json")
