@@ -1,7 +1,8 @@
 """A stand-in for vLLM's server that fails and delays on request.
 
 It is installed as vLLM, so ``peagle_serve`` is the real one.
-``FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``, ``never-healthy``.
+``FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``, ``never-healthy``,
+``out-of-memory``: what vLLM logs then, with some seconds before its end.
 The body of a request selects the answer: ``{"do": ...}``. A prompt is answered, and counted in
 vLLM's lines of statistics. Files beside this one change the counts: ``acceptance`` has the
 acceptance length, and the one engine that takes ``silent`` away drafts nothing.
@@ -161,6 +162,18 @@ class Statistics:
 STATISTICS = Statistics()
 
 
+OUT_OF_MEMORY = """\
+(APIServer pid=1) INFO 11-22 09:00:00 [api_utils.py:272] non-default args: {'model': 'a'}
+(Worker pid=3) INFO 11-22 09:00:01 [gpu_model_runner.py:2] Starting to load model a...
+(EngineCore pid=2) ERROR 11-22 09:00:02 [core.py:9] EngineCore failed to start.
+(EngineCore pid=2) ERROR 11-22 09:00:02 [core.py:9] Traceback (most recent call last):
+(EngineCore pid=2) ERROR 11-22 09:00:02 [core.py:9] torch.OutOfMemoryError: CUDA out of memory.
+(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+SECONDS_BEFORE_END = 2.0
+
+
 class Server(ThreadingHTTPServer):
     """Does not print disconnected clients: its output is the engine's log."""
 
@@ -173,6 +186,10 @@ def main() -> None:
     print("fake: INFO starting with", json.dumps(sys.argv[1:]), flush=True)
     if HOW == "crash":
         sys.exit("ValueError: the head does not belong to this target")
+    if HOW == "out-of-memory":
+        print(OUT_OF_MEMORY, flush=True)
+        time.sleep(SECONDS_BEFORE_END)
+        sys.exit(1)
     threading.Thread(target=STATISTICS.run, daemon=True).start()
     port = int(sys.argv[sys.argv.index("--port") + 1])
     Server(("127.0.0.1", port), Handler).serve_forever()

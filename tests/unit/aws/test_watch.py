@@ -179,6 +179,21 @@ def test_each_bad_end_of_an_update_has_its_code(
     assert updating.state() == status
 
 
+@pytest.mark.parametrize("status", ["OutOfService", "UpdateRollbackFailed"])
+def test_a_state_that_needs_the_user_keeps_its_code_where_capacity_is_missing(
+    updating: World, status: str
+) -> None:
+    reason = "Unable to provision requested ML compute capacity."
+    updating.cloud.next_scripts = [[("Updating", None), (status, reason)]]
+
+    with pytest.raises(CloudError) as failed:
+        updating.deploy(another(a_plan()))
+
+    assert failed.value.code in ("endpoint-out-of-service", "update-rollback-failed")
+    assert failed.value.fix.startswith("deploying again deletes the endpoint")
+    assert "--fallback-instance-types" in failed.value.fix
+
+
 def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)

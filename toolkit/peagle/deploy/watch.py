@@ -187,12 +187,12 @@ def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
             return WillNotServe(message, fix)
         return failed_start(live.failure, message, fix, code)
     again = f"{_DEPLOY_AGAIN}; {fix.sentence}"
-    return failed_start(live.failure, message, Fix(again, fix.command), code)
+    return CloudError(message, Fix(again, fix.command), code)
 
 
 def _cause(live: Endpoint, log: EndpointLog) -> tuple[str, Fix]:
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
-    reason = live.failure or "SageMaker reports no reason"
+    reason = (live.failure or "SageMaker reports no reason").rstrip(".")
     if lacks_capacity(reason):  # nothing has started, so nothing has logged
         return reason, Fix(CAPACITY_FIX)
     found = log.end()
@@ -212,9 +212,9 @@ def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, found: Cra
         serving = (
             f"the earlier configuration keeps serving, and SageMaker rolls back; {fix.sentence}"
         )
-        message = f"the update of {live.name} will fail: {found.line}"
+        message = f"the update of {live.name} will fail: {found.line.rstrip('.')}"
         return CloudError(message, Fix(serving, fix.command), "update-will-fail")
-    error = WillNotServe(f"endpoint {live.name} will never serve: {found.line}", fix)
+    error = WillNotServe(f"endpoint {live.name} will never serve: {found.line.rstrip('.')}", fix)
     timeout = served.startup_timeout_seconds or MAX_TIMEOUT_SECONDS
     error.gives_up = (log.first_at or log.began) + timeout
     return error

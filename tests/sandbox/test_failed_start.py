@@ -1,0 +1,63 @@
+"""``peagle deploy`` of an engine that runs out of memory while it starts, in the sandbox.
+
+SageMaker takes seconds to notice it and here accepts no deletion until then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sandbox.sandboxes import Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes")
+FAILING = ("--env", "FAKE_ENGINE=out-of-memory")
+
+
+@pytest.fixture
+def account(sandbox: Sandbox) -> Iterator[Account]:
+    yield Account(sandbox)
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+def _endpoints(account: Account) -> dict[str, str]:
+    listed = account.sagemaker.list_endpoints()["Endpoints"]
+    return {endpoint["EndpointName"]: endpoint["EndpointStatus"] for endpoint in listed}
+
+
+def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> None:
+    done = account.sandbox.peagle(*DEPLOY, *FAILING, "--json")
+
+    assert done.returncode == 4
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    told = f"endpoint {NAME} will never serve: torch.OutOfMemoryError: CUDA out of memory"
+    assert lines.index(told) < lines.index(f"Removing | Endpoint {NAME}")
+    assert "non-default args" not in done.stderr
+    error = json.loads(lines[-1])["error"]
+    assert error["code"] == "will-not-serve"
+    assert error["message"].startswith(f"{told}; removed")
+    assert _endpoints(account) == {}
+    assert account.sagemaker.list_models()["Models"] == []
+    assert account.s3.list_buckets()["Buckets"] == []
+    assert account.sandbox.json("list", "--sandbox")["deployments"] == []
+
+
+def test_a_fatal_line_ends_the_wait_for_an_update_and_the_old_revision_serves(
+    account: Account,
+) -> None:
+    first = account.sandbox.peagle(*DEPLOY)
+    assert first.returncode == 0, first.stderr
+
+    done = account.sandbox.peagle(*DEPLOY, *FAILING)
+
+    assert done.returncode == 4
+    assert f"the update of {NAME} will fail: torch.OutOfMemoryError" in done.stderr
+    assert _endpoints(account) == {NAME: "Updating"}
+    asked = account.sandbox.peagle("invoke", NAME, "Hello", "--no-stream", "--sandbox")
+    assert asked.returncode == 0, asked.stderr
