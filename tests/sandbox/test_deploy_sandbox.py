@@ -50,6 +50,19 @@ def _records(sandbox: Sandbox) -> list[Path]:
     return [path for path in (sandbox.home / "deployments").rglob("*") if path.is_file()]
 
 
+def test_a_missing_role_and_image_are_told_before_anything_is_created(
+    sandbox: Sandbox, account: Account
+) -> None:
+    role = "arn:aws:iam::123456789012:role/nobody"
+    image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:0.28.0"
+    refused = sandbox.peagle(*DEPLOY, "--role", role, "--image", image)
+
+    assert refused.returncode == 3, refused.stderr
+    assert "there is no role 'nobody' in account 123456789012" in refused.stderr
+    assert f"ECR in us-east-1 has no image {image}" in refused.stderr
+    assert _left(account) == {}
+
+
 @pytest.fixture
 def deployed(sandbox: Sandbox) -> Iterator[Any]:
     done = sandbox.peagle(*DEPLOY)

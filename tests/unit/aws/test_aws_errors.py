@@ -53,6 +53,17 @@ def test_errors_are_translated(error: Exception, kind: type[PeagleError], expect
     assert expected in str(found)
 
 
+def test_a_role_that_may_not_be_passed_names_the_line_of_the_policy() -> None:
+    message = (
+        "User: arn:aws:iam::1:user/x is not authorized to perform: iam:PassRole on resource: "
+        "arn:aws:iam::1:role/MyRole because no identity-based policy allows the iam:PassRole action"
+    )
+    found = _raised(service_error("AccessDeniedException", message, "CreateModel"))
+
+    assert "PassTheRoleToSageMaker in infra/iam/deploy-policy.json" in found.fix
+    assert "begins with peagle-" in found.fix
+
+
 @pytest.mark.parametrize(
     ("code", "message", "kind"),
     [

@@ -80,7 +80,7 @@ def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
     assert found.command is not None
     document = json.loads(found.command[-1])
     assert document == trust_policy(ACCOUNT)
-    assert trusts_sagemaker({"AssumeRolePolicyDocument": document})
+    assert trusts_sagemaker({"Arn": ROLE, "AssumeRolePolicyDocument": document})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,16 @@ def test_a_trust_policy_may_name_more_than_one_action(action: str, trusted: bool
     document = trust_policy(ACCOUNT)
     document["Statement"][0]["Action"] = action
 
-    assert trusts_sagemaker({"AssumeRolePolicyDocument": document}) is trusted
+    assert trusts_sagemaker({"Arn": ROLE, "AssumeRolePolicyDocument": document}) is trusted
+
+
+@pytest.mark.parametrize(
+    ("accounts", "trusted"), [("999999999999", False), (["999999999999", ACCOUNT], True)]
+)
+def test_a_trust_policy_may_be_for_other_accounts_only(accounts: Any, trusted: bool) -> None:
+    role = {"Arn": ROLE, "AssumeRolePolicyDocument": trust_policy(accounts)}
+
+    assert trusts_sagemaker(role) is trusted
 
 
 def test_a_role_that_may_not_be_looked_at_is_not_known(world: World) -> None:

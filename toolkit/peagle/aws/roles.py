@@ -136,19 +136,23 @@ def _preference(role: dict[str, Any]) -> tuple[int, str]:
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
-    """Whether the role's trust policy lets SageMaker assume it."""
+    """Whether the trust policy of a role, as IAM describes it, lets SageMaker assume it for the
+    role's own account."""
     document = role.get("AssumeRolePolicyDocument") or {}
     statements = document.get("Statement", []) if isinstance(document, dict) else []
-    return any(_allows(statement) for statement in _as_list(statements))
+    account = role["Arn"].split(":")[4] if role else ""
+    return any(_allows(statement, account) for statement in _as_list(statements))
 
 
-def _allows(statement: dict[str, Any]) -> bool:
+def _allows(statement: dict[str, Any], account: str) -> bool:
     principal = statement.get("Principal")
     services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
+    equal = (statement.get("Condition") or {}).get("StringEquals") or {}
     return (
         statement.get("Effect") == "Allow"
         and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(_as_list(statement.get("Action", [])))
         and SERVICE in services
+        and account in _as_list(equal.get("aws:SourceAccount", account))
     )
 
 
