@@ -111,6 +111,15 @@ def test_a_request_that_is_refused_for_capacity(
     assert failed.value.document()["tried"] == []
 
 
+def test_the_quota_of_endpoints_is_no_capacity_error(world: World) -> None:
+    message = "The account-level service limit 'Total number of endpoints' is 10 Endpoints"
+    quota = lambda: service_error("ResourceLimitExceeded", message, "CreateEndpoint")  # noqa: E731
+    world.cloud.before = at("create_endpoint", quota)
+
+    with raises_code("ResourceLimitExceeded", CloudError):
+        world.deploy(a_plan())
+
+
 @pytest.mark.parametrize("operation", ["create_endpoint", "update_endpoint"])
 def test_a_request_waits_until_its_configuration_is_visible(world: World, operation: str) -> None:
     if operation == "update_endpoint":

@@ -162,8 +162,9 @@ def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
     assert [one["instance_type"] for one in tried] == [FIRST, "ml.g6.xlarge"] * rounds
     assert rounds >= 600 // PAUSE_SECONDS - 1
     assert 600 <= world.cloud.now - began < 600 + PAUSE_SECONDS
-    states = [progress.state for progress in world.shown]
-    assert states.count("Waiting for capacity") == rounds - 1
+    waits = [progress for progress in world.shown if progress.state == "Waiting for capacity"]
+    assert waits[0].line == f"next attempt in {PAUSE_SECONDS:.0f} s"
+    assert waits[-1].seconds > waits[0].seconds
     world.destroy()
     assert world.cloud.is_empty
 

@@ -177,7 +177,7 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         name = found["name"] if found else ""
         quota = f"the quota '{name}'" if name else "a quota"
         used_up = f"{quota} of this account is exhausted: {message}"
-        if operation in _STARTS_INSTANCES or lacks_capacity(message):
+        if lacks_capacity(message) or (operation in _STARTS_INSTANCES and not name):
             return InsufficientCapacity(used_up, quota_fix(name, region))
         return CloudError(used_up, quota_fix(name, region), code)
     if lacks_capacity(f"{code}: {message}"):

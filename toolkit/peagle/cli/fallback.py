@@ -101,7 +101,7 @@ def fallback_of(
         if ctx.params["yes"] or not others or is_plan_file(ctx.params["pair"]):
             return []
         types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)
-        print_status(f"\nAWS has no free {plan.instance_type} now.")
+        print_status(f"AWS has no free {plan.instance_type} now.")
         try:
             agreed = confirmed(f"Try {types} instead?", Fix(""))
         except UserError:  # no terminal: nobody to ask

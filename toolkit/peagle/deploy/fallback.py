@@ -16,9 +16,13 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.deploy.context import Observer, Progress, unobserved
 from peagle.deploy.preflight import Preflight
 from peagle.errors import PeagleError, Refused, UserError
+from peagle.text import format_duration
 
 PAUSE_SECONDS = 60.0
 """Between two rounds: AWS frees instances within minutes, not seconds."""
+
+_TICK_SECONDS = 1.0
+"""The elapsed time is shown so often."""
 
 Outcome = Literal["deployed", "no-capacity", "refused", "failed"]
 
@@ -104,11 +108,17 @@ class _Rounds:
             if remaining <= 0 or not types:
                 error.tried = [attempt.document() for attempt in self.attempts]
                 raise error
-            waits = min(PAUSE_SECONDS, remaining)
-            text = f"next attempt in {waits:.0f} s"
-            self.observe(Progress("Waiting for capacity", self.clock.now() - began, line=text))
-            self.clock.sleep(waits)
+            self._pause(min(PAUSE_SECONDS, remaining), began)
             left = list(types)
+
+    def _pause(self, seconds: float, began: float) -> None:
+        """Wait, and show for how long the types have been tried since ``began``."""
+        ends = self.clock.now() + seconds
+        while (left := ends - self.clock.now()) > 0:
+            elapsed = self.clock.now() - began
+            text = f"next attempt in {left:.0f} s"
+            self.observe(Progress("Waiting for capacity", elapsed, line=text))
+            self.clock.sleep(min(left, _TICK_SECONDS))
 
     def _attempt(self, found: Preflight) -> InsufficientCapacity | None:
         """Deploy once; the error if AWS has no instance."""
@@ -131,7 +141,7 @@ class _Rounds:
         except (Refused, UserError) as error:
             attempt = Attempt(instance_type, 0, None, 0.0, "refused", error.message)
             self.attempts.append(attempt)
-            self.observe(Progress("Refused", line=f"{instance_type}: {error}", lasting=False))
+            self.observe(Progress("Refused", line=f"{instance_type}: {error}", is_notice=True))
             return None
 
     def _record(self, found: Preflight, began: float, outcome: Outcome, reason: str = "") -> None:
@@ -143,5 +153,5 @@ class _Rounds:
         )  # fmt: skip
         self.attempts.append(attempt)
         if outcome == "no-capacity":
-            line = f"{plan.instance_type}: {reason}"
-            self.observe(Progress("No capacity", seconds, line=line, lasting=False))
+            line = f"{plan.instance_type}, after {format_duration(seconds)}: {reason}"
+            self.observe(Progress("No capacity", line=line, is_notice=True))
