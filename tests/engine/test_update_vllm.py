@@ -11,7 +11,7 @@ import pytest
 
 from peagle.data import data_folder
 from tests.engine.conftest import TINY
-from tests.sandbox.sandboxes import OUR_IMAGE, Sandbox
+from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
@@ -63,6 +63,7 @@ def test_a_failed_update_is_rolled_back_and_reported(
 
 
 def test_another_k_and_image_are_an_update_with_a_new_proof(printed: str, sandbox: Sandbox) -> None:
+    Account(sandbox).push(OUR_IMAGE)
     changes = ("--k", "3", "--image", OUR_IMAGE)
     document = sandbox.json("deploy", "tiny", *changes, "--yes", *WHERE)
 

@@ -16,7 +16,7 @@ import pytest
 
 from peagle.engine.installed import Engine, check_compiler
 from peagle.errors import UserError
-from tests.sandbox.sandboxes import OUR_IMAGE
+from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
@@ -61,10 +61,11 @@ def reported(peagle: Peagle) -> Any:
 
 
 @pytest.fixture(scope="module")
-def s3(reported: Any, peagle: Peagle) -> Any:
+def s3(reported: Any, peagle: Peagle, own_place: Path, engine: Engine) -> Any:
     """The sandbox's S3, with the pair as `peagle weights sync` leaves it."""
     reported("weights", "sync", "tiny", f"s3://{BUCKET}/{PREFIX}", "--yes")
     variables = json.loads(peagle("sandbox", "env", "--json").stdout)
+    Account(Sandbox(own_place, engine.python)).push(OUR_IMAGE)
     return boto3.client(
         "s3",
         region_name="us-east-1",
