@@ -1,0 +1,44 @@
+"""``peagle prove``: what it prints and how it ends."""
+
+from __future__ import annotations
+
+from tests.unit.cli.commands import NAME, Terminal, without_record
+
+
+def test_a_proof_is_shown_by_instance(deployed: Terminal) -> None:
+    done = deployed.run("prove", NAME)
+
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"{NAME} is proved: acceptance length 3.00 over ")
+    assert "at least 2.20 required (from the endpoint's log)" in done.out
+    assert "  AllTraffic/i-1: acceptance length 3.00 over " in done.out
+
+
+def test_json_lists_the_instances_and_their_source(deployed: Terminal) -> None:
+    document = deployed.run("prove", NAME, "--min-drafts", "30", "--json").document
+
+    assert (document["name"], document["source"], document["min_drafts"]) == (NAME, "log", 30)
+    (instance,) = document["instances"]
+    assert instance["stream"] == "AllTraffic/i-1"
+    assert instance["drafts"] == document["drafts"] >= 30
+
+
+def test_below_the_floor_the_exit_code_is_3_and_the_proof_is_printed(deployed: Terminal) -> None:
+    done = deployed.run("prove", NAME, "--floor", "3.5")
+
+    assert done.code == 3
+    assert f"{NAME} is not proved: acceptance length 3.00" in done.out
+    assert "below the floor of 3.50" in done.err
+
+
+def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
+    without_record(deployed)
+
+    assert deployed.run("prove", "--endpoint", NAME).code == 0
+
+
+def test_an_unknown_endpoint_is_not_found(deployed: Terminal) -> None:
+    done = deployed.run("prove", "--endpoint", "nobody")
+
+    assert done.code == 2
+    assert "nobody" in done.err
