@@ -75,7 +75,7 @@ def test_progress_shows_state_time_cost_and_one_clean_line(world: World) -> None
     waiting = [progress for progress in world.shown if progress.state == "Creating"]
     assert [progress.seconds for progress in waiting] == [0, 1, 2, 3, 4]
     assert waiting[-1].cost_usd == pytest.approx(1.408 * 4 / 3600)
-    assert waiting[0].line == ""
+    assert waiting[0].line == "the container has started"
     assert waiting[-1].line == "Starting to load model a..."
     assert not any("non-default" in progress.line for progress in world.shown)
 

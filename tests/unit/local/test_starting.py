@@ -182,6 +182,8 @@ def test_the_library_that_the_image_lacks_is_fatal_before_vllm_names_its_process
             "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:05<00:05]",
             "Loading safetensors checkpoint shards: 50%",
         ),
+        ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|####      | 20/51",
+         "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 40%"),
         ("(Worker pid=9) INFO [a.py:1] Graph capturing finished in 3 secs", "Graph capturing "
          "finished in 3 secs"),
         (_ours("start", argv=["vllm", "--api-key", "k"], fix="f"), "m"),

@@ -249,4 +249,6 @@ def _line(log: EndpointLog | None) -> str:
         return ""
     if not log.may_read:
         return "(no permission to read the log: logs:FilterLogEvents)"
-    return "no log yet" if log.first_at is None else log.progress
+    if log.first_at is None:
+        return "no log yet"
+    return log.progress or "the container has started"

@@ -24,7 +24,7 @@ _LONGEST = 100
 """The most characters of a line of progress."""
 
 _INFORMS = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\) )*INFO\b")
-_PERCENT = re.compile(r"([A-Za-z][\w .-]*?):\s+(\d{1,3})%")
+_PERCENT = re.compile(r"([A-Za-z][\w .,()/-]*?):\s+(\d{1,3})%")
 """A progress bar: ``Loading safetensors checkpoint shards:  50% Completed | 1/2``."""
 
 _SAYS_NOTHING = re.compile(
