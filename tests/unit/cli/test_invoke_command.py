@@ -14,10 +14,14 @@ from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 from tests.unit.cli.endpoints import deployed as record_endpoint
 
+OUR_IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
+
 
 @pytest.fixture
 def deployed(terminal: Terminal) -> Terminal:
-    assert terminal.run(*FIRST, "--yes").code == 0
+    """An endpoint whose image exposes counters."""
+    terminal.cloud.digests["1"] = f"sha256:{'a' * 64}"
+    assert terminal.run(*FIRST, "--image", OUR_IMAGE, "--yes").code == 0
     terminal.cloud.engine.prompts.clear()
     return terminal
 
@@ -58,6 +62,17 @@ def test_an_image_that_cannot_tell_has_no_acceptance_length(deployed: Terminal) 
     assert done.code == 0
     assert done.document["acceptance_length"] is None
     assert len(deployed.cloud.engine.prompts) == 1
+
+
+def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
+    """It would answer with an error, which counts in the endpoint's metrics."""
+    assert terminal.run(*FIRST, "--yes").code == 0
+    calls = terminal.cloud.calls.count("invoke_endpoint")
+
+    document = terminal.run("invoke", NAME, "Say hello", "--no-stream", "--json").document
+
+    assert document["acceptance_length"] is None
+    assert terminal.cloud.calls.count("invoke_endpoint") == calls + 1
 
 
 def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal) -> None:

@@ -56,8 +56,10 @@ def invoke(
     other clients' requests. Raises UserError for a body that is too long, and CloudError.
     """
     plan = record.current.plan if record else None
-    # With several instances, each reading of the counters may reach another engine.
-    has_counters = record is not None and record.current.served.instance_count == 1
+    # AWS's image exposes no counters, and answers the question for them with an error. With several
+    # instances, each reading may reach another engine.
+    is_readable = plan is None or plan.proof.source == "counters"
+    has_counters = is_readable and record is not None and record.current.served.instance_count == 1
     return measure_answer(
         partial(runtime.ask, aws, name),
         partial(runtime.stream, aws, name),
