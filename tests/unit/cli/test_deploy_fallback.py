@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from click.shell_completion import ShellComplete
+
+from peagle.cli.main import cli
 from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.cli.commands import FIRST, Terminal, nothing_was_created, price_of
 
@@ -44,6 +48,9 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
     assert done.code == 4
     assert '"code": "insufficient-capacity"' in done.error
     assert '"tried": [{"instance_type": "ml.g5.xlarge"' in done.error
+    command = json.loads(done.error)["error"]["command"]
+    assert command[:3] == ["peagle", "deploy", "tiny"]
+    assert command[-2:] == ["--fallback-instance-types", "ml.g6.xlarge,ml.g6.2xlarge"]
     assert full.cloud.calls.count("create_endpoint") == 1
     assert "Costs    $0.00 per hour" in done.err
 
@@ -99,3 +106,12 @@ def test_a_plan_file_has_one_type(terminal: Terminal, tmp_path: object) -> None:
 
     assert done.code == 2
     assert "cannot be combined with a plan file" in done.error
+
+
+def test_the_shell_completes_each_of_the_types() -> None:
+    complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
+    typed = ["deploy", "tiny", "--fallback-instance-types"]
+
+    found = [one.value for one in complete.get_completions(typed, "ml.g5.xlarge,ml.g6e.x")]
+
+    assert found == ["ml.g5.xlarge,ml.g6e.xlarge"]

@@ -196,8 +196,8 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
 
 
 CAPACITY_FIX = (
-    "try other types with --fallback-instance-types, repeat it with --retry-for 2h, choose another "
-    "--region, or reserve instances (SageMaker training plans for endpoints)"
+    "choose another --region, reserve instances with a SageMaker training plan, go on for a time "
+    "with --retry-for 2h, or try other types with --fallback-instance-types"
 )
 
 

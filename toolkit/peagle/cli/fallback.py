@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from peagle.aws.errors import InsufficientCapacity
+from peagle.cli.context import typed_command
 from peagle.cli.options import (
     complete_instance_type,
     duration,
@@ -94,11 +95,15 @@ def fallback_of(
     """What deploy does without capacity: the types of the option, else those of the plan's ranking
     if the user agrees. ``prepare`` checks a plan against the account, and shows it."""
 
-    def choose(_: InsufficientCapacity) -> list[str]:
+    def choose(error: InsufficientCapacity) -> list[str]:
         if given is not None:
             return [one.instance_type for one in given]
         others = [one for one in plan.alternatives if one.instance_type != plan.instance_type]
-        if ctx.params["yes"] or not others or is_plan_file(ctx.params["pair"]):
+        if not others or is_plan_file(ctx.params["pair"]):
+            return []
+        names = ",".join(one.instance_type for one in others)
+        error.command = (*typed_command(ctx, "deploy"), "--fallback-instance-types", names)
+        if ctx.params["yes"]:
             return []
         types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)
         print_status(f"AWS has no free {plan.instance_type} now.")
