@@ -56,6 +56,13 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.proving import prove as prove
+    from peagle.deploy.revisions import of_one_instance as of_one_instance
+    from peagle.deploy.revisions import trial_name as trial_name
+    from peagle.deploy.rollback import previous_resources as previous_resources
+    from peagle.deploy.rollback import remove_previous as remove_previous
+    from peagle.deploy.rollback import revision_for_rollback as revision_for_rollback
+    from peagle.deploy.rollback import rollback as rollback
+    from peagle.deploy.rollback import rollback_changes as rollback_changes
     from peagle.deploy.state import deployment_lock as deployment_lock
     from peagle.deploy.state import deployment_names as deployment_names
     from peagle.deploy.state import deployment_regions as deployment_regions
@@ -172,6 +179,11 @@ _FUNCTIONS = {
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
     "peagle.deploy.proving": ("prove",),
+    "peagle.deploy.revisions": ("of_one_instance", "trial_name"),
+    "peagle.deploy.rollback": (
+        "previous_resources", "remove_previous", "revision_for_rollback", "rollback",
+        "rollback_changes",
+    ),
     "peagle.deploy.state": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",

@@ -46,6 +46,7 @@ class FakeEndpoint:
     script: list[tuple[str, str | None]]
     next_config: str | None = None
     changed: float = START
+    updates: int = 0
     created: float = START
 
 
@@ -371,6 +372,7 @@ class Cloud:
         if status == "InService" and endpoint.next_config:
             if reason is None:
                 endpoint.config = endpoint.next_config
+                endpoint.updates += 1
             endpoint.next_config = None
         if len(endpoint.script) > 1:
             endpoint.script.pop(0)
@@ -436,10 +438,12 @@ class Cloud:
 
     def _answer(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of one of the engines in ``streams``, in turn, which logs its statistics;
-        without any, ``engine`` stands for every instance."""
-        running = self._running(self.endpoints[name].config)
+        without any, ``engine`` is every instance's."""
+        endpoint = self.endpoints[name]
+        running = self._running(endpoint.config)
         count = sum(variant["CurrentInstanceCount"] for variant in running)
-        every = {f"AllTraffic/i-{number + 1}": self.engine for number in range(count)}
+        first = 100 * endpoint.updates + 1  # an update starts other instances
+        every = {f"AllTraffic/i-{first + number}": self.engine for number in range(count)}
         streams = self.streams or every
         stream = list(streams)[self._turn % len(streams)]
         self._turn += 1
@@ -585,6 +589,15 @@ class _Client:
         self._cloud.before("upload_file")
         self._cloud._upload_file(path, bucket, key, **more)
         self._cloud.after("upload_file")
+
+    def copy(self, source: dict[str, str], bucket: str, key: str, ExtraArgs: Any) -> None:
+        self._cloud.calls.append("copy")
+        self._cloud.before("copy")
+        there = self._cloud.buckets
+        there[bucket][key] = there[source["Bucket"]][source["Key"]] | {
+            "Metadata": ExtraArgs["Metadata"]
+        }
+        self._cloud.after("copy")
 
     def get_paginator(self, operation: str) -> Any:
         class Paginator:

@@ -11,8 +11,10 @@ from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import Progress
+from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
-from peagle.deploy.state import Deployment
+from peagle.deploy.rollback import remove_previous, rollback
+from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
 from peagle.deploy.steps import destroy
 from peagle.planning.plan import Plan
@@ -51,9 +53,31 @@ class World:
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, load_catalog().instances, **choices)
 
-    def deploy(self, plan: Plan, **choices: Any) -> Deployment:
+    def deploy(
+        self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False, **choices: Any
+    ) -> Deployment:
         found = self.preflight(plan, **choices)
-        return deploy(self.aws, found, self.shown.append, clock=self.clock)
+        return deploy(
+            self.aws, found, self.shown.append, clock=self.clock,
+            keep_unproved=keep_unproved, prove_first=prove_first,
+        )  # fmt: skip
+
+    def rollback(self) -> Deployment:
+        return rollback(self.aws, self._known(), load_catalog(), self.shown.append, self.clock)
+
+    def remove_previous(self) -> tuple[Resource, ...]:
+        return remove_previous(self.aws, self._known(), self.shown.append, self.clock)
+
+    def forget(self) -> None:
+        """Continue as another machine does, without the record."""
+        record = self.record()
+        assert record is not None
+        records.remove_record(record)
+
+    def _known(self) -> Deployment:
+        found = current_deployment(self.aws, NAME, self.record())
+        assert found is not None
+        return found
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)

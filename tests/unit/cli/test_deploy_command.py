@@ -98,7 +98,10 @@ def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
 
     done = terminal.run(*FIRST, "--k", "3", "--yes", "--json")
 
+    assert done.code == 0
     assert done.document["k"] == 3
+    assert done.document["changes"] == [{"setting": "k", "before": 5, "after": 3}]
+    assert "changes     K 5 -> 3\n" in done.err
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert "update_endpoint" in terminal.cloud.calls
 

@@ -127,8 +127,9 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     terminal.cloud.quotas = quotas
     run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
     run(*FIRST, "--yes", "--role", "peagle-execution")
-    terminal.cloud.streams = {"AllTraffic/i-2": terminal.cloud.engine}  # of the new instance
     run(*FIRST, "--yes", "--k", "3")
+    run(*FIRST, "--yes", "--k", "4", "--prove-first")
+    run("rollback", NAME, "--yes")
     run("list")
     run("status", NAME)
     terminal.cloud.write_log("a line")
@@ -139,8 +140,8 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("prove", NAME)
     terminal.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}"}
     terminal.cloud.alarms = dict.fromkeys(_ALARMS, NAME)
+    run("destroy", NAME, "--previous", "--yes")
     run("destroy", NAME, "--all", "--yes")
-    terminal.cloud.streams = {}
     by_template(terminal.world, a_plan(), "terraform")
     run("adopt", "peagle-pair", "--yes")
     run("destroy", "peagle-pair", "--yes")

@@ -204,6 +204,12 @@ class Aws:
                 str(path), bucket, key, ExtraArgs={"Metadata": metadata}, Callback=progress
             )
 
+    def copy(self, bucket: str, source: str, key: str, metadata: dict[str, str]) -> None:
+        """Copy an object within its bucket, in parts when it is large."""
+        more = {"Metadata": metadata, "MetadataDirective": "REPLACE"}
+        with translated("s3", self.region):
+            self.client("s3").copy({"Bucket": bucket, "Key": source}, bucket, key, ExtraArgs=more)
+
     @cached_property
     def caller(self) -> dict[str, Any]:
         """The identity of the credentials: ``Account`` and ``Arn``."""

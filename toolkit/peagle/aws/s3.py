@@ -174,14 +174,30 @@ def delete_bucket(aws: Aws, bucket: str) -> bool:
     return True
 
 
-def upload_missing(aws: Aws, upload: Upload, progress: Callable[[int], object]) -> None:
-    """Upload the files that S3 does not have yet; ``progress`` receives bytes done."""
+def upload_missing(
+    aws: Aws, upload: Upload, progress: Callable[[int], object], earlier: Iterable[str] = ()
+) -> None:
+    """Upload the files that S3 does not have yet; ``progress`` receives bytes done.
+
+    What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead.
+    """
+    part = upload.prefix.rstrip("/").rpartition("/")[2]
     for file in upload.files:
         key = upload.prefix + file.name
+        metadata = {_CHECKSUM: file.sha256}
+        same_name = [one for one in earlier if one != key and one.endswith(f"/{part}/{file.name}")]
         if _is_uploaded(aws, upload.bucket, key, file):
             progress(file.size)
+        elif copied := _first_uploaded(aws, upload.bucket, same_name, file):
+            aws.copy(upload.bucket, copied, key, metadata)
+            progress(file.size)
         else:
-            aws.upload(file.path, upload.bucket, key, {_CHECKSUM: file.sha256}, progress)
+            aws.upload(file.path, upload.bucket, key, metadata, progress)
+
+
+def _first_uploaded(aws: Aws, bucket: str, keys: Iterable[str], file: LocalFile) -> str | None:
+    """The first key whose object has the contents of the file."""
+    return next((key for key in keys if _is_uploaded(aws, bucket, key, file)), None)
 
 
 def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:

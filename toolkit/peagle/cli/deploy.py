@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -26,10 +27,11 @@ from peagle.cli.output.console import confirm, json_option, print_json, print_st
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.not_applied import show_not_applied
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.watch import WillNotServe
-from peagle.errors import NotProved, PeagleError, Refused
+from peagle.errors import NotProved, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 
@@ -64,6 +66,16 @@ Examples:
     is_flag=True,
     help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
 )
+@click.option(
+    "--prove-first",
+    is_flag=True,
+    help="Prove an update on a temporary endpoint of one instance before the switch.",
+)
+@click.option(
+    "--keep-unproved",
+    is_flag=True,
+    help="Keep an update in service whose proof fails.  [default: return to what served before]",
+)
 @fallback_options
 @json_option
 @click.pass_context
@@ -77,6 +89,8 @@ def deploy(
     yes: bool,
     no_wait: bool,
     keep_failed: bool,
+    prove_first: bool,
+    keep_unproved: bool,
     accept_unknown_price: bool,
     as_json: bool,
     **_: Any,
@@ -84,12 +98,19 @@ def deploy(
     """Deploy PAIR to a SageMaker endpoint and prove that its drafts are accepted.
 
     Shows resources, location and price, and asks for confirmation. Running it again does
-    nothing, resumes an interrupted deployment, or updates the endpoint.
+    nothing, resumes an interrupted deployment, or updates the endpoint. An update whose proof
+    fails returns to what served before, which is kept for `peagle rollback`.
 
     While the endpoint starts, its log is watched: if it shows that the engine will never serve
     (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
     is removed after a question, or without one with --yes.
     """
+    if prove_first and no_wait:
+        raise UserError(
+            "--prove-first and --no-wait are mutually exclusive: the update waits for the proof",
+            "omit one of them",
+        )
+    choices = ProofChoices(prove_first, keep_unproved)
     if errors(plan.findings):
         refuse_errors(plan.findings)
     others = planned_fallbacks(ctx, plan)
@@ -103,7 +124,7 @@ def deploy(
 
             def checked(plan: Plan) -> Preflight:
                 found = api.preflight(aws, plan, instances, role, bucket)
-                show_and_refuse(found, account)
+                show_and_refuse(found, account, choices)
                 if found.change in ("create", "update"):
                     refuse_unknown_price(found.desired.plan, accept_unknown_price)
                 return found
@@ -120,7 +141,15 @@ def deploy(
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
         remove_failed = False if keep_failed else (yes or None)
         fallback = fallback_of(ctx, plan, others, checked)
-        _deploy(aws, found, account, again, fallback, not no_wait, remove_failed, as_json)
+        _deploy(aws, found, account, again, choices, fallback, not no_wait, remove_failed, as_json)
+
+
+@dataclass(frozen=True)
+class ProofChoices:
+    """When an update is proved, and what a failed proof means."""
+
+    prove_first: bool = False
+    keep_unproved: bool = False
 
 
 def _deploy(
@@ -128,6 +157,7 @@ def _deploy(
     found: Preflight,
     account: Account,
     again: str,
+    choices: ProofChoices,
     fallback: Fallback,
     wait: bool,
     remove_failed: bool | None,
@@ -145,7 +175,7 @@ def _deploy(
         try:
             found = api.deploy_where_possible(
                 found,
-                lambda one: api.deploy(aws, one, status.observe, wait),
+                lambda one: api.deploy(aws, one, status.observe, wait, **asdict(choices)),
                 fallback,
                 attempts,
                 status.observe,
@@ -174,6 +204,8 @@ def _deploy(
     record = api.find_record(name, aws.scope, aws.region)
     document = api.deployment_status(aws, record)
     document["changed"] = found.change in ("create", "update")
+    document["changes"] = [change.document() for change in found.changes]
+    document["rolled_back"] = isinstance(unproved, RolledBack)
     document["warm_start"] = warm.document() if warm else None
     document["tried"] = attempts_document(attempts)
     if account.sandbox and wait:
@@ -190,9 +222,11 @@ def _deploy(
         raise unproved
 
 
-def show_and_refuse(found: Preflight, account: Account) -> None:
+def show_and_refuse(
+    found: Preflight, account: Account, choices: ProofChoices = ProofChoices()
+) -> None:
     """Show plan, findings and change; raise Refused with the first error."""
-    show_plan(found, account)
+    show_plan(found, account, **asdict(choices))
     planned = [f for f in found.desired.plan.findings if f.code not in CHECKED_AGAIN]
     refuse_errors((*planned, *found.findings))
 

@@ -53,6 +53,11 @@ Examples:
     is_flag=True,
     help="Also remove the log, scaling targets and alarms, and what a template left.",
 )
+@click.option(
+    "--previous",
+    is_flag=True,
+    help="Remove only what the previous revision needs, which then cannot be returned to.",
+)
 @yes_option
 @json_option
 def destroy(
@@ -61,6 +66,7 @@ def destroy(
     region: str | None,
     images: bool,
     everything: bool,
+    previous: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -71,8 +77,10 @@ def destroy(
     name is not an error unless it resembles a known one. Without --all, the log stays.
     """
     if images:
-        if name:
-            raise UserError("NAME and --images are mutually exclusive", "omit one of them")
+        if name or previous:
+            raise UserError(
+                "NAME and --previous do not go with --images", "omit --images, or the others"
+            )
         _destroy_images(account, region, yes, as_json)
         return
     if name is None:
@@ -85,6 +93,9 @@ def destroy(
         if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
         _destroy_leftovers(account, name, region, everything, yes, as_json)
+        return
+    if previous:
+        _destroy_previous(aws, record, account, yes, as_json)
         return
     left_behind = everything and not record.of_type("Endpoint")
     if not left_behind:
@@ -107,6 +118,27 @@ def destroy(
         if leftover not in targets:
             api.remove_leftover(aws, leftover)
     _report(name, removed, kept, removable, () if everything else found, as_json)
+
+
+def _destroy_previous(
+    aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
+) -> None:
+    """Remove what only the previous revision needs."""
+    found = api.previous_resources(record)
+    if found and not yes:
+        where = f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:"
+        _show(where, *(f"{one.type} {one.name}" for one in found))
+        confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
+    place = (record.scope, record.region, record.name)
+    with (
+        api.deployment_lock(*place),
+        DeploymentProgress(account.sandbox) as status,
+    ):
+        latest = api.load_record(*place) or record
+        removed = api.remove_previous(aws, latest, status.observe)
+    if not removed and not as_json:
+        print_status(f"Nothing to remove: {record.name} has no previous revision.")
+    _report(record.name, removed, (), (), (), as_json)
 
 
 def _destroy_leftovers(

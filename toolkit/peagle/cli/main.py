@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "prove": "Prove that an endpoint's drafts are accepted.",
         "token": "Print an API key for OpenAI clients.",
         "adopt": "Take over a deployment that a template made.",
+        "rollback": "Return to the previous revision.",
         "destroy": "Delete everything that deploy created.",
     },
     "Build": {

@@ -1,23 +1,40 @@
 """Deploy: apply the steps that preflight found necessary, prove, remove what is stale.
 
 apply          weights -> model -> configuration -> endpoint -> in service
-prove          raises NotProved unless drafts are accepted; the endpoint stays, as Unproved
-remove_stale   deletes what only earlier revisions need
+prove          raises NotProved unless drafts are accepted; an update then returns to what served
+               before, and a first deployment stays, as Unproved
+remove_stale   deletes what no kept revision needs
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
+from typing import NoReturn
 
 from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.deploy import steps
+from peagle.aws.sagemaker import ID_TAG, Tag
+from peagle.deploy import steps, trial
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving import prove_endpoint, tag_proof
-from peagle.deploy.state import Deployment, Failure
-from peagle.errors import PeagleError
+from peagle.deploy.proof_tag import PREVIOUS_TAG, PROOF_TAG, proof_tag
+from peagle.deploy.revisions import (
+    is_alone,
+    kept_revisions,
+    revision_to_return_to,
+    settled,
+    stale_resources,
+)
+from peagle.deploy.state import Deployment, Failure, Revision
+from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
+from peagle.render.requests import REVISION_TAG
+
+
+class RolledBack(NotProved, code="rolled-back"):
+    """The proof of an update failed, and what served before serves again."""
 
 
 def deploy(
@@ -26,86 +43,190 @@ def deploy(
     observe: Observer = unobserved,
     wait: bool = True,
     clock: Clock | None = None,
+    *,
+    keep_unproved: bool = False,
+    prove_first: bool = False,
 ) -> Deployment:
     """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
     record. Raises what ``apply`` and ``prove`` do.
 
-    Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
+    Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
+    ``keep_unproved``, an update whose proof fails stays in service. With ``prove_first``, an update
+    is proved on a temporary endpoint before the endpoint is changed.
     """
-    name = found.desired.plan.name
+    desired = found.desired
+    name = desired.plan.name
     record = found.record or Deployment(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
+    on_trial = prove_first and found.change == "update"
+    if not on_trial:
+        trial.remove(context)
     if found.change != "nothing":
-        started = apply(context, found.desired, wait)
+        started = apply(context, desired, wait, on_trial)
         if wait:
-            prove(context, found.desired, started)
+            prove(context, desired.revision, started, keep_unproved)
+    else:
+        context.change(failure=None)
     if wait:
-        remove_stale(context, found.desired)
+        remove_stale(context)
     return context.record
 
 
-def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
+def apply(
+    context: DeploymentContext, desired: DesiredState, wait: bool = True, on_trial: bool = False
+) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
-    Every step may be repeated, so the same call continues an interrupted deployment. Returns when
-    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
+    Every step may be repeated, so the same call continues an interrupted deployment. Raises
+    NotProved when the proof ``on_trial`` fails: then nothing has changed. Returns when SageMaker
+    began the update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
     """
-    serving = context.record.serving
-    known = serving and serving.fingerprint == desired.fingerprint
-    context.change(pending=serving if known else desired.revision, failure=None)
+    revision = desired.revision
+    context.change(pending=revision, failure=None)
     try:
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)
-        steps.create_config(context, desired)
-        steps.put_endpoint(context, desired)
-        return steps.wait_in_service(context, desired) if wait else 0.0
+        if on_trial:
+            trial.prove(context, desired)
+        steps.create_config(context, revision, desired.config)
+        steps.put_endpoint(context, revision, desired.endpoint)
+        return steps.wait_in_service(context, revision, desired.endpoint) if wait else 0.0
+    except trial.Failed as error:
+        context.change(pending=None, failure=Failure.of(error))
+        remove_stale(context)
+        raise
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         raise
 
 
-def prove(context: DeploymentContext, desired: DesiredState, started: float = 0.0) -> None:
-    """Prove that the endpoint in service speculates; raise NotProved if it does not.
+def prove(
+    context: DeploymentContext,
+    revision: Revision,
+    started: float = 0.0,
+    keep_unproved: bool = False,
+) -> None:
+    """Prove that the endpoint in service speculates, and settle ``revision`` as serving.
 
-    In both cases the revision is recorded as serving. ``started`` is when it was requested, in
-    epoch seconds, where that is known.
+    A failed proof returns the endpoint to the proved revision that served before, unless
+    ``keep_unproved``: raises RolledBack, or CloudError when that fails. Without such a revision
+    the endpoint stays, unproved: raises NotProved. Raises CloudError when AWS refuses the proof;
+    ``revision`` is still pending then. ``started`` is when the update to it began, in epoch
+    seconds, where that is known.
     """
-    revision = desired.revision
-    context.say("Proving", f"{len(desired.plan.proof.prompts)} prompts")
-    context.change(serving=revision, pending=None, failure=None)
+    role = "serving" if is_alone(context.record, revision) else "pending"
+    revision = revision.model_copy(update={"proof": None})
+    context.change(**{"pending": None, role: revision, "failure": None})
     try:
-        proved = prove_endpoint(
-            context.aws,
-            desired.plan,
-            context.record.name,
-            clock=context.clock,
-            say=lambda line: context.say("Proving", line, lasting=True),
-            revision_started=started,
-        )
-        context.change(serving=revision.model_copy(update={"proof": proved}))
-        live = sagemaker.describe(context.aws, context.record.name)
-        tag_proof(context.aws, live, proved, revision.fingerprint, context.clock)
-        proof.require_passed(proved, desired.plan.pair, context.record.name)
+        revision = _proved(context, revision, role, started)
+    except (NotProved, EngineError) as error:
+        context.change(failure=Failure.of(error))
+        before = revision_to_return_to(context.record, revision)
+        if before and not keep_unproved:
+            _roll_back(context, before, error)
+        remove_stale(context)
+        raise _stays(context, before, error) from error
     except PeagleError as error:
         context.change(failure=Failure.of(error))
-        remove_stale(context, desired)
         raise
+    fields = settled(context.record, revision)
+    _tag_proofs(context, revision, fields["previous"])
+    context.change(**fields)
+    remove_stale(context)
 
 
-def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:
-    """Remove what only earlier revisions need, once the endpoint serves this one."""
-    stale = [
-        resource
-        for kind in ("EndpointConfig", "Model", "S3Objects")
-        for resource in context.record.of_type(kind)
-        if resource.revision != desired.fingerprint
-    ]
+def _proved(context: DeploymentContext, revision: Revision, role: str, started: float) -> Revision:
+    """The revision with its proof, which is recorded also when it fails."""
+    proved = trial.prove_revision(context, revision, started)
+    revision = revision.model_copy(update={"proof": proved})
+    context.change(**{role: revision})
+    if role == "serving" and not proved.passed:
+        _tag_proofs(context, revision, context.record.previous)
+    proof.require_passed(proved, revision.served.pair or "PAIR", context.record.name)
+    return revision
+
+
+def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError) -> NoReturn:
+    """Return to ``before``. The pending revision stays on record until that serves again."""
+    name = context.record.name
+    context.say("Rolling back", f"to {before.config}: {error.message}")
+    try:
+        return_to(context, before)
+    except PeagleError as failed:
+        context.change(failure=Failure.of(failed))
+        raise CloudError(
+            f"{error.message}; the return to {before.config} failed: {failed.message}",
+            Fix("look at the state, then repeat", ("peagle", "rollback", name)),
+            code="rollback-failed",
+        ) from failed
+    rolled_back = RolledBack(
+        f"{error.message}; {name} was rolled back and serves {before.config} again, as before",
+        Fix(error.fix, tuple(error.command)),
+    )
+    context.change(pending=None, failure=Failure.of(rolled_back))
+    remove_stale(context)
+    raise rolled_back from error
+
+
+def _stays(context: DeploymentContext, before: Revision | None, error: PeagleError) -> PeagleError:
+    """The error of a failed proof, with what serves now and why."""
+    name = context.record.name
+    if before:
+        message = f"{error.message}; {name} stays in service unproved"
+        fix = Fix("return to what served before", ("peagle", "rollback", name))
+        return type(error)(message, fix, error.code)
+    reason = "nothing proved served before, so there is nothing to return to"
+    if context.record.previous:
+        reason = f"the previous revision is {context.record.previous.config}"
+    message = f"{error.message}; {name} stays in service unproved: {reason}"
+    return type(error)(message, Fix(error.fix, tuple(error.command)), error.code)
+
+
+def return_to(context: DeploymentContext, revision: Revision) -> float:
+    """Move the endpoint to the configuration of a kept revision, and wait until that serves;
+    returns what ``wait_in_service`` does."""
+    found = sagemaker.description(context.aws, "EndpointConfig", revision.config)
+    tags: list[Tag] = []
+    with suppress(AccessDenied):
+        known = sagemaker.tags_of(context.aws, found["EndpointConfigArn"])
+        own = {key: value for key, value in known.items() if key.startswith("peagle:")}
+        kept = own.keys() - {ID_TAG, REVISION_TAG}
+        tags = [{"Key": key, "Value": own[key]} for key in sorted(kept)]
+    request = {
+        "EndpointName": context.record.name,
+        "EndpointConfigName": revision.config,
+        "Tags": tags,
+    }
+    steps.put_endpoint(context, revision, request)
+    return steps.wait_in_service(context, revision, request)
+
+
+def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revision | None) -> None:
+    """Record the proofs as tags of the endpoint, for other machines; the record has them in any
+    case."""
+    now = context.clock.now()
+    live = sagemaker.describe(context.aws, context.record.name)
+    if live is None or revision.proof is None:
+        return
+    tags = [proof_tag(revision.proof, revision.fingerprint, now, PROOF_TAG)]
+    if previous:
+        tags.append(proof_tag(previous.proof, previous.fingerprint, now, PREVIOUS_TAG))
+    with suppress(AccessDenied):
+        sagemaker.retag(context.aws, live.arn, tags)
+
+
+def remove_stale(context: DeploymentContext) -> None:
+    """Remove what no kept revision needs, while the endpoint serves a kept one."""
+    stale = stale_resources(context.record)
     live = sagemaker.describe(context.aws, context.record.name) if stale else None
-    if live and live.status == "InService" and live.config == desired.config_name:
-        for resource in stale:
-            try:
-                steps.remove_resource(context, resource)
-            except AccessDenied as denied:
-                context.say("Kept", f"{resource.type} {resource.name}: {denied.message}")
+    if live is None or live.status != "InService":
+        return
+    if live.config not in [one.config for one in kept_revisions(context.record)]:
+        return
+    for resource in stale:
+        try:
+            steps.remove_resource(context, resource)
+        except AccessDenied as denied:
+            context.say("Kept", f"{resource.type} {resource.name}: {denied.message}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peagle.aws.client import Aws, Clock
+from peagle.catalog.schema import Catalog
 from peagle.deploy import state
 from peagle.deploy.state import Deployment, Resource, ResourceType
 from peagle.errors import CloudError, PeagleError, Refused
@@ -45,12 +46,36 @@ def unobserved(progress: Progress) -> None:
 
 @dataclass
 class DeploymentContext:
-    """One command on one deployment. ``record`` always equals the record file."""
+    """One command on one deployment. ``record`` always equals the record file.
+
+    ``catalog`` says what to prove of a revision without a plan; by default, it is the bundled one.
+    ``endpoint`` is the name of the endpoint that is changed and waited for.
+    """
 
     aws: Aws
     record: Deployment
     observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
+    catalog: Catalog | None = None
+    endpoint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.endpoint = self.record.name
+
+    @contextmanager
+    def at(self, endpoint: str) -> Iterator[None]:
+        """Work on another endpoint of the deployment in the block."""
+        before, self.endpoint = self.endpoint, endpoint
+        try:
+            yield
+        finally:
+            self.endpoint = before
+
+    def bill(self, endpoint: str, since: float | None) -> None:
+        """Record since when the endpoint costs money, in epoch seconds; only of the deployment's
+        own, not of a temporary one."""
+        if endpoint == self.record.name:
+            self.change(billing_since=since)
 
     def change(self, **fields: Any) -> None:
         """Change fields of the record and write it."""
@@ -79,7 +104,7 @@ class DeploymentContext:
             if not known and resource.type in _ONE_REQUEST and _changed_nothing(error):
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
-                    self.change(billing_since=None)
+                    self.bill(resource.name, None)
             raise
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 

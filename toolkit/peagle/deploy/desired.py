@@ -15,7 +15,7 @@ from peagle.aws.s3 import Upload, files_below
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.data import weights_folder
 from peagle.deploy.served import served_by_requests
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
 from peagle.render.requests import Request, requests, with_replaced
 from peagle.s3uri import S3Uri
@@ -85,7 +85,7 @@ def desired_state(
     contents = _digest([[(file.name, file.sha256) for file in files] for _, files in folders])
     fingerprint = _digest([with_replaced(planned, filled), contents])
     uris = [str(with_replaced(weights.s3_uri, filled)) for weights, _ in folders]
-    other_folder = _other_folder(plan, uris, contents, record)
+    other_folder = _other_folder(plan, uris, contents, fingerprint, record)
     renamed = other_folder | _other_names(planned, fingerprint, record)
     complete = with_replaced(planned, filled | renamed)
     return DesiredState(
@@ -123,15 +123,28 @@ def _other_names(
 
 
 def _other_folder(
-    plan: Plan, uris: list[str], contents: str, record: Deployment | None
+    plan: Plan, uris: list[str], contents: str, fingerprint: str, record: Deployment | None
 ) -> dict[str, str]:
     """A replacement for the plan's folder in the bucket, if that holds other files."""
     folder = f"{UPLOADS}{plan.name}"
     moved = {f"{folder}/": f"{folder}.{contents}/"}
-    earlier = {r.name: r.contents for r in record.of_type("S3Objects")} if record else {}
-    if any(with_replaced(uri, moved) in earlier for uri in uris):
-        return moved
-    return moved if any(earlier.get(uri, contents) != contents for uri in uris) else {}
+    earlier = record.of_type("S3Objects") if record else ()
+    for uri in uris:
+        if any(str(with_replaced(uri, moved)).startswith(one.name) for one in earlier):
+            return moved
+        if any(
+            uri.startswith(one.name) and not _holds(one, contents, fingerprint) for one in earlier
+        ):
+            return moved
+    return {}
+
+
+def _holds(uploaded: Resource, contents: str, fingerprint: str) -> bool:
+    """Whether these objects are the files; what another machine uploaded has no ``contents``, and
+    the revision decides."""
+    if uploaded.contents:
+        return uploaded.contents == contents
+    return uploaded.revision == fingerprint
 
 
 def _digest(document: Any) -> str:

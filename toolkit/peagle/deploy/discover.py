@@ -23,6 +23,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import served_by_descriptions
 from peagle.deploy.proof_tag import proof_in
+from peagle.deploy.revisions import is_trial, roles_by_tags
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, Refused
@@ -158,22 +159,21 @@ def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
 def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Deployment:
     """One deployment from its tagged resources. The endpoint's owner counts; without an endpoint,
     that of any resource."""
-    endpoints = [one for one in found if one.kind == "Endpoint"]
+    endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
     live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
     tags = (endpoints or found)[0].tags
     ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
     revisions = _revisions(aws.region, found, live, tags, prices)
-    serving = next((one for one in revisions if live and one.config == live.config), None)
-    others = [one for one in revisions if one is not serving]
+    roles = roles_by_tags(revisions, live, tags)
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
         scope=aws.scope,
         account=aws.account,
         region=aws.region,
-        serving=serving,
-        pending=None if serving or not others else others[-1],
-        previous=others[-1] if serving and others else None,
+        serving=roles.serving,
+        pending=roles.pending,
+        previous=roles.previous,
         resources=tuple(_resources(aws, found, live, revisions)),
         billing_since=live.created if live else None,
         owner=owner_of(tags),
@@ -190,12 +190,12 @@ def _revisions(
     """The revision of every configuration, by the time of creation; of the models, where there is
     no configuration yet."""
     models = {one.name: one for one in found if one.kind == "Model"}
-    configs = [one for one in found if one.kind == "EndpointConfig"]
+    configs = [f for f in found if f.kind == "EndpointConfig" and not is_trial(_revision_of(f))]
     revisions = []
     for one in sorted(configs or models.values(), key=_created):
         description = one.description if configs else _planned_config(one.name)
         model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
-        fingerprint = _fingerprint(one.tags)
+        fingerprint = _revision_of(one)
         described = model.description if model else {}
         served = served_by_descriptions(region, described, description, one.tags, live, prices())
         revisions.append(
@@ -219,9 +219,9 @@ def _planned_config(model: str) -> dict[str, Any]:
     return {"EndpointConfigName": "", "ProductionVariants": [variant]}
 
 
-def _fingerprint(tags: Mapping[str, str]) -> str:
+def _revision_of(one: Found) -> str:
     """The revision's fingerprint; for what a template made, the plan's."""
-    return tags.get(REVISION_TAG) or tags.get(PLAN_TAG, "")
+    return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
 
 
 def _created(one: Found) -> float:
@@ -236,8 +236,7 @@ def _resources(
     uploaded, which are below a prefix of its own."""
     for one in found:
         if one.kind != "Endpoint" or live is not None:
-            fingerprint = _fingerprint(one.tags)
-            yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint)
+            yield Resource(type=one.kind, name=one.name, made=True, revision=_revision_of(one))
     for revision in revisions:
         for uri in filter(_is_uploaded, revision.served.weights.values()):
             place = S3Uri.parse(uri)

@@ -8,6 +8,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.deploy import steps
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment
 from peagle.deploy.watch import WillNotServe
 
@@ -50,6 +51,8 @@ def remove_failed_start(
     if record.serving is None:
         steps.destroy(aws, record, observe, context.clock)
     else:
-        steps.remove_revision(context, record.current.fingerprint)
         context.change(pending=None)
+        endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
+        for resource in (*endpoints, *stale_resources(context.record)):
+            steps.remove_resource(context, resource)
     return saving

@@ -34,6 +34,16 @@ def served_live(
     return served_by_descriptions(aws.region, model, config, tags, live, instances)
 
 
+def served_now(served: Served, live: Endpoint) -> Served:
+    """``served`` with the instances that run, and their price; as planned while none runs."""
+    running, planned = live.instance_count, served.instance_count
+    if not running or running == planned or not planned:
+        return served
+    total = served.usd_per_hour
+    price = None if total is None else round(total / planned * running, 4)
+    return served.model_copy(update={"instance_count": running, "usd_per_hour": price})
+
+
 def served_by_descriptions(
     region: str,
     model: Mapping[str, Any],

@@ -37,7 +37,10 @@ from peagle.deploy.desired import (
     local_weights,
     required_change,
 )
+from peagle.deploy.diff import SettingChange, changes
 from peagle.deploy.discover import current_deployment, require_own
+from peagle.deploy.live import served_now
+from peagle.deploy.revisions import revision_in_service
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown
@@ -63,13 +66,17 @@ CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES
 
 @dataclass(frozen=True)
 class Preflight:
-    """The change to make, the requests to make it with, and the findings."""
+    """The change to make, the requests to make it with, and the findings.
+
+    ``changes`` are the settings that an update changes.
+    """
 
     desired: DesiredState
     change: Change
     role: Role
     record: Deployment | None
     findings: tuple[Finding, ...]
+    changes: tuple[SettingChange, ...] = ()
 
 
 def preflight(
@@ -105,7 +112,21 @@ def preflight(
         found += _foreign_objects(aws, desired)
         found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
         found += _prerequisites(aws, used, desired)
-    return Preflight(desired, change, used, record, tuple(found))
+    changed = _changes(desired, record, live) if change == "update" else ()
+    return Preflight(desired, change, used, record, tuple(found), changed)
+
+
+def _changes(
+    desired: DesiredState, record: Deployment | None, live: Endpoint | None
+) -> tuple[SettingChange, ...]:
+    """What differs from what the endpoint serves now, with the instances that run."""
+    now = revision_in_service(record, live.config) if record and live else None
+    if now is None or live is None:
+        return ()
+    found = changes(served_now(now.served, live), desired.revision.served)
+    if now.role and now.role != desired.revision.role:
+        found += (SettingChange("role", now.role, desired.revision.role),)
+    return found
 
 
 def _record(

@@ -9,12 +9,20 @@ from peagle.proof import Proof
 
 PROOF_TAG = "peagle:proof"
 
+PREVIOUS_TAG = "peagle:previous"
+"""Tag of an endpoint with the revision that served before, and its proof."""
 
-def proof_tag(proof: Proof, fingerprint: str, now: float) -> dict[str, str]:
-    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 time=...``.
+
+def proof_tag(
+    proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
+) -> dict[str, str]:
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 time=...``; without a
+    ``proof`` only the revision.
 
     A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
     """
+    if proof is None:
+        return {"Key": key, "Value": f"revision={fingerprint}"}
     fields = {
         "revision": fingerprint,
         "passed": "yes" if proof.passed else "no",
@@ -24,16 +32,27 @@ def proof_tag(proof: Proof, fingerprint: str, now: float) -> dict[str, str]:
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
     }
     text = " ".join(f"{key}={value}" for key, value in fields.items() if value)
-    return {"Key": PROOF_TAG, "Value": text}
+    return {"Key": key, "Value": text}
+
+
+def revision_in(tags: Mapping[str, str], key: str) -> str:
+    """The fingerprint in that tag of an endpoint; empty without one."""
+    return _fields(tags, key).get("revision", "")
 
 
 def proof_in(tags: Mapping[str, str], fingerprint: str) -> Proof | None:
     """The proof of that revision in an endpoint's tags; ``None`` without one, or for a value that
     this version cannot read."""
-    words = (word.partition("=") for word in tags.get(PROOF_TAG, "").split())
-    fields = {key: value for key, _, value in words}
-    if fields.get("revision") != fingerprint:
-        return None
+    found = (_fields(tags, key) for key in (PROOF_TAG, PREVIOUS_TAG))
+    return next((_proof(one) for one in found if one.get("revision") == fingerprint), None)
+
+
+def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
+    words = (word.partition("=") for word in tags.get(key, "").split())
+    return {name: value for name, _, value in words}
+
+
+def _proof(fields: Mapping[str, str]) -> Proof | None:
     try:
         return Proof(
             acceptance_length=_read(fields.get("length")),

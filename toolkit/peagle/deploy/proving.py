@@ -88,20 +88,6 @@ def prove(
     return proved
 
 
-def prove_endpoint(
-    aws: Aws,
-    plan: Plan,
-    name: str,
-    *,
-    clock: Clock | None = None,
-    say: Say = lambda line: None,
-    revision_started: float = 0.0,
-) -> Proof:
-    """Prove the endpoint ``name``, which serves ``plan``. Raises what ``Prover.prove`` does."""
-    prover = Prover(aws, clock or Clock(), say)
-    return prover.prove(request_of_plan(plan, name, revision_started))
-
-
 def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> ProofRequest:
     """The proof that ``plan`` asks for, of the endpoint ``name``."""
     settings, speculation = plan.proof, plan.speculation

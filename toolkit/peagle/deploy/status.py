@@ -12,6 +12,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.discover import Prices, find_deployments, serves_known_config
+from peagle.deploy.revisions import trial_usd_per_hour
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
 from peagle.planning.plan import Plan
@@ -178,8 +179,14 @@ def usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
     """What the deployment costs now: zero before there is an endpoint, and with a failed one;
     ``None`` when unknown, or when the endpoint is Missing.
 
-    The instances that run count; while an endpoint is created, those of its configuration.
+    The instances that run count; while an endpoint is created, those of its configuration. A
+    temporary endpoint counts too.
     """
+    own, temporary = _own_usd_per_hour(record, live), trial_usd_per_hour(record)
+    return None if own is None or temporary is None else round(own + temporary, 4)
+
+
+def _own_usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":

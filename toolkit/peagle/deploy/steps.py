@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from typing import Any
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
@@ -12,7 +13,7 @@ from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.state import Deployment, Resource, ResourceType
+from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.deploy.watch import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, Fix, Refused
 from peagle.render.requests import REVISION_TAG
@@ -50,15 +51,22 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
 
     for upload in desired.uploads:
         _ensure_bucket(context, upload.bucket, desired)
-        objects = _resource(desired, "S3Objects", upload.uri)
+        objects = _resource(desired.revision, "S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
+        earlier = _uploaded_keys(context.record, upload.bucket)
         with context.creating(objects):
-            s3.upload_missing(context.aws, upload, advance)
+            s3.upload_missing(context.aws, upload, advance, earlier)
+
+
+def _uploaded_keys(record: Deployment, bucket: str) -> tuple[str, ...]:
+    """The objects of the deployment's weights in that bucket."""
+    folders = (one for one in record.of_type("S3Objects") if S3Uri.parse(one.name).bucket == bucket)
+    return tuple(key for folder in folders for key in folder.keys)
 
 
 def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
     """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
-    resource = _resource(desired, "S3Bucket", bucket)
+    resource = _resource(desired.revision, "S3Bucket", bucket)
     interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
     if s3.bucket_exists(context.aws, bucket) and not interrupted:
         with suppress(AccessDenied):  # then it is not removed later
@@ -73,57 +81,59 @@ def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredStat
 
 def create_model(context: DeploymentContext, desired: DesiredState) -> None:
     """CreateModel."""
-    _create(context, desired, "Model", "model", desired.model)
+    _create(context, desired.revision, "Model", "model", desired.model)
 
 
-def create_config(context: DeploymentContext, desired: DesiredState) -> None:
+def create_config(
+    context: DeploymentContext, revision: Revision, parameters: dict[str, Any]
+) -> None:
     """CreateEndpointConfig."""
-    _create(context, desired, "EndpointConfig", "endpoint configuration", desired.config)
+    _create(context, revision, "EndpointConfig", "endpoint configuration", parameters)
 
 
 def _create(
     context: DeploymentContext,
-    desired: DesiredState,
+    revision: Revision,
     kind: sagemaker.ResourceKind,
     noun: str,
     parameters: dict[str, object],
 ) -> None:
     name = str(parameters[f"{kind}Name"])
     exists = any(known.made and known.name == name for known in context.record.of_type(kind))
-    with context.creating(_resource(desired, kind, name)):
+    with context.creating(_resource(revision, kind, name)):
         context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
-        tags = [_revision_tag(desired)]
+        tags = [_revision_tag(revision)]
         sagemaker.create(context.aws, kind, name, parameters, context.record.id, tags)
 
 
-def put_endpoint(context: DeploymentContext, desired: DesiredState) -> None:
-    """Create or update the endpoint, unless SageMaker is already bringing up our configuration."""
-    live = _ready_for_change(context, desired)
-    name = context.record.name
+def put_endpoint(context: DeploymentContext, revision: Revision, request: dict[str, Any]) -> None:
+    """Create or update the endpoint, unless SageMaker is already bringing up the revision's
+    configuration. ``request`` is that of CreateEndpoint."""
+    live = _ready_for_change(context, revision)
+    name = context.endpoint
     if live is None:
-        with context.creating(_resource(desired, "Endpoint", name)):
-            context.change(billing_since=context.clock.now())
+        with context.creating(_resource(revision, "Endpoint", name)):
+            context.bill(name, context.clock.now())
             context.say("Creating endpoint", name)
-            tags = [_revision_tag(desired)]
+            tags = [_revision_tag(revision)]
             sagemaker.create(
-                context.aws, "Endpoint", name, desired.endpoint, context.record.id, tags,
-                context.clock,
-            )  # fmt: skip
-    elif desired.config_name not in (live.config, live.pending_config):
-        with context.creating(_resource(desired, "Endpoint", name)):
+                context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
+            )
+    elif revision.config not in (live.config, live.pending_config):
+        with context.creating(_resource(revision, "Endpoint", name)):
             context.say("Updating endpoint", name)
-            count = desired.plan.instance_count
-            sagemaker.update(context.aws, desired.endpoint, count, context.clock)
+            count = revision.served.instance_count
+            sagemaker.update(context.aws, request, count, context.clock)
 
 
-def _ready_for_change(context: DeploymentContext, desired: DesiredState) -> Endpoint | None:
+def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoint | None:
     """The endpoint once it accepts a change; ``None`` when it must be created.
 
     Waits for another change to end, and deletes a broken endpoint.
     """
-    live = sagemaker.describe(context.aws, context.record.name)
-    if live and live.status in BUSY and not _is_starting(live, desired):
-        live = wait_while_busy(context, desired.revision, context.clock.now())
+    live = sagemaker.describe(context.aws, context.endpoint)
+    if live and live.status in BUSY and not _is_starting(live, revision):
+        live = wait_while_busy(context, revision, context.clock.now())
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
         context.say("Removing", f"the endpoint is {live.status}: {reason}")
@@ -132,50 +142,56 @@ def _ready_for_change(context: DeploymentContext, desired: DesiredState) -> Endp
     return live
 
 
-def _is_starting(live: Endpoint, desired: DesiredState) -> bool:
-    """Whether SageMaker is bringing up our configuration already."""
+def _is_starting(live: Endpoint, revision: Revision) -> bool:
+    """Whether SageMaker is bringing up the revision's configuration already."""
     if live.status == "Creating":
-        return live.config == desired.config_name
-    return live.status == "Updating" and live.pending_config == desired.config_name
+        return live.config == revision.config
+    return live.status == "Updating" and live.pending_config == revision.config
 
 
-def wait_in_service(context: DeploymentContext, desired: DesiredState) -> float:
-    """Wait until the endpoint serves our configuration; raise CloudError with the cause if not, and
+def wait_in_service(
+    context: DeploymentContext, revision: Revision, request: dict[str, Any]
+) -> float:
+    """Wait until the endpoint serves the revision; raise CloudError with the cause if not, and
     WillNotServe as soon as it is known that a new endpoint never will.
 
-    Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the
-    update had ended before.
+    When AWS rolled an update back, what served before serves, and nothing is pending. Returns when
+    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
+    ended before.
     """
-    live = sagemaker.describe(context.aws, context.record.name)
+    live = sagemaker.describe(context.aws, context.endpoint)
     if live is None:
         raise _disappeared(context)
     if context.record.billing_since is None:
-        context.change(billing_since=live.created)
+        context.bill(live.name, live.created)
     updating = live.status == "Updating"
     started = live.changed if updating else live.created
-    since = started if updating else context.record.billing_since or started
+    own = context.record.billing_since if context.endpoint == context.record.name else None
+    since = started if updating else own or started
     log = EndpointLog(context.aws, live, started)
-    live = wait_while_busy(context, desired.revision, since, log)
+    live = wait_while_busy(context, revision, since, log)
     if live is None:
         raise _disappeared(context)
-    if live.status != "InService" or live.config != desired.config_name:
+    if live.status != "InService" or live.config != revision.config:
+        serving = context.record.serving
+        if live.status == "InService" and serving and serving.config == live.config:
+            context.change(pending=None)
         raise not_in_service(live, log)
-    tags = [*desired.endpoint.get("Tags", ()), _revision_tag(desired)]
-    sagemaker.retag(context.aws, live.arn, tags)
+    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), _revision_tag(revision)])
     return started if updating else 0.0
 
 
-def _revision_tag(desired: DesiredState) -> sagemaker.Tag:
-    return {"Key": REVISION_TAG, "Value": desired.fingerprint}
+def _revision_tag(revision: Revision) -> sagemaker.Tag:
+    return {"Key": REVISION_TAG, "Value": revision.fingerprint}
 
 
-def _resource(desired: DesiredState, kind: ResourceType, name: str) -> Resource:
-    return Resource(type=kind, name=name, revision=desired.fingerprint)
+def _resource(revision: Revision, kind: ResourceType, name: str) -> Resource:
+    return Resource(type=kind, name=name, revision=revision.fingerprint)
 
 
 def _disappeared(context: DeploymentContext) -> CloudError:
     return CloudError(
-        f"endpoint {context.record.name} disappeared during the deployment",
+        f"endpoint {context.endpoint} disappeared during the deployment",
         "another client deleted it; deploy again",
         code="endpoint-disappeared",
     )
@@ -229,14 +245,6 @@ def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
     return removed
 
 
-def remove_revision(context: DeploymentContext, fingerprint: str) -> None:
-    """Remove the resources of one revision. Raises what ``remove_resource`` raises."""
-    for kind in _REMOVAL:
-        for resource in context.record.of_type(kind):
-            if resource.revision == fingerprint:
-                remove_resource(context, resource)
-
-
 def _remove(context: DeploymentContext, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
         return _remove_bucket(context, resource)
@@ -251,7 +259,8 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         sagemaker.delete(context.aws, resource.type, resource.name)
     elif live := sagemaker.describe(context.aws, resource.name):
         try:
-            delete_endpoint(context, live)
+            with context.at(live.name):
+                delete_endpoint(context, live)
         except Busy as error:
             raise CloudError(
                 f"another client is changing endpoint {live.name}: {error.message}",
@@ -284,7 +293,7 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
             Fix("repeat", ("peagle", "destroy", remaining.name)),
             code="endpoint-not-deleted",
         )
-    context.change(billing_since=None)
+    context.bill(live.name, None)
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:

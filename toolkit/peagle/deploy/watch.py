@@ -139,7 +139,7 @@ def wait_while_busy(
     polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
     warned = False
     while True:
-        live = sagemaker.describe(context.aws, context.record.name)
+        live = sagemaker.describe(context.aws, context.endpoint)
         if live is None or live.status not in BUSY:
             return live
         if log:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
+from peagle import api
+from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
 from peagle.cli.output.console import print_status
 from peagle.cli.output.plan import proof_text, speculation_text
+from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.protocol import request_body
 from peagle.sandbox.state import engine_version
-from peagle.text import format_price
+from peagle.text import format_price, format_usd
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
@@ -25,7 +29,9 @@ _CHANGES = {
 }
 
 
-def show_plan(found: Preflight, account: Account) -> None:
+def show_plan(
+    found: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
+) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
     plan, desired = found.desired.plan, found.desired
     here = engine_version() if account.sandbox else None
@@ -39,25 +45,58 @@ def show_plan(found: Preflight, account: Account) -> None:
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
-    if desired.uploads and found.change in ("create", "update"):
-        megabytes = sum(upload.size for upload in desired.uploads) / 1e6
-        lines["uploads"] = f"{megabytes:.1f} MB to s3://{desired.uploads[0].bucket}"
+    uploads = _new_uploads(found) if found.change in ("create", "update") else []
+    if uploads:
+        megabytes = sum(upload.size for upload in uploads) / 1e6
+        unchanged = "; unchanged files are copied in S3" if found.change == "update" else ""
+        lines["uploads"] = f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
     resumes = found.change == "create" and found.record and found.record.resources
     lines["change"] = (_CONTINUES if resumes else _CHANGES[found.change]).format(
         name=plan.name, config=desired.config_name, model=desired.model_name
     )
+    if found.change == "update":
+        lines["switch"] = _switch(found, prove_first, keep_unproved)
     print_status(click.style(plan.name, bold=True))
     for label, text in lines.items():
         print_status(f"  {label:<12}{text}")
+    show_changes(found.changes)
+
+
+def show_changes(changes: Iterable[SettingChange]) -> None:
+    """The settings that an update or a rollback changes, one on each line."""
+    for number, change in enumerate(changes):
+        print_status(f"  {'' if number else 'changes':<12}{change.text}")
+
+
+def _new_uploads(found: Preflight) -> list[Upload]:
+    """The folders that are not in S3 yet."""
+    known = found.record.of_type("S3Objects") if found.record else ()
+    there = {(one.name, one.contents) for one in known if one.made}
+    return [one for one in found.desired.uploads if (one.uri, one.contents) not in there]
+
+
+def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
+    """When an update is proved, and what happens if it is not."""
+    plan = found.desired.plan
+    if prove_first:
+        one = api.of_one_instance(found.desired.revision).served.usd_per_hour
+        price = "price unknown" if one is None else f"{format_usd(one)} per hour"
+        where = (
+            f"temporary endpoint {api.trial_name(plan.name)} (1 x {plan.instance_type}, {price})"
+        )
+        return f"proves on the {where} first, then updates and proves again"
+    if keep_unproved:
+        return "proves after the switch; without a proof, the update stays in service"
+    return "proves after the switch; without a proof, what serves now serves again"
 
 
 def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
     name = document["name"]
     where = f"{document['region']}{', sandbox' if account.sandbox else ''}"
-    click.secho(f"{name} is {document['state']} ({where}){_measured(document)}", bold=True)
+    click.secho(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if document["stand_in"]:
         click.echo(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
         click.echo("the acceptance length is the stand-in's. Everything else is as planned.")
@@ -89,7 +128,8 @@ def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
     ]
 
 
-def _measured(document: dict[str, Any]) -> str:
+def measured(document: dict[str, Any]) -> str:
+    """The acceptance length of a proved deployment; empty without one."""
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]

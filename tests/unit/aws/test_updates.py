@@ -1,0 +1,333 @@
+"""Updates: what served is kept until its successor is proved, and a failed proof returns to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.deploy.apply import RolledBack
+from peagle.deploy.rollback import previous_resources
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import deployment_status
+from peagle.errors import CloudError, NotProved, Refused
+from tests.support import raises_code
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+GOOD, BAD = 3.0, 1.4
+
+
+def _record(world: World) -> Deployment:
+    record = world.record()
+    assert record is not None
+    return record
+
+
+def _serves(world: World) -> str:
+    return world.cloud.endpoints[NAME].config
+
+
+@pytest.fixture
+def updated(world: World) -> tuple[str, str]:
+    """The configurations before and after a proved update."""
+    world.deploy(a_plan())
+    before = _serves(world)
+    world.deploy(another(a_plan()))
+    return before, _serves(world)
+
+
+def test_what_served_before_an_update_is_the_previous_revision(
+    world: World, updated: tuple[str, str]
+) -> None:
+    before, after = updated
+    record = _record(world)
+
+    assert record.serving is not None
+    assert record.previous is not None
+    assert (record.previous.config, record.serving.config) == (before, after)
+    assert set(world.cloud.configs) == set(world.cloud.models) == {before, after}
+    tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
+    assert tags["peagle:previous"].startswith(f"revision={record.previous.fingerprint} passed=yes")
+
+
+def test_a_second_update_keeps_exactly_one_previous_revision(
+    world: World, updated: tuple[str, str]
+) -> None:
+    world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MAX_MODEL_LEN": "1024"}))
+
+    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1], _serves(world)}
+    assert len(world.cloud.configs) == 2
+
+
+def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+    world.cloud.engine.acceptance = BAD
+
+    with raises_code("rolled-back", RolledBack) as failed:
+        world.deploy(another(a_plan()))
+
+    assert failed.value.exit_code == 3
+    assert "acceptance length 1.40" in failed.value.message
+    assert f"serves {before} again" in failed.value.message
+    assert _serves(world) == before
+    assert world.state() == "InService"
+    assert set(world.cloud.configs) == set(world.cloud.models) == {before}
+    document = deployment_status(world.aws, _record(world))
+    assert document["acceptance_length"] == pytest.approx(GOOD)
+    assert "rolled back" in document["failure_reason"]
+    tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
+    assert tags["peagle:revision"] == document["fingerprint"]
+    assert f"revision={document['fingerprint']} passed=yes" in tags["peagle:proof"]
+
+
+def test_a_failed_update_keeps_the_previous_revision(
+    world: World, updated: tuple[str, str]
+) -> None:
+    world.cloud.engine.acceptance = BAD
+
+    with pytest.raises(RolledBack):
+        world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}))
+
+    assert set(world.cloud.configs) == set(updated)
+    record = _record(world)
+    assert record.previous is not None
+    assert record.previous.config == updated[0]
+
+
+def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+
+    def broken(operation: str) -> None:
+        if operation == "invoke_endpoint" and _serves(world) != before:
+            raise service_error("ModelError", "Received server error (500)", OriginalStatusCode=500,
+                                OriginalMessage="boom")  # fmt: skip
+
+    world.cloud.before = broken
+
+    with raises_code("rolled-back", RolledBack) as failed:
+        world.deploy(another(a_plan()))
+
+    assert "boom" in failed.value.message
+    assert _serves(world) == before
+
+
+def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+
+    def refuse(operation: str) -> None:
+        if operation == "invoke_endpoint":
+            raise service_error("AccessDeniedException", "not authorized")
+
+    world.cloud.before = refuse
+    with pytest.raises(CloudError):
+        world.deploy(another(a_plan()))
+
+    assert _serves(world) != before
+    assert world.state() == "Unproved"
+    world.cloud.before = lambda operation: None
+    world.deploy(another(a_plan()))
+    assert world.state() == "InService"
+    assert set(world.cloud.configs) == {before, _serves(world)}
+
+
+def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+    world.cloud.engine.acceptance = BAD
+
+    with raises_code("not-proved", NotProved) as failed:
+        world.deploy(another(a_plan()), keep_unproved=True)
+
+    assert failed.value.command == ("peagle", "rollback", NAME)
+    assert _serves(world) != before
+    assert world.state() == "Unproved"
+    assert len(world.cloud.configs) == 2
+    world.cloud.engine.acceptance = GOOD
+    world.rollback()
+    assert _serves(world) == before
+    assert world.state() == "InService"
+    assert set(world.cloud.configs) == {before}
+
+
+def test_a_first_deployment_that_is_not_proved_stays_and_says_why(world: World) -> None:
+    world.cloud.engine.acceptance = BAD
+
+    with raises_code("not-proved", NotProved) as failed:
+        world.deploy(a_plan())
+
+    assert "there is nothing to return to" in failed.value.message
+    assert world.state() == "Unproved"
+    with raises_code("no-previous-revision", Refused):
+        world.rollback()
+
+
+def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+    world.cloud.engine.acceptance = BAD
+    world.cloud.next_scripts = [
+        [("Updating", None), ("InService", None)],
+        [("Updating", None), ("InService", "no capacity")],
+    ]
+
+    with raises_code("rollback-failed", CloudError) as failed:
+        world.deploy(another(a_plan()))
+
+    assert failed.value.command == ("peagle", "rollback", NAME)
+    assert _serves(world) != before
+    assert len(world.cloud.configs) == 2
+    world.cloud.engine.acceptance = GOOD
+    world.rollback()
+    assert _serves(world) == before
+    assert world.state() == "InService"
+
+
+def test_rollback_swaps_the_two_revisions(world: World, updated: tuple[str, str]) -> None:
+    before, after = updated
+    world.rollback()
+
+    record = _record(world)
+    assert _serves(world) == before
+    assert world.state() == "InService"
+    assert record.previous is not None
+    assert record.previous.config == after
+    assert record.pending is None
+    assert set(world.cloud.configs) == {before, after}
+    world.rollback()
+    assert _serves(world) == after
+
+
+def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
+    world: World, updated: tuple[str, str]
+) -> None:
+    before, after = updated
+    world.cloud.engine.acceptance = BAD
+    with pytest.raises(NotProved):
+        world.rollback()
+    assert _serves(world) == before
+    assert world.state() == "Unproved"
+
+    world.cloud.engine.acceptance = GOOD
+    world.rollback()
+
+    assert _serves(world) == after
+    assert world.state() == "InService"
+
+
+def test_deploying_the_previous_plan_again_is_a_rollback(
+    world: World, updated: tuple[str, str]
+) -> None:
+    created = world.cloud.calls.count("create_model")
+
+    world.deploy(a_plan())
+
+    assert _serves(world) == updated[0]
+    record = _record(world)
+    assert record.previous is not None
+    assert record.previous.config == updated[1]
+    assert world.cloud.calls.count("create_model") == created + 1
+    assert len(world.cloud.models) == 2
+
+
+def test_the_previous_revision_is_removed_on_demand(world: World, updated: tuple[str, str]) -> None:
+    listed = {resource.name for resource in previous_resources(_record(world))}
+
+    removed = world.remove_previous()
+
+    assert {resource.name for resource in removed} == listed == {updated[0]}
+    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1]}
+    assert world.state() == "InService"
+    assert world.remove_previous() == ()
+    with raises_code("no-previous-revision", Refused):
+        world.rollback()
+
+
+def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
+    world: World, head: Path
+) -> None:
+    world.deploy(a_plan(head))
+    (bucket,) = world.cloud.buckets.values()
+    first = set(bucket)
+    uploads = world.cloud.calls.count("upload_file")
+    (head / "model.safetensors").write_bytes(b"trained again")
+
+    world.deploy(a_plan(head))
+
+    assert first < set(bucket)
+    assert len(bucket) == 4
+    assert world.cloud.calls.count("upload_file") == uploads + 1
+    assert world.cloud.calls.count("copy") == 1
+    world.rollback()
+    assert world.state() == "InService"
+    world.remove_previous()
+    assert set(bucket) == first
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    (bucket,) = world.cloud.buckets.values()
+    world.cloud.engine.acceptance = BAD
+
+    with pytest.raises(RolledBack):
+        world.deploy(another(a_plan(head)))
+
+    assert len(bucket) == 2
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_an_update_that_aws_rolls_back_leaves_nothing_pending(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "the ping failed")]]
+    with raises_code("endpoint-rolled-back", CloudError):
+        world.deploy(another(a_plan()))
+
+    assert _record(world).pending is None
+    world.deploy(a_plan())
+
+    assert len(world.cloud.configs) == len(world.cloud.models) == 1
+    assert _record(world).failure is None
+
+
+def test_another_machine_finds_the_previous_revision_and_returns_to_it(
+    world: World, updated: tuple[str, str]
+) -> None:
+    before, after = updated
+    first = _record(world)
+    world.forget()
+
+    world.rollback()
+
+    assert _serves(world) == before
+    record = _record(world)
+    assert record.id == first.id
+    assert record.previous is not None
+    assert record.previous.config == after
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revision(
+    world: World, updated: tuple[str, str]
+) -> None:
+    world.cloud.engine.acceptance = BAD
+    with pytest.raises(NotProved):
+        world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}), keep_unproved=True)
+    unproved = _serves(world)
+    world.forget()
+    world.cloud.engine.acceptance = GOOD
+
+    world.rollback()
+
+    assert _serves(world) == updated[1]
+    assert unproved not in world.cloud.configs
+    record = _record(world)
+    assert record.previous is not None
+    assert record.previous.config == updated[0]

@@ -1,0 +1,97 @@
+"""``peagle rollback``: return a deployment to its previous revision."""
+
+from __future__ import annotations
+
+import click
+
+from peagle import api
+from peagle.aws.client import Aws
+from peagle.catalog.schema import Catalog
+from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
+from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.options import command_catalog, yes_option
+from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.deploy import measured, show_changes, show_remaining_resources
+from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.diff import SettingChange
+from peagle.deploy.state import Deployment, Revision
+from peagle.errors import NotProved, PeagleError
+from peagle.text import format_price
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle rollback peagle-tiny --sandbox
+  peagle rollback peagle-gpt-oss-20b --yes --json
+""",
+)
+@click.argument("name", shell_complete=complete_name)
+@cloud_options
+@yes_option
+@json_option
+@click.pass_context
+def rollback(
+    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
+) -> None:
+    """Return the deployment NAME to its previous revision, and prove that again.
+
+    Afterwards the revision that served is the previous one. An update that was interrupted, or is
+    in service without a proof, is abandoned: what served before it serves again. Repeat the command
+    after an interruption.
+    """
+    record, aws = find_deployment(account, name, region)
+    with api.deployment_lock(record.scope, record.region, record.name):
+        record, aws = find_deployment(account, name, region)  # as it is now that it is locked
+        target = api.revision_for_rollback(record)
+        changes = api.rollback_changes(aws, record, target)
+        _show(record, target, changes, account)
+        if not yes:
+            confirm("Return to this revision?", "not rolled back")
+        _rollback(aws, record, account, command_catalog(ctx), changes, as_json)
+
+
+def _show(
+    record: Deployment, target: Revision, changes: tuple[SettingChange, ...], account: Account
+) -> None:
+    """What the endpoint returns to: on stderr, before the confirmation."""
+    where = f"{record.region}{', sandbox' if account.sandbox else ''}"
+    print_status(click.style(record.name, bold=True))
+    print_status(f"  where       {where}")
+    print_status(f"  serves      configuration {target.config} again")
+    show_changes(changes)
+    print_status(f"  price       {format_price(target.served.usd_per_hour, account.sandbox)}")
+
+
+def _rollback(
+    aws: Aws,
+    record: Deployment,
+    account: Account,
+    catalog: Catalog,
+    changes: tuple[SettingChange, ...],
+    as_json: bool,
+) -> None:
+    """Roll back and report; if something ends it early, show what exists."""
+    place = (record.scope, record.region, record.name)
+    again = command_text(("peagle", "rollback", record.name))
+    unproved: NotProved | None = None
+    try:
+        with DeploymentProgress(account.sandbox) as status:
+            api.rollback(aws, record, catalog, status.observe)
+    except NotProved as error:
+        unproved = error
+    except (PeagleError, KeyboardInterrupt):
+        left = api.load_record(*place) or record
+        show_remaining_resources(left, api.cost_of_remaining(aws, left), account, again)
+        raise
+    record = api.load_record(*place) or record
+    document = api.deployment_status(aws, record)
+    document["changes"] = [change.document() for change in changes]
+    if as_json:
+        print_json(document)
+    elif not unproved:
+        click.secho(f"{record.name} is {document['state']}{measured(document)}", bold=True)
+        click.echo(f"It serves configuration {document['endpoint_config']} again.")
+    if unproved:
+        raise unproved

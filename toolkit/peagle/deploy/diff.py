@@ -1,0 +1,162 @@
+"""What an update changes, in the user's terms: two ``Served`` compared.
+
+Each is made from a plan or read from the account (``peagle.deploy.served``, ``live``), so that
+plans are compared with plans and with what is in service by the same function.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from peagle.deploy.served import Served
+
+_IN_SPECULATION = ("method", "num_speculative_tokens")
+"""Keys of vLLM's speculative configuration that ``Served`` has as fields."""
+
+_ELSEWHERE = ("max-model-len", "speculative-config")
+"""Engine arguments that ``Served`` has as fields."""
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
+_HIDDEN = "(hidden)"
+_DIGEST_DIGITS = 12
+
+_UNITS = {
+    "usd_per_hour": "${:,.2f}",
+    "startup_timeout_seconds": "{} s",
+    "download_timeout_seconds": "{} s",
+}
+
+_LABELS = {
+    "pair": "pair",
+    "method": "method",
+    "k": "K",
+    "image": "image",
+    "vllm": "vLLM",
+    "ami": "host AMI",
+    "instance_type": "instance",
+    "instance_count": "instances",
+    "max_model_len": "context",
+    "startup_timeout_seconds": "start-up timeout",
+    "download_timeout_seconds": "download timeout",
+    "usd_per_hour": "price per hour",
+}
+"""The fields of ``Served`` that are compared, in the order of display."""
+
+_UNKNOWN_WHEN_EMPTY = ("pair", "vllm")
+"""Fields that an account's descriptions may lack: compared only where both are known."""
+
+
+@dataclass(frozen=True)
+class SettingChange:
+    """One setting before and after; ``None`` where it is not set, or unknown.
+
+    ``setting`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
+    ``speculation.model`` and ``weights.model``. Values of variables that may be secret are hidden.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+
+    @property
+    def text(self) -> str:
+        """Such as ``K 5 -> 3``."""
+        before, after = self.before, self.after
+        if self.setting == "image" and before and after:
+            before, after = _short_images(before, after)
+        shown = " -> ".join(_shown(self.setting, value) for value in (before, after))
+        return f"{_label(self.setting)} {shown}"
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"setting": self.setting, "before": self.before, "after": self.after}
+
+
+def changes(before: Served, after: Served) -> tuple[SettingChange, ...]:
+    """The settings that differ, most important first; name and region are not compared."""
+    return tuple(_changes(before, after))
+
+
+def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
+    for name in _LABELS:
+        old, new = getattr(before, name), getattr(after, name)
+        if name in _UNKNOWN_WHEN_EMPTY and not (old and new):
+            continue
+        if old != new:
+            yield SettingChange(name, old, new)
+    speculation = (_speculation(before), _speculation(after))
+    yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
+    yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
+    for change in _of_mappings("variable", before.variables, after.variables):
+        yield _without_secret(change)
+    yield from _of_mappings("weights", before.weights, after.weights)
+
+
+def _of_mappings(
+    kind: str, before: Mapping[str, Any], after: Mapping[str, Any], skipped: tuple[str, ...] = ()
+) -> Iterator[SettingChange]:
+    for name in sorted({*before, *after} - {*skipped}):
+        if (name in before, before.get(name)) != (name in after, after.get(name)):
+            values = [
+                side.get(name) or (True if name in side else None) for side in (before, after)
+            ]
+            yield SettingChange(f"{kind}.{name}", *values)
+
+
+def _speculation(served: Served) -> dict[str, Any]:
+    """vLLM's speculative configuration; empty without one."""
+    text = served.settings.get("speculative-config")
+    try:
+        document = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _without_secret(change: SettingChange) -> SettingChange:
+    if not _SECRET.search(change.setting.partition(".")[2]):
+        return change
+    hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
+    return SettingChange(change.setting, *hidden)
+
+
+def _label(setting: str) -> str:
+    kind, _, name = setting.partition(".")
+    if kind == "engine":
+        return f"--{name}"
+    if kind == "speculation":
+        return "drafter" if name == "model" else f"speculation: {name}"
+    if kind == "weights":
+        return f"weights in /opt/ml/{name}"
+    return name if kind == "variable" else _LABELS.get(setting, setting)
+
+
+def _shown(setting: str, value: Any) -> str:
+    if value is True and "." in setting:
+        return "set"
+    if value is None:
+        return "unknown" if setting == "usd_per_hour" else "default" if "." in setting else "none"
+    if setting == "k" and value == 0:
+        return "no speculation"
+    return _UNITS.get(setting, "{}").format(value)
+
+
+def _short_images(before: str, after: str) -> tuple[str, str]:
+    """Only the tags or digests, if the repositories are the same."""
+    old, new = _split_image(before), _split_image(after)
+    return (old[1], new[1]) if old[0] == new[0] and old[1] and new[1] else (before, after)
+
+
+def _split_image(image: str) -> tuple[str, str]:
+    """Repository, and tag or shortened digest."""
+    repository, at, digest = image.partition("@")
+    if at:
+        algorithm, _, digits = digest.partition(":")
+        return repository.rpartition(":")[0] or repository, f"{algorithm}:{digits[:_DIGEST_DIGITS]}"
+    head, slash, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    return f"{head}{slash}{name}", tag

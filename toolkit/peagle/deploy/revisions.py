@@ -1,0 +1,170 @@
+"""Which revision a deployment serves, keeps and returns to. Pure: reads and changes nothing.
+
+``serving`` is the last revision that was put into service and proved, or the first one;
+``pending`` the one being applied, or in service and not proved; ``previous`` what served before
+``serving``. They change together, when a proof passes. So an interruption leaves ``pending``:
+deploying that plan again continues it, and a rollback returns to ``serving``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from peagle.aws.sagemaker import Endpoint
+from peagle.deploy.proof_tag import PREVIOUS_TAG, PROOF_TAG, revision_in
+from peagle.deploy.served import weight_prefixes
+from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.planning.runtime import MAX_NAME_LENGTH
+
+_OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
+"""What revisions need, in the order of removal."""
+
+
+TRIAL_SUFFIX = "-proof"
+"""Suffix of the names and the fingerprint of what a temporary endpoint serves."""
+
+
+class Roles(NamedTuple):
+    """The revisions of a record."""
+
+    serving: Revision | None
+    pending: Revision | None
+    previous: Revision | None
+
+
+def is_trial(fingerprint: str) -> bool:
+    """Whether a temporary endpoint serves the revision."""
+    return fingerprint.endswith(TRIAL_SUFFIX)
+
+
+def trial_name(name: str) -> str:
+    """The temporary endpoint of the deployment ``name``."""
+    return f"{name[: MAX_NAME_LENGTH - len(TRIAL_SUFFIX)].rstrip('-')}{TRIAL_SUFFIX}"
+
+
+def trial_resources(record: Deployment) -> tuple[Resource, ...]:
+    """The temporary endpoint and its configuration, in the order of removal."""
+    endpoints = [one for one in record.of_type("Endpoint") if one.name != record.name]
+    configs = [one for one in record.of_type("EndpointConfig") if is_trial(one.revision)]
+    return (*endpoints, *configs)
+
+
+def trial_usd_per_hour(record: Deployment) -> float | None:
+    """What a temporary endpoint costs; zero without one, ``None`` when unknown."""
+    if not any(one.type == "Endpoint" for one in trial_resources(record)):
+        return 0.0
+    return of_one_instance(record.current).served.usd_per_hour
+
+
+def of_one_instance(revision: Revision) -> Revision:
+    """The revision as the temporary endpoint serves it."""
+    served, total = revision.served, revision.served.usd_per_hour
+    each = None if total is None else round(total / max(1, served.instance_count), 4)
+    return revision.model_copy(
+        update={
+            "fingerprint": f"{revision.fingerprint}{TRIAL_SUFFIX}",
+            "served": served.model_copy(update={"instance_count": 1, "usd_per_hour": each}),
+            "config": trial_name(revision.config),
+        }
+    )
+
+
+def is_proved(revision: Revision | None) -> bool:
+    return revision is not None and revision.proof is not None and revision.proof.passed
+
+
+def kept_revisions(record: Deployment) -> tuple[Revision, ...]:
+    """The revisions whose configuration, model and weights are kept."""
+    return tuple(one for one in (record.serving, record.pending, record.previous) if one)
+
+
+def revision_in_service(record: Deployment, config: str) -> Revision | None:
+    """The kept revision with that configuration."""
+    return next((one for one in kept_revisions(record) if one.config == config), None)
+
+
+def is_alone(record: Deployment, revision: Revision) -> bool:
+    """Whether no other revision serves: the first one, or the one in service again."""
+    return record.serving is None or record.serving.fingerprint == revision.fingerprint
+
+
+def revision_to_return_to(record: Deployment, failed: Revision) -> Revision | None:
+    """What a failed proof of ``failed`` returns to by itself: what was proved before it."""
+    serving = record.serving
+    if serving is None or is_alone(record, failed) or not is_proved(serving):
+        return None
+    return serving
+
+
+def roles_by_tags(
+    revisions: Sequence[Revision], live: Endpoint | None, tags: Mapping[str, str]
+) -> Roles:
+    """The roles of the revisions of a deployment without a record. ``revisions`` are in the order
+    of creation, ``tags`` those of the endpoint."""
+
+    def tagged(key: str) -> Revision | None:
+        fingerprint = revision_in(tags, key)
+        return next((one for one in revisions if one.fingerprint == fingerprint), None)
+
+    def of_config(config: str | None) -> Revision | None:
+        return next((one for one in revisions if config and one.config == config), None)
+
+    serving = of_config(live.config) if live else None
+    if live is None or serving is None:
+        newest = revisions[-1] if revisions else None
+        return Roles(None, newest, None)
+    pending, previous = of_config(live.pending_config), tagged(PREVIOUS_TAG)
+    proved = tagged(PROOF_TAG)
+    if proved and proved is not serving:  # an update in service whose proof did not pass
+        serving, pending = proved, pending or serving
+    if previous is serving:
+        previous = None
+    return Roles(serving, pending, previous)
+
+
+def rollback_target(record: Deployment) -> Revision | None:
+    """What ``peagle rollback`` returns to: with an update that is not finished, or not proved, what
+    served before it; else the previous revision. An interrupted rollback continues, and one whose
+    proof failed is undone."""
+    pending, previous = record.pending, record.previous
+    if pending is None:
+        return previous
+    continues = previous is not None and pending.fingerprint == previous.fingerprint
+    failed = pending.proof is not None and not pending.proof.passed
+    return previous if continues and not failed else record.serving
+
+
+def settled(record: Deployment, proved: Revision) -> dict[str, Any]:
+    """The record's fields once ``proved`` is in service and proved: what served before becomes the
+    previous revision, unless it was never proved and an earlier one was."""
+    serving, previous = record.serving, record.previous
+    if previous and previous.fingerprint == proved.fingerprint:
+        previous = None
+    former = None if is_alone(record, proved) else serving
+    if former and (is_proved(former) or previous is None):
+        previous = former
+    return {"serving": proved, "pending": None, "previous": previous, "failure": None}
+
+
+def stale_resources(record: Deployment) -> tuple[Resource, ...]:
+    """The resources that no kept revision needs, in the order of removal."""
+    kept = kept_revisions(record)
+    return tuple(
+        resource
+        for kind in _OF_REVISIONS
+        for resource in record.of_type(kind)
+        if not any(_needs(revision, resource) for revision in kept)
+    )
+
+
+def _needs(revision: Revision, resource: Resource) -> bool:
+    """Revisions may share a folder of weights, which then names only one of them."""
+    if resource.revision == revision.fingerprint:
+        return True
+    if resource.type == "S3Objects":
+        prefixes = tuple(weight_prefixes(revision.served))
+        return any(
+            resource.name.startswith(one) or one.startswith(resource.name) for one in prefixes
+        )
+    return resource.name in (revision.model, revision.config)

@@ -1,0 +1,104 @@
+"""Return a deployment to its previous revision, or remove what only that needs."""
+
+from __future__ import annotations
+
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws, Clock
+from peagle.aws.errors import Missing
+from peagle.catalog.schema import Catalog
+from peagle.deploy import trial
+from peagle.deploy.apply import prove, remove_stale, return_to
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.discover import require_own
+from peagle.deploy.live import served_now
+from peagle.deploy.revisions import revision_in_service, rollback_target, stale_resources
+from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.errors import Fix, PeagleError, Refused
+
+
+def revision_for_rollback(record: Deployment) -> Revision:
+    """The revision that ``rollback`` returns to.
+
+    Raises Refused when there is none, and for the deployment of another owner.
+    """
+    require_own(record)
+    target = rollback_target(record)
+    if target is None:
+        raise Refused(
+            f"there is no revision of {record.name} to return to: only one was in service, or the "
+            "previous one was removed",
+            Fix("look at its state", ("peagle", "status", record.name)),
+            code="no-previous-revision",
+        )
+    return target
+
+
+def rollback_changes(aws: Aws, record: Deployment, target: Revision) -> tuple[SettingChange, ...]:
+    """What differs between what the endpoint serves now and ``target``."""
+    live = sagemaker.describe(aws, record.name)
+    now = revision_in_service(record, live.config) if live else None
+    return changes(served_now(now.served, live), target.served) if now and live else ()
+
+
+def rollback(
+    aws: Aws,
+    record: Deployment,
+    catalog: Catalog,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Deployment:
+    """Return to the previous revision and prove it again; what served is the previous one
+    afterwards. Returns the record.
+
+    With an update that is not finished or not proved, it returns to what served before that, which
+    is then removed. May be repeated after an interruption. ``catalog`` says what to prove of a
+    revision that another machine deployed. Raises what ``revision_for_rollback``
+    and ``prove`` raise; a revision whose proof fails now stays in service, unproved.
+    """
+    target = revision_for_rollback(record)
+    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    trial.remove(context)
+    is_previous = target is record.previous
+    unproved = target.model_copy(update={"proof": None})
+    context.change(failure=None, **({"pending": unproved} if is_previous else {}))
+    try:
+        started = return_to(context, target)
+    except Missing as error:
+        context.change(failure=Failure.of(error))
+        raise Refused(
+            f"the previous revision cannot serve: {error.message}",
+            "deploy its plan again",
+            code="previous-missing",
+        ) from error
+    except PeagleError as error:
+        context.change(failure=Failure.of(error))
+        raise
+    prove(context, target, started, keep_unproved=True)
+    return context.record
+
+
+def previous_resources(record: Deployment) -> tuple[Resource, ...]:
+    """What only the previous revision needs, and what no revision needs any more."""
+    return stale_resources(record.model_copy(update={"previous": None}))
+
+
+def remove_previous(
+    aws: Aws, record: Deployment, observe: Observer = unobserved, clock: Clock | None = None
+) -> tuple[Resource, ...]:
+    """Remove what only the previous revision needs; what was removed. May be repeated.
+
+    Raises Refused while a rollback to it is not finished, and for another owner's deployment.
+    """
+    require_own(record)
+    if record.previous and record.pending and record.pending.config == record.previous.config:
+        raise Refused(
+            f"{record.name} is being rolled back to its previous revision",
+            Fix("finish that first", ("peagle", "rollback", record.name)),
+            code="rollback-unfinished",
+        )
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    context.change(previous=None)
+    before = context.record.resources
+    remove_stale(context)
+    return tuple(one for one in before if one not in context.record.resources)
