@@ -61,3 +61,29 @@ def test_a_fatal_line_ends_the_wait_for_an_update_and_the_old_revision_serves(
     assert _endpoints(account) == {NAME: "Updating"}
     asked = account.sandbox.peagle("invoke", NAME, "Hello", "--no-stream", "--sandbox")
     assert asked.returncode == 0, asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "code"),
+    [
+        ("update-rollback-failed", "UpdateRollbackFailed", "update-rollback-failed"),
+        ("out-of-service", "OutOfService", "endpoint-out-of-service"),
+    ],
+)
+def test_a_state_that_needs_the_user_has_its_code_and_a_deploy_replaces_the_endpoint(
+    account: Account, fault: str, state: str, code: str
+) -> None:
+    sandbox = account.sandbox
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", fault, "--times", "once")
+
+    done = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["code"] == code
+    assert error["fix"].startswith("deploying again deletes the endpoint")
+    assert _endpoints(account) == {NAME: state}
+    again = sandbox.peagle(*DEPLOY, "--k", "3")
+    assert again.returncode == 0, again.stderr
+    assert _endpoints(account) == {NAME: "InService"}
