@@ -2,7 +2,9 @@
 # make check  before a commit: format, style, types, unit tests
 # make unit   the unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
-.PHONY: help demo test unit check lint style types format lock benchmark engine clean
+# make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
+# make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
+.PHONY: help demo test faults aws-smoke unit check lint style types format lock benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -19,6 +21,13 @@ demo: .venv/sandbox.ready engine
 # Quick tests first; a group of slow ones, which share an engine, stays on one worker.
 test: .venv/dev.ready engine
 	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
+# FAULTS="--every 10" runs fewer.
+faults: .venv/dev.ready
+	$(BIN)/python -m tests.faults $(FAULTS)
+
+aws-smoke: .venv/core.ready
+	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)
 
 unit: .venv/dev.ready
 	$(BIN)/pytest tests/unit -n logical --dist worksteal

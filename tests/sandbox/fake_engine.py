@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+_ANSWER_EVENT = 'data: {"choices": [{"delta": {"content": "an answer"}}]}\n\n'
 HOW = os.environ.get("FAKE_ENGINE", "")
 
 
@@ -42,6 +43,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _complete(self, request: dict[str, Any], body: bytes) -> None:
         STATISTICS.count(int(request.get("max_tokens", 16)))
+        if request.get("stream"):
+            self._stream({"chunks": [_ANSWER_EVENT, "data: [DONE]\n\n"]}, body)
+            return
         choice = {"text": "an answer", "message": {"content": "an answer"}}
         self._answer(200, json.dumps({"choices": [choice]}).encode())
 

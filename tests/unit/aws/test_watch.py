@@ -9,7 +9,7 @@ import pytest
 from peagle.aws.sagemaker import describe
 from peagle.deploy.failed_start import remove_failed_start
 from peagle.deploy.watch import SILENT_SECONDS, WillNotServe
-from peagle.errors import CloudError, Refused
+from peagle.errors import CloudError
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.plans import a_plan, another
@@ -122,26 +122,6 @@ def test_a_log_that_cannot_be_read_does_not_end_the_wait(world: World, code: str
     lines = {progress.line for progress in world.shown if progress.state == "Creating"}
     denied = {"(no permission to read the log: logs:FilterLogEvents)"}
     assert lines == (denied if code.startswith("AccessDenied") else {"no log yet"})
-
-
-@pytest.mark.parametrize(("seconds", "code"), [(60, None), (600, "ThrottlingException")])
-def test_the_wait_survives_some_time_without_an_answer(
-    world: World, seconds: float, code: str | None
-) -> None:
-    world.cloud.next_scripts = [[*[("Creating", None)] * 9, ("InService", None)]]
-
-    def fail(operation: str) -> None:
-        if operation == "describe_endpoint" and START + 3 < world.cloud.now < START + 3 + seconds:
-            raise service_error("ThrottlingException", "Rate exceeded", "DescribeEndpoint")
-
-    world.cloud.before = fail
-    if code is None:
-        world.deploy(a_plan())
-        assert world.state() == "InService"
-        return
-    with raises_code(code, CloudError):
-        world.deploy(a_plan())
-    assert world.cloud.now - START < 150
 
 
 @pytest.fixture
@@ -268,17 +248,6 @@ def test_a_failed_start_is_removed_and_saves_the_rest_of_the_timeout(
     assert usd == pytest.approx(1.408 * seconds / 3600)
     assert world.cloud.is_empty
     assert world.record() is None
-
-
-def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
-    error = _fails(world, *OUT_OF_MEMORY)
-    world.cloud.endpoints[NAME].script = [("InService", None)]
-
-    with raises_code("serves-after-all", Refused):
-        _remove(world, error)
-
-    assert "delete_endpoint" not in world.cloud.calls
-    assert world.deploy(a_plan()).serving is not None
 
 
 def test_where_a_creation_cannot_be_deleted_the_removal_waits_and_saves_nothing(

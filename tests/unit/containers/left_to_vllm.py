@@ -4,6 +4,7 @@ starts vLLM with the others. ``peagle check`` knows them all."""
 from __future__ import annotations
 
 REFUSED: dict[str, str] = {
+    "AWS's image without statistics in the log": "SM_VLLM_DISABLE_LOG_STATS",
     # incomplete
     "no weights": "has no weights",
     "weights in another format": "pytorch_model.bin is empty",
@@ -126,7 +127,6 @@ LEFT: dict[str, str] = {
     "image-not-in-ecr": NOT_HERE,
     "image-in-another-region": NOT_HERE,
     "image-version": NOT_HERE,
-    "log-stats-off": NOT_HERE,
     "ami-missing": NOT_HERE,
     "ami-unknown": NOT_HERE,
     "ami-driver": NOT_HERE,

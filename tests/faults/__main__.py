@@ -1,0 +1,68 @@
+"""Run all trials, or some: ``python -m tests.faults [--sample N] [--only TEXT]``.
+
+A trial that breaks a promise is printed with the command that repeats it alone. Exit code 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.faults.trials import SCENARIOS, Broken, Trial, Trials, trials_of
+from tests.sandbox.sandboxes import Sandbox, fake_engine, started
+
+
+def main() -> int:
+    options = _options()
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        with started(Sandbox(place / "home", fake_engine(place / "engine"))) as sandbox:
+            return _run(Trials(sandbox), options.only, options.every)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--only", default="", help="trials whose name contains this text")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth trial")
+    return parser.parse_args()
+
+
+def _run(trials: Trials, only: str, every: int) -> int:
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    broken = 0
+    chosen = [trial for trial in all_trials(trials, only) if only in trial.name][::every]
+    for number, trial in enumerate(chosen, 1):
+        print(f"{number}/{len(chosen)} {trial.name}", end="", flush=True)
+        try:
+            trials.run(trial)
+        except Broken as error:
+            broken += 1
+            print(f"\n  BROKEN {error}\n  repeat: python -m tests.faults --only {trial.name}")
+        else:
+            print(" ok")
+        counts[trial.scenario.name] += 1
+    minutes = (time.monotonic() - began) / 60
+    shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"{len(chosen)} trials in {minutes:.1f} minutes ({shown}): {broken} broke a promise")
+    return 1 if broken else 0
+
+
+def all_trials(trials: Trials, only: str = "") -> list[Trial]:
+    """The trials of all scenarios; their operations are those of a run without faults. Text with a
+    slash begins with the scenario's name."""
+    name, slash, _ = only.partition("/")
+    return [
+        trial
+        for scenario in SCENARIOS
+        if not slash or scenario.name == name
+        for trial in trials_of(scenario, trials.operations(scenario))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The sandbox's account as AWS sees it: what exists, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peagle.catalog import load_catalog
+from peagle.planning import make_plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Options, Plan
+from peagle.render.requests import folders, owned_requests, with_replaced
+from tests.sandbox.sandboxes import ROLE, Account, Sandbox, until
+
+NAME = "peagle-tiny"
+INSTANCE_TYPE = "ml.g5.xlarge"
+BUCKET = "peagle-sagemaker-template"
+_BUSY = ("Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting")
+
+Resources = frozenset[tuple[str, str]]
+
+
+class Inventory:
+    """What a sandbox's account has, asked without the toolkit."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.account = Account(sandbox)
+        self.price = next(
+            price.usd_per_hour
+            for instance in load_catalog().instances.instances
+            for price in instance.prices
+            if (instance.type, price.region) == (INSTANCE_TYPE, "us-east-1")
+        )
+
+    def resources(self) -> Resources:
+        """Type and name of everything; objects by their bucket."""
+        sagemaker, s3 = self.account.sagemaker, self.account.s3
+        found = {("Endpoint", one["EndpointName"]) for one in self.endpoints()}
+        for one in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
+            found.add(("EndpointConfig", one["EndpointConfigName"]))
+        for one in sagemaker.list_models()["Models"]:
+            found.add(("Model", one["ModelName"]))
+        for bucket in s3.list_buckets()["Buckets"]:
+            found.add(("S3Bucket", bucket["Name"]))
+            if s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents"):
+                found.add(("S3Objects", bucket["Name"]))
+        return frozenset(found)
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self.account.sagemaker.list_endpoints()["Endpoints"]
+        return listed
+
+    def wait_until_stable(self) -> None:
+        """Return once no endpoint is being changed."""
+        until(
+            self.endpoints,
+            lambda found: all(one["EndpointStatus"] not in _BUSY for one in found),
+        )
+
+    def usd_per_hour(self) -> float:
+        """What the instances of all endpoints cost."""
+        total = 0.0
+        for one in self.endpoints():
+            found = self.account.describe(one["EndpointName"])
+            if found["EndpointStatus"] != "Failed":
+                running = found.get("ProductionVariants") or []
+                total += self.price * sum(variant["CurrentInstanceCount"] for variant in running)
+        return round(total, 4)
+
+    def deploy_by_script(self) -> None:
+        """Deploy the tiny pair as `peagle render boto3` does, without this toolkit."""
+        plan = _plan()
+        s3, sagemaker = self.account.s3, self.account.sagemaker
+        s3.create_bucket(Bucket=BUCKET)
+        for folder in folders(plan):
+            for name in ("config.json", "model.safetensors"):
+                s3.put_object(Bucket=BUCKET, Key=f"{folder.prefix}{name}", Body=b"{}")
+        filled = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: BUCKET}
+        for request in owned_requests(plan, "boto3"):
+            getattr(sagemaker, request.operation)(**with_replaced(request.parameters, filled))
+        self.wait_until_stable()
+
+    def remove_everything(self) -> None:
+        """Delete what a failed trial has left."""
+        self.sandbox.reset()
+
+
+def _plan() -> Plan:
+    return make_plan(Options(pair="tiny", instance_type=INSTANCE_TYPE), load_catalog())

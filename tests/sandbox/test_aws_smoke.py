@@ -1,0 +1,70 @@
+"""``make aws-smoke`` goes through in the sandbox, and cleans up when it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import aws_smoke
+from tests.sandbox.sandboxes import Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture
+def address(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Account:
+    """This process's boto3, and the commands it starts, reach the sandbox as AWS."""
+    for name, value in sandbox.json("sandbox", "env").items():
+        monkeypatch.setenv(name, value)
+    return Account(sandbox)
+
+
+def _inventory(account: Account) -> list[str]:
+    return [
+        *(one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]),
+        *(one["ModelName"] for one in account.sagemaker.list_models()["Models"]),
+        *(one["Name"] for one in account.s3.list_buckets()["Buckets"]),
+    ]
+
+
+def test_the_life_of_a_deployment_goes_through(address: Account, tmp_path: Path) -> None:
+    output = tmp_path / "smoke.json"
+
+    code = aws_smoke.main(["--yes", "--output", str(output)])
+
+    seen = json.loads(output.read_text("utf-8"))
+    steps = {step["what"]: step for step in seen["steps"]}
+    assert code == 0, seen
+    assert steps["an update whose proof fails"]["code"] == 3
+    assert steps["the revision before serves"]["saw"]["k"] == 3
+    assert steps["prove there"]["saw"]["passed"] is True
+    assert (seen["failure"], seen["left"]) == (None, [])
+    assert _inventory(address) == []
+
+
+def test_a_step_that_fails_ends_the_run_and_everything_is_removed(
+    address: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(smoke: aws_smoke.Smoke, folder: Path) -> Path:
+        raise aws_smoke.StepFailed("on purpose")
+
+    monkeypatch.setattr(aws_smoke.Smoke, "unreachable_plan", fail)
+    output = tmp_path / "smoke.json"
+
+    code = aws_smoke.main(["--yes", "--output", str(output)])
+
+    assert code == 1
+    assert json.loads(output.read_text("utf-8"))["failure"] == "on purpose"
+    assert _inventory(address) == []
+
+
+def test_without_consent_nothing_is_created(
+    address: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+
+    assert aws_smoke.main([]) == 2
+    assert "$" in capsys.readouterr().out
+    assert _inventory(address) == []
