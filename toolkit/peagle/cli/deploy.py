@@ -34,6 +34,7 @@ from peagle.deploy.watch import WillNotServe
 from peagle.errors import NotProved, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.text import format_price
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
@@ -218,7 +219,10 @@ def _deploy(
         print_calls(document, found, account)
     if unproved:
         cost = api.cost_of_remaining(aws, record)
-        show_remaining_resources(record, cost, account, again)
+        if document["state"] == "InService":  # what served before does
+            print_status(f"Costs    {format_price(cost, account.sandbox)}")
+        else:
+            show_remaining_resources(record, cost, account, again)
         raise unproved
 
 

@@ -49,8 +49,17 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "engine": engine_text(document["vllm"], document["vllm_here"]),
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
         "owner": document["owner"] if document["owner"] != "peagle" else "",
+        "previous": _previous(document["previous"]),
         "price": format_price(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
         "failure": document["failure_reason"] or "",
         "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),
     }
+
+
+def _previous(previous: dict[str, Any] | None) -> str:
+    """What ``peagle rollback`` returns to."""
+    if previous is None:
+        return ""
+    speculation = f"K={previous['k']}" if previous["k"] else "no speculation"
+    return f"configuration {previous['endpoint_config']}, {speculation}"

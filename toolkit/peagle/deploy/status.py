@@ -12,7 +12,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.discover import Prices, find_deployments, serves_known_config
-from peagle.deploy.revisions import trial_usd_per_hour
+from peagle.deploy.revisions import rollback_target, trial_usd_per_hour
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
 from peagle.planning.plan import Plan
@@ -87,11 +87,25 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "role": revision.role,
         "fingerprint": revision.fingerprint,
         "owner": record.owner or "peagle",
+        "previous": _previous(record),
         "billing_since": record.billing_since,
         "resources": [
             {"type": resource.type, "name": resource.name, "confirmed": resource.made}
             for resource in record.resources
         ],
+    }
+
+
+def _previous(record: Deployment) -> dict[str, Any] | None:
+    """The revision that ``rollback`` returns to."""
+    target = rollback_target(record)
+    if target is None or record.owner:
+        return None
+    return {
+        "endpoint_config": target.config,
+        "fingerprint": target.fingerprint,
+        "k": target.served.k or None,
+        "image": target.served.image,
     }
 
 

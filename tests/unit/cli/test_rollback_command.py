@@ -1,0 +1,142 @@
+"""``peagle rollback``, and what ``peagle deploy`` shows of updates that fail their proof."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.templates import by_template
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
+
+
+@pytest.fixture
+def updated(deployed: Terminal) -> Terminal:
+    """K 5 served before, K 3 serves."""
+    assert deployed.run(*FIRST, "--k", "3", "--yes").code == 0
+    return deployed
+
+
+def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal) -> None:
+    before = deployed.cloud.endpoints[NAME].config
+    deployed.cloud.engine.acceptance = 1.2
+
+    done = deployed.run(*FIRST, "--k", "3", "--yes", "--json")
+
+    assert done.code == 3
+    assert "without a proof, what serves now serves again" in done.err
+    assert "acceptance length 1.20" in done.error
+    assert f"serves {before} again" in done.error
+    assert "These resources exist" not in done.err
+    assert (done.document["state"], done.document["k"]) == ("InService", 5)
+    assert done.document["rolled_back"] is True
+    assert done.document["changes"] == [{"setting": "k", "before": 5, "after": 3}]
+
+
+def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
+    deployed.cloud.engine.acceptance = 1.2
+
+    done = deployed.run(*FIRST, "--k", "3", "--yes", "--json", "--keep-unproved")
+
+    assert done.code == 3
+    assert (done.document["state"], done.document["k"]) == ("Unproved", 3)
+    assert done.document["rolled_back"] is False
+    assert f'"command": ["peagle", "rollback", "{NAME}"]' in done.error
+
+
+def test_the_temporary_endpoint_is_shown_with_its_price(deployed: Terminal) -> None:
+    done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first")
+
+    assert done.code == 0
+    price = price_shown().partition(",")[0]
+    assert f"temporary endpoint {NAME}-proof (1 x ml.g5.xlarge, {price}) first" in done.err
+    assert set(deployed.cloud.endpoints) == {NAME}
+
+
+def test_prove_first_needs_to_wait(deployed: Terminal) -> None:
+    done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first", "--no-wait")
+
+    assert done.code == 2
+    assert "--prove-first and --no-wait" in done.error
+
+
+def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
+    done = updated.run("rollback", NAME, answers="n\n")
+
+    assert done.code == 2
+    assert "changes     K 3 -> 5" in done.err
+    assert price_shown() in done.err
+    assert "not rolled back" in done.error
+    assert updated.run("status", NAME, "--json").document["k"] == 3
+
+
+def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
+    done = updated.run("rollback", NAME, "--yes")
+
+    assert done.code == 0
+    assert f"{NAME} is InService: acceptance length 3.00" in done.out
+    status = updated.run("status", NAME, "--json").document
+    assert status["k"] == 5
+    assert status["previous"]["k"] == 3
+    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
+
+
+def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:
+    updated.cloud.engine.acceptance = 1.2
+
+    done = updated.run("rollback", NAME, "--yes", "--json")
+
+    assert done.code == 3
+    assert (done.document["state"], done.document["k"]) == ("Unproved", 5)
+
+
+def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "update_endpoint":
+            raise KeyboardInterrupt
+
+    updated.cloud.after = interrupt
+    done = updated.run("rollback", NAME, "--yes")
+    updated.cloud.after = lambda operation: None
+
+    assert done.code == 130
+    assert f"Continue peagle rollback {NAME}" in done.err
+    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 5
+
+
+def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
+    done = deployed.run("rollback", NAME, "--yes")
+
+    assert done.code == 3
+    assert "there is no revision" in done.error
+
+
+def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+
+    done = terminal.run("rollback", "peagle-pair", "--yes")
+
+    assert done.code == 3
+    assert "peagle adopt peagle-pair" in done.error
+
+
+def test_destroy_previous_removes_only_what_the_previous_revision_needs(updated: Terminal) -> None:
+    serves = updated.cloud.endpoints[NAME].config
+    declined = updated.run("destroy", NAME, "--previous", answers="n\n")
+    assert declined.code == 2
+    assert f"EndpointConfig {serves}" not in declined.err
+
+    done = updated.run("destroy", NAME, "--previous", "--yes", "--json")
+
+    assert {one["type"] for one in done.document["removed"]} == {"EndpointConfig", "Model"}
+    assert set(updated.cloud.configs) == {serves}
+    again = updated.run("destroy", NAME, "--previous", "--yes")
+    assert again.code == 0
+    assert "has no previous revision" in again.err
+
+
+def test_names_are_completed(updated: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_PEAGLE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "peagle rollback peag")
+    monkeypatch.setenv("COMP_CWORD", "2")
+
+    assert NAME in updated.run().out
