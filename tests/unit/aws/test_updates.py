@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
+from peagle.deploy.proving import prove
 from peagle.deploy.rollback import previous_resources
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, save
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
@@ -152,6 +154,26 @@ def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World)
     assert _serves(world) == before
     assert world.state() == "InService"
     assert set(world.cloud.configs) == {before}
+
+
+def test_a_later_proof_of_a_kept_update_settles_it(world: World) -> None:
+    world.deploy(a_plan())
+    before = _serves(world)
+    world.cloud.engine.acceptance = BAD
+    with pytest.raises(NotProved):
+        world.deploy(another(a_plan()), keep_unproved=True)
+    world.cloud.engine.acceptance = GOOD
+
+    proved = prove(world.aws, NAME, load_catalog(), _record(world), clock=world.clock)
+
+    record = _record(world)
+    assert proved.passed
+    assert world.state() == "InService"
+    assert record.pending is None
+    assert record.previous is not None
+    assert record.previous.config == before
+    tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
+    assert record.previous.fingerprint in tags["peagle:previous"]
 
 
 def test_a_first_deployment_that_is_not_proved_stays_and_says_why(world: World) -> None:
@@ -312,6 +334,34 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     assert record.previous.config == after
     world.destroy()
     assert world.cloud.is_empty
+
+
+def test_a_rollback_of_another_machine_is_noticed(world: World, updated: tuple[str, str]) -> None:
+    record = _record(world)
+    world.rollback()
+    save(record)  # as on the machine that made the update
+
+    world.rollback()
+
+    assert _serves(world) == updated[1]
+    assert world.state() == "InService"
+
+
+def test_another_machine_overwrites_no_weights_in_service(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    (bucket,) = world.cloud.buckets.values()
+    before = dict(bucket)
+    world.forget()
+    (head / "model.safetensors").write_bytes(b"trained again")
+
+    world.deploy(a_plan(head))
+
+    assert before.items() <= bucket.items()
+    assert len(bucket) == 4
+    world.forget()
+    assert world.preflight(a_plan(head)).change == "nothing"
+    world.rollback()
+    assert world.state() == "InService"
 
 
 def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revision(

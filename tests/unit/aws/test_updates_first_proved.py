@@ -100,5 +100,24 @@ def test_a_temporary_endpoint_that_a_crash_left_costs_and_is_removed(
     assert world.cloud.is_empty
 
 
+def test_another_machine_removes_what_a_crash_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan())
+    with monkeypatch.context() as patch:
+        patch.setattr("peagle.deploy.trial.remove", lambda context: None)
+        patch.setattr("peagle.deploy.trial.prove_revision", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            world.deploy(another(a_plan()), prove_first=True)
+    world.forget()
+
+    world.deploy(another(a_plan()))
+
+    assert set(world.cloud.endpoints) == {NAME}
+    assert len(world.cloud.configs) == 2
+    world.destroy()
+    assert world.cloud.is_empty
+
+
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt

@@ -20,7 +20,7 @@ from peagle.deploy import steps, trial
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proof_tag import PREVIOUS_TAG, PROOF_TAG, proof_tag
+from peagle.deploy.proving import tag_proofs
 from peagle.deploy.revisions import (
     is_alone,
     kept_revisions,
@@ -204,17 +204,8 @@ def return_to(context: DeploymentContext, revision: Revision) -> float:
 
 
 def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revision | None) -> None:
-    """Record the proofs as tags of the endpoint, for other machines; the record has them in any
-    case."""
-    now = context.clock.now()
     live = sagemaker.describe(context.aws, context.record.name)
-    if live is None or revision.proof is None:
-        return
-    tags = [proof_tag(revision.proof, revision.fingerprint, now, PROOF_TAG)]
-    if previous:
-        tags.append(proof_tag(previous.proof, previous.fingerprint, now, PREVIOUS_TAG))
-    with suppress(AccessDenied):
-        sagemaker.retag(context.aws, live.arn, tags)
+    tag_proofs(context.aws, live, revision, previous, context.clock)
 
 
 def remove_stale(context: DeploymentContext) -> None:

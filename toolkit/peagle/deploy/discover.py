@@ -23,7 +23,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import served_by_descriptions
 from peagle.deploy.proof_tag import proof_in
-from peagle.deploy.revisions import is_trial, roles_by_tags
+from peagle.deploy.revisions import is_trial, revision_in_service, roles_by_tags
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, Refused
@@ -103,10 +103,9 @@ def current_deployment(
 
 
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
-    """Whether the endpoint serves a configuration of the record: else another machine or a
-    template has changed it."""
-    revisions = (record.serving, record.pending, record.previous)
-    return live.config in [one.config for one in revisions if one]
+    """Whether the endpoint serves the configuration in service or being applied: else another
+    machine or a template has changed it."""
+    return revision_in_service(record, live.config) is not None
 
 
 def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployment]:

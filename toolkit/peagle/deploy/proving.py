@@ -14,8 +14,9 @@ from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.deploy import state
 from peagle.deploy.live import served_live
-from peagle.deploy.proof_tag import proof_tag
+from peagle.deploy.proof_tag import PREVIOUS_TAG, proof_tag
 from peagle.deploy.prover import ProofRequest, Prover
+from peagle.deploy.revisions import fields_with_proof, revision_in_service
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Fix, NotFound, NotProved
@@ -65,9 +66,7 @@ def prove(
             f"there is no endpoint {name!r} in {aws.region}",
             Fix("list the deployments", ("peagle", "list")),
         )
-    served = record.serving if record and record.serving else None
-    if served is not None and served.config != live.config:
-        served = None
+    served = revision_in_service(record, live.config) if record else None
     plan = served.plan if served else None
     if plan:
         request = request_of_plan(plan, name)
@@ -83,8 +82,8 @@ def prove(
         request = replace(request, floor=floor, floor_is_set=True)
     proved = Prover(aws, clock or Clock(), say).prove(replace(request, min_drafts=min_drafts))
     if record and served and floor is None and min_drafts >= MIN_DRAFTS:
-        _record(record, served, proved)
-        tag_proof(aws, live, proved, served.fingerprint, clock or Clock())
+        revision = served.model_copy(update={"proof": proved})
+        _record(aws, record, live, revision, clock or Clock())
     return proved
 
 
@@ -144,22 +143,30 @@ def _find_pair(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | 
     return None, None
 
 
-def tag_proof(
-    aws: Aws, live: Endpoint | None, proved: Proof, fingerprint: str, clock: Clock
+def tag_proofs(
+    aws: Aws, live: Endpoint | None, proved: Revision, previous: Revision | None, clock: Clock
 ) -> None:
-    """Record the proof as a tag of the endpoint, for other machines; the record has it in any
-    case."""
+    """Record the proof, and the previous revision with its own, as tags of the endpoint, for other
+    machines; the record has them in any case."""
+    if live is None or proved.proof is None:
+        return
+    now = clock.now()
+    tags = [proof_tag(proved.proof, proved.fingerprint, now)]
+    if previous:
+        tags.append(proof_tag(previous.proof, previous.fingerprint, now, PREVIOUS_TAG))
     with suppress(AccessDenied):
-        if live:
-            sagemaker.retag(aws, live.arn, [proof_tag(proved, fingerprint, clock.now())])
+        sagemaker.retag(aws, live.arn, tags)
 
 
-def _record(record: Deployment, served: Revision, proved: Proof) -> None:
-    """Write the proof to the record, unless another command has changed it meanwhile."""
+def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, clock: Clock) -> None:
+    """Write the proof of the revision in service to the tags and the record, unless another command
+    has changed that meanwhile. An update that was kept unproved is settled by a proof that
+    passes."""
+    fields = fields_with_proof(record, revision)
+    if "pending" not in fields or fields["pending"] is None:
+        tag_proofs(aws, live, revision, fields.get("previous", record.previous), clock)
     with state.deployment_lock(record.scope, record.region, record.name):
         now = state.load_record(record.scope, record.region, record.name)
-        if now is None or now.serving is None or now.serving.config != served.config:
-            return
-        serving = now.serving.model_copy(update={"proof": proved})
-        failure = None if proved.passed and now.pending is None else now.failure
-        state.save(now.model_copy(update={"serving": serving, "failure": failure}))
+        found = revision_in_service(now, live.config) if now else None
+        if now and found and found.fingerprint == revision.fingerprint:
+            state.save(now.model_copy(update=fields_with_proof(now, revision)))

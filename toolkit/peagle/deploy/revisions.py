@@ -80,8 +80,10 @@ def kept_revisions(record: Deployment) -> tuple[Revision, ...]:
 
 
 def revision_in_service(record: Deployment, config: str) -> Revision | None:
-    """The kept revision with that configuration."""
-    return next((one for one in kept_revisions(record) if one.config == config), None)
+    """The serving or pending revision with that configuration. The previous one is in service only
+    while it is pending again, or after another machine's rollback."""
+    found = (record.serving, record.pending)
+    return next((one for one in found if one and one.config == config), None)
 
 
 def is_alone(record: Deployment, revision: Revision) -> bool:
@@ -145,6 +147,14 @@ def settled(record: Deployment, proved: Revision) -> dict[str, Any]:
     if former and (is_proved(former) or previous is None):
         previous = former
     return {"serving": proved, "pending": None, "previous": previous, "failure": None}
+
+
+def fields_with_proof(record: Deployment, revision: Revision) -> dict[str, Any]:
+    """The record's fields with a new proof of the revision in service, which may have failed."""
+    if not is_alone(record, revision):
+        return settled(record, revision) if is_proved(revision) else {"pending": revision}
+    is_settled = is_proved(revision) and record.pending is None
+    return {"serving": revision, **({"failure": None} if is_settled else {})}
 
 
 def stale_resources(record: Deployment) -> tuple[Resource, ...]:

@@ -12,7 +12,11 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.discover import Prices, find_deployments, serves_known_config
-from peagle.deploy.revisions import rollback_target, trial_usd_per_hour
+from peagle.deploy.revisions import (
+    revision_in_service,
+    rollback_target,
+    trial_usd_per_hour,
+)
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
 from peagle.planning.plan import Plan
@@ -43,9 +47,7 @@ def _serves(record: Deployment, live: Endpoint) -> bool:
 
 def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
     """The revision in service, or the pending one when none is."""
-    if live and record.serving and _serves(record, live):
-        return record.serving
-    return record.current
+    return (live and revision_in_service(record, live.config)) or record.current
 
 
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
