@@ -1,4 +1,4 @@
-"""Run all trials, or some: ``python -m tests.faults [--sample N] [--only TEXT]``.
+"""Run all trials, or some: ``python -m tests.faults [--every N] [--only TEXT]``.
 
 A trial that breaks a promise is printed with the command that repeats it alone. Exit code 1 then.
 """

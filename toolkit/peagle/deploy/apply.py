@@ -23,7 +23,6 @@ from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import tag_proofs
 from peagle.deploy.revisions import (
     is_alone,
-    kept_revisions,
     revision_to_return_to,
     settled,
     stale_resources,
@@ -214,7 +213,7 @@ def remove_stale(context: DeploymentContext) -> None:
     live = sagemaker.describe(context.aws, context.record.name) if stale else None
     if live is None or live.status != "InService":
         return
-    if live.config not in [one.config for one in kept_revisions(context.record)]:
+    if live.config not in [one.config for one in context.record.revisions]:
         return
     for resource in stale:
         try:

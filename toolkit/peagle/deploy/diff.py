@@ -6,7 +6,6 @@ plans are compared with plans and with what is in service by the same function.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
             continue
         if old != new:
             yield SettingChange(name, old, new)
-    speculation = (_speculation(before), _speculation(after))
+    speculation = (before.speculative_config, after.speculative_config)
     yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
     yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
     for change in _of_mappings("variable", before.variables, after.variables):
@@ -105,16 +104,6 @@ def _of_mappings(
                 side.get(name) or (True if name in side else None) for side in (before, after)
             ]
             yield SettingChange(f"{kind}.{name}", *values)
-
-
-def _speculation(served: Served) -> dict[str, Any]:
-    """vLLM's speculative configuration; empty without one."""
-    text = served.settings.get("speculative-config")
-    try:
-        document = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _without_secret(change: SettingChange) -> SettingChange:

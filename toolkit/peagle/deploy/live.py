@@ -14,7 +14,10 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.sagemaker import Endpoint
 from peagle.catalog.tables import InstanceTable
+from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.revisions import revision_in_service
 from peagle.deploy.served import Served, settings_of
+from peagle.deploy.state import Deployment, Revision
 from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG
 
 _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
@@ -36,12 +39,22 @@ def served_live(
 
 def served_now(served: Served, live: Endpoint) -> Served:
     """``served`` with the instances that run, and their price; as planned while none runs."""
-    running, planned = live.instance_count, served.instance_count
-    if not running or running == planned or not planned:
+    if not live.instance_count or not served.instance_count:
         return served
-    total = served.usd_per_hour
-    price = None if total is None else round(total / planned * running, 4)
-    return served.model_copy(update={"instance_count": running, "usd_per_hour": price})
+    return served.with_instances(live.instance_count)
+
+
+def changes_of_live(
+    record: Deployment, live: Endpoint, revision: Revision
+) -> tuple[SettingChange, ...]:
+    """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
+    now = revision_in_service(record, live.config)
+    if now is None:
+        return ()
+    found = changes(served_now(now.served, live), revision.served)
+    if now.role and now.role != revision.role:
+        found += (SettingChange("role", now.role, revision.role),)
+    return found
 
 
 def served_by_descriptions(

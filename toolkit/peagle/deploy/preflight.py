@@ -37,10 +37,9 @@ from peagle.deploy.desired import (
     local_weights,
     required_change,
 )
-from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.diff import SettingChange
 from peagle.deploy.discover import current_deployment, require_own
-from peagle.deploy.live import served_now
-from peagle.deploy.revisions import revision_in_service
+from peagle.deploy.live import changes_of_live
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown
@@ -112,21 +111,10 @@ def preflight(
         found += _foreign_objects(aws, desired)
         found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
         found += _prerequisites(aws, used, desired)
-    changed = _changes(desired, record, live) if change == "update" else ()
+    changed: tuple[SettingChange, ...] = ()
+    if change == "update" and record and live:
+        changed = changes_of_live(record, live, desired.revision)
     return Preflight(desired, change, used, record, tuple(found), changed)
-
-
-def _changes(
-    desired: DesiredState, record: Deployment | None, live: Endpoint | None
-) -> tuple[SettingChange, ...]:
-    """What differs from what the endpoint serves now, with the instances that run."""
-    now = revision_in_service(record, live.config) if record and live else None
-    if now is None or live is None:
-        return ()
-    found = changes(served_now(now.served, live), desired.revision.served)
-    if now.role and now.role != desired.revision.role:
-        found += (SettingChange("role", now.role, desired.revision.role),)
-    return found
 
 
 def _record(

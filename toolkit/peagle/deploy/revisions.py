@@ -59,12 +59,10 @@ def trial_usd_per_hour(record: Deployment) -> float | None:
 
 def of_one_instance(revision: Revision) -> Revision:
     """The revision as the temporary endpoint serves it."""
-    served, total = revision.served, revision.served.usd_per_hour
-    each = None if total is None else round(total / max(1, served.instance_count), 4)
     return revision.model_copy(
         update={
             "fingerprint": f"{revision.fingerprint}{TRIAL_SUFFIX}",
-            "served": served.model_copy(update={"instance_count": 1, "usd_per_hour": each}),
+            "served": revision.served.with_instances(1),
             "config": trial_name(revision.config),
         }
     )
@@ -72,11 +70,6 @@ def of_one_instance(revision: Revision) -> Revision:
 
 def is_proved(revision: Revision | None) -> bool:
     return revision is not None and revision.proof is not None and revision.proof.passed
-
-
-def kept_revisions(record: Deployment) -> tuple[Revision, ...]:
-    """The revisions whose configuration, model and weights are kept."""
-    return tuple(one for one in (record.serving, record.pending, record.previous) if one)
 
 
 def revision_in_service(record: Deployment, config: str) -> Revision | None:
@@ -159,7 +152,7 @@ def fields_with_proof(record: Deployment, revision: Revision) -> dict[str, Any]:
 
 def stale_resources(record: Deployment) -> tuple[Resource, ...]:
     """The resources that no kept revision needs, in the order of removal."""
-    kept = kept_revisions(record)
+    kept = record.revisions
     return tuple(
         resource
         for kind in _OF_REVISIONS

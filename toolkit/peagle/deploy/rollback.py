@@ -9,10 +9,10 @@ from peagle.catalog.schema import Catalog
 from peagle.deploy import trial
 from peagle.deploy.apply import prove, remove_stale, return_to
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.diff import SettingChange
 from peagle.deploy.discover import require_own
-from peagle.deploy.live import served_now
-from peagle.deploy.revisions import revision_in_service, rollback_target, stale_resources
+from peagle.deploy.live import changes_of_live
+from peagle.deploy.revisions import rollback_target, stale_resources
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import Fix, PeagleError, Refused
 
@@ -37,8 +37,7 @@ def revision_for_rollback(record: Deployment) -> Revision:
 def rollback_changes(aws: Aws, record: Deployment, target: Revision) -> tuple[SettingChange, ...]:
     """What differs between what the endpoint serves now and ``target``."""
     live = sagemaker.describe(aws, record.name)
-    now = revision_in_service(record, live.config) if live else None
-    return changes(served_now(now.served, live), target.served) if now and live else ()
+    return changes_of_live(record, live, target) if live else ()
 
 
 def rollback(

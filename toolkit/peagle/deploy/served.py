@@ -48,6 +48,20 @@ class Served(Frozen):
     usd_per_hour: float | None
     price_date: str | None = None
 
+    @property
+    def speculative_config(self) -> dict[str, Any]:
+        """vLLM's ``--speculative-config``; empty without one."""
+        return json_object(self.settings.get("speculative-config"))
+
+    def with_instances(self, count: int) -> Served:
+        """The same settings on ``count`` instances, and their price."""
+        if count == self.instance_count:
+            return self
+        price = self.usd_per_hour
+        if price is not None and self.instance_count:
+            price = round(price / self.instance_count * count, 4)
+        return self.model_copy(update={"instance_count": count, "usd_per_hour": price})
+
 
 def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
     """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
@@ -76,7 +90,7 @@ def settings_of(model: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     variant = config["ProductionVariants"][0]
     environment = container.get("Environment") or {}
     settings = settings_in(environment)
-    speculative = _object(settings.get("speculative-config"))
+    speculative = json_object(settings.get("speculative-config"))
     length = settings.get("max-model-len")
     engine = engine_part(environment)
     return {
@@ -108,8 +122,7 @@ def _weights(container: Mapping[str, Any]) -> dict[str, str]:
 
 def weight_prefixes(served: Served) -> Iterator[str]:
     """The S3 prefixes that are mounted or streamed, each ending with a slash."""
-    speculative = _object(served.settings.get("speculative-config"))
-    streamed = (served.settings.get("model"), speculative.get("model"))
+    streamed = (served.settings.get("model"), served.speculative_config.get("model"))
     for place in (*served.weights.values(), *streamed):
         if isinstance(place, str) and is_s3_uri(place):
             yield f"{place.rstrip('/')}/"
@@ -124,7 +137,7 @@ def start_seconds(served: Served) -> int:
     return sum(MAX_TIMEOUT_SECONDS if one is None else one for one in timeouts)
 
 
-def _object(value: Any) -> dict[str, Any]:
+def json_object(value: Any) -> dict[str, Any]:
     """The object in a JSON text; empty for anything else."""
     try:
         document = json.loads(value) if isinstance(value, str) else None

@@ -81,8 +81,7 @@ class Failure(Frozen):
 class Deployment(Frozen):
     """Everything known about one endpoint.
 
-    ``serving`` is the revision that AWS confirmed in service, ``pending`` the one being applied
-    (or that failed), ``previous`` the proved one before ``serving``, kept for a rollback.
+    ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``.
     ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
     template or program that changes it; empty for this toolkit.
     """
@@ -108,6 +107,11 @@ class Deployment(Frozen):
         if revision is None:
             raise ValueError(f"the record of {self.name} has no revision")
         return revision
+
+    @property
+    def revisions(self) -> tuple[Revision, ...]:
+        """The revisions whose configuration, model and weights are kept."""
+        return tuple(one for one in (self.serving, self.pending, self.previous) if one)
 
     def with_resource(self, resource: Resource) -> Deployment:
         """The record with ``resource``, in place of an earlier entry of that type and name."""
@@ -295,6 +299,5 @@ def refuse_weights_in_use(
 def _uses(record: Deployment, uris: Collection[str]) -> bool:
     if not record.of_type("Endpoint"):
         return False
-    revisions = (record.serving, record.pending, record.previous)
-    used = [prefix for one in revisions if one for prefix in weight_prefixes(one.served)]
+    used = [prefix for one in record.revisions for prefix in weight_prefixes(one.served)]
     return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)

@@ -211,7 +211,7 @@ def _own_usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None
     if served.usd_per_hour is None or not served.instance_count:
         return served.usd_per_hour
     running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
-    return round(served.usd_per_hour * running / served.instance_count, 4)
+    return served.with_instances(running).usd_per_hour
 
 
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:

@@ -13,7 +13,8 @@
     validation     AWS's rules             resources     models and configurations
     prerequisites  role, images, data      endpoint      an endpoint's states
     services       quotas, prices, tags    operations    SageMaker's, where moto's differ
-    stacks, stack  CloudFormation          stack_resources   what stacks are made of
+    lookups        IAM's and ECR's         stacks, stack CloudFormation
+                                           stack_resources   what stacks are made of
 
 Only ``server`` and the modules that it uses import moto.
 
