@@ -124,6 +124,26 @@ def test_a_log_that_cannot_be_read_does_not_end_the_wait(world: World, code: str
     assert lines == (denied if code.startswith("AccessDenied") else {"no log yet"})
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(60, None), (600, "ThrottlingException")])
+def test_the_wait_survives_some_time_without_an_answer(
+    world: World, seconds: float, code: str | None
+) -> None:
+    world.cloud.next_scripts = [[*[("Creating", None)] * 9, ("InService", None)]]
+
+    def fail(operation: str) -> None:
+        if operation == "describe_endpoint" and START + 3 < world.cloud.now < START + 3 + seconds:
+            raise service_error("ThrottlingException", "Rate exceeded", "DescribeEndpoint")
+
+    world.cloud.before = fail
+    if code is None:
+        world.deploy(a_plan())
+        assert world.state() == "InService"
+        return
+    with raises_code(code, CloudError):
+        world.deploy(a_plan())
+    assert world.cloud.now - START < 150
+
+
 @pytest.fixture
 def updating(world: World) -> World:
     """An endpoint in service whose engine has logged, and whose next update takes long."""

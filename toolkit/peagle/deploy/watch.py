@@ -33,6 +33,9 @@ _POLLS = ((120.0, 1.0), (math.inf, 5.0))
 """Seconds between two polls, each until so many seconds have passed."""
 
 _SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
+_PATIENCE, _SANDBOX_PATIENCE = 120.0, 2.0
+"""How many seconds without an answer of AWS, as on a train, the wait survives."""
+
 _TICK_SECONDS = 1.0
 """The elapsed time is shown so often."""
 
@@ -139,7 +142,7 @@ def wait_while_busy(
     polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
     warned = False
     while True:
-        live = sagemaker.describe(context.aws, context.endpoint)
+        live = _describe_patiently(context)
         if live is None or live.status not in BUSY:
             return live
         if log:
@@ -155,14 +158,34 @@ def wait_while_busy(
             raise _out_of_time(live, revision.served, waited, log)
         pause = next(pause for until, pause in polls if waited < until)
         while pause > 0:
-            seconds = max(0.0, context.clock.now() - since)
-            price = revision.served.usd_per_hour
-            cost = None if price is None else price * seconds / 3600
-            is_logging = log is not None and log.first_at is not None
-            state = purpose or live.status
-            context.observe(Progress(state, seconds, cost, _line(log), is_logging=is_logging))
+            now = context.clock.now()
+            context.observe(_progress(live, purpose, revision.served, now, since, log))
             context.clock.sleep(min(pause, _TICK_SECONDS))
             pause -= _TICK_SECONDS
+
+
+def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
+    """The endpoint; a connection that is gone for a while does not end the wait."""
+    asked = context.clock.now()
+    patience = _PATIENCE if context.aws.is_amazon else _SANDBOX_PATIENCE
+    while True:
+        try:
+            return sagemaker.describe(context.aws, context.endpoint)
+        except CloudError as error:
+            if error.rejected or context.clock.now() - asked > patience:
+                raise
+            context.say("Waiting for AWS to answer", error.message, lasting=True)
+            context.clock.sleep(_TICK_SECONDS)
+
+
+def _progress(
+    live: Endpoint, purpose: str, served: Served, now: float, since: float, log: EndpointLog | None
+) -> Progress:
+    seconds = max(0.0, now - since)
+    price = served.usd_per_hour
+    cost = None if price is None else price * seconds / 3600
+    is_logging = log is not None and log.first_at is not None
+    return Progress(purpose or live.status, seconds, cost, _line(log), is_logging=is_logging)
 
 
 def limit_seconds(revision: Revision) -> float:
