@@ -9,7 +9,7 @@ import pytest
 from peagle.aws.sagemaker import describe
 from peagle.deploy.failed_start import remove_failed_start
 from peagle.deploy.watch import SILENT_SECONDS, WillNotServe
-from peagle.errors import CloudError
+from peagle.errors import CloudError, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.plans import a_plan, another
@@ -268,6 +268,17 @@ def test_a_failed_start_is_removed_and_saves_the_rest_of_the_timeout(
     assert usd == pytest.approx(1.408 * seconds / 3600)
     assert world.cloud.is_empty
     assert world.record() is None
+
+
+def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
+    error = _fails(world, *OUT_OF_MEMORY)
+    world.cloud.endpoints[NAME].script = [("InService", None)]
+
+    with raises_code("serves-after-all", Refused):
+        _remove(world, error)
+
+    assert "delete_endpoint" not in world.cloud.calls
+    assert world.deploy(a_plan()).serving is not None
 
 
 def test_where_a_creation_cannot_be_deleted_the_removal_waits_and_saves_nothing(

@@ -11,6 +11,7 @@ from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment
 from peagle.deploy.watch import WillNotServe
+from peagle.errors import Refused
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,17 @@ def remove_failed_start(
     """Remove what the deploy that ended with ``error`` created; returns what that saves.
 
     Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
-    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises.
+    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
+    Refused for an endpoint that has come into service after all.
     """
     context = DeploymentContext(aws, record, observe, clock or Clock())
     live = sagemaker.describe(aws, record.name)
+    if live and live.status not in ("Creating", "Failed", "Deleting"):
+        raise Refused(
+            f"endpoint {live.name} is {live.status} after all, so nothing was removed",
+            "deploy again to prove it",
+            code="serves-after-all",
+        )
     saving = Saving(0.0, None)
     if live and live.status == "Creating" and steps.begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
