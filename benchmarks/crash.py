@@ -50,7 +50,7 @@ def main() -> bool:
 def refusals() -> list[float]:
     """Seconds from a container's start to its exit, with a head that is not a P-EAGLE head."""
     from peagle.data import data_folder
-    from peagle.engine.installed import find_engine
+    from peagle.engine.machine import find_engine
 
     python = str(find_engine(VLLM).python)
     tiny = data_folder("model_catalog") / "peagle" / "tiny"
@@ -78,7 +78,7 @@ def crash() -> tuple[float, str]:
     """
     from peagle.catalog import load_catalog
     from peagle.engine.cpu import link_weights
-    from peagle.engine.installed import find_engine
+    from peagle.engine.machine import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
     from peagle.engine.runner import ProcessRunner
     from peagle.planning import Options, make_plan

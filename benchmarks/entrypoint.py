@@ -31,7 +31,7 @@ NOTE = "import os, time\nopen(os.environ['NOTE'], 'w').write(str(time.monotonic(
 def main() -> bool:
     """Measure and print the milliseconds; whether the goal is met."""
     from peagle.data import data_folder
-    from peagle.engine.installed import find_engine
+    from peagle.engine.machine import find_engine
 
     python = str(find_engine(VLLM).python)
     with tempfile.TemporaryDirectory() as folder:

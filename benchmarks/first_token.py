@@ -22,7 +22,7 @@ def _peagle(*arguments: str) -> str:
 
 def main() -> None:
     """Deploy with its own PEAGLE_HOME, send one request, clean up, and print the seconds."""
-    from peagle.engine.installed import find_engine
+    from peagle.engine.machine import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:

@@ -33,7 +33,7 @@ BODY = json.dumps(
 
 def main() -> None:
     """Deploy with its own PEAGLE_HOME, measure, clean up, and print the milliseconds."""
-    from peagle.engine.installed import find_engine
+    from peagle.engine.machine import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:

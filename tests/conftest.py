@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 
 from peagle.data import BUNDLED_CATALOG
-from peagle.engine.installed import find_engine
+from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
 from tests.support import Peagle, run_as_process, run_in_process
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from peagle.catalog import load_catalog
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine.container import CACHE_VOLUME, run_arguments
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner
@@ -98,7 +98,7 @@ def test_it_answers_and_drafts(running: dict[str, Any]) -> None:
     ((published,),) = running["HostConfig"]["PortBindings"].values()
     port = int(published["HostPort"])
     body = {"model": "peagle/tiny", **request_body("What is re?", chat=True, max_tokens=24)}
-    before = client.counters(port)
+    before = local.counters(port)
 
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(body),
@@ -106,7 +106,7 @@ def test_it_answers_and_drafts(running: dict[str, Any]) -> None:
         answer = json.loads(connection.getresponse().read())
 
     assert answer["usage"]["completion_tokens"] == 24
-    assert client.counters(port).since(before).accepted_tokens > 0
+    assert local.counters(port).since(before).accepted_tokens > 0
 
 
 def test_it_may_do_what_the_container_of_local_up_may(

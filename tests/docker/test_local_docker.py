@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from peagle.catalog import load_catalog
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine.container import Container, run_arguments
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner
@@ -65,10 +65,10 @@ def rest_of(reply: http.client.HTTPResponse, begun: bytes = b"") -> list[str]:
 
 
 def test_an_answer_is_streamed_and_its_drafts_are_accepted(running: dict[str, Any]) -> None:
-    before = client.counters(running["port"])
+    before = local.counters(running["port"])
     with asked(running["port"]) as reply:
         answer = list(pieces(iter(rest_of(reply))))
-    counted = client.counters(running["port"]).since(before)
+    counted = local.counters(running["port"]).since(before)
 
     assert len(answer) > 3, "it comes in pieces"
     assert answer[-1].output_tokens == 48
@@ -174,7 +174,7 @@ def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
         assert chosen.mounts == {}
         with asked(chosen.port) as reply:
             assert rest_of(reply)[-1] == "[DONE]"
-        assert client.counters(chosen.port).accepted_tokens > 0
+        assert local.counters(chosen.port).accepted_tokens > 0
 
         docker.run("exec", chosen.name, "python3", "-c", kill, doing="killing the engine")
         killed = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.installed import ENGINE_VARIABLE, Engine, find_engine
+from peagle.engine.machine import ENGINE_VARIABLE, Engine, find_engine
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.sandbox.sandboxes import Sandbox, started

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from peagle.checks import Case
 from peagle.data import data_folder
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 
 DRIVER = Path(__file__).parent / "drafting.py"
 MAX_TOKENS = 60

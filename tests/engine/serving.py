@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.data import data_folder, entrypoint_folder
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from peagle.engine.process import free_port, session_members, start_time
 from peagle_serve.contract import ATTRIBUTES_HEADER
 

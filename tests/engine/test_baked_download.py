@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from peagle.engine.installed import find_engine
+from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
 from peagle.render.image import Download, weight_instructions
 from tests.conftest import DEFAULT_VLLM

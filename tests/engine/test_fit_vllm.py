@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from peagle.fit.estimate import cache_layout, fit_of
 from peagle.fit.kv_cache import layout_of
 from peagle.fit.models import FitCase

@@ -17,10 +17,10 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine import state as records
-from peagle.engine.installed import Engine
 from peagle.engine.local import start_local
+from peagle.engine.machine import Engine
 from peagle.engine.process import EngineProcess, is_alive, session_members
 from peagle.errors import EngineError
 from peagle.planning import Options, make_plan
@@ -86,9 +86,9 @@ def test_a_chat_is_streamed_through_the_openai_url(running: dict[str, Any]) -> N
 
 
 def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any]) -> None:
-    before = client.counters(running["port"])
-    answer = client.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
-    counted = client.counters(running["port"]).since(before)
+    before = local.counters(running["port"])
+    answer = local.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
+    counted = local.counters(running["port"]).since(before)
 
     tokens = answer["usage"]["completion_tokens"]
     assert counted.draft_tokens == 5 * counted.drafts
@@ -101,7 +101,7 @@ def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any])
 
 def test_an_invalid_request_gets_the_engines_error(running: dict[str, Any]) -> None:
     with raises_code("engine", EngineError) as refused:
-        client.ask(running["port"], {"messages": "no list"})
+        local.ask(running["port"], {"messages": "no list"})
     assert "(400)" in refused.value.message
 
 
@@ -111,16 +111,16 @@ def greedy_answers(port: int) -> list[str]:
         request_body(entry["prompt"], chat=entry["kind"] == "chat", max_tokens=100)
         for entry in HELD_OUT
     ]
-    return [piece_of(client.ask(port, body)).text for body in bodies]
+    return [piece_of(local.ask(port, body)).text for body in bodies]
 
 
 def test_greedy_answers_are_the_same_with_and_without_speculation(
     running: dict[str, Any], peagle: Peagle
 ) -> None:
     """Speculation changes only how long an answer takes."""
-    before = client.counters(running["port"])
+    before = local.counters(running["port"])
     drafted = greedy_answers(running["port"])
-    counted = client.counters(running["port"]).since(before)
+    counted = local.counters(running["port"]).since(before)
     up = peagle("local", "up", "tiny", "--name", "alone", "--no-speculation", "--json")
     assert up.returncode == 0, up.stderr
     alone = greedy_answers(json.loads(up.stdout)["port"])

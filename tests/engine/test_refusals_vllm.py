@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from peagle.checks import Case, Rule, check, rules_found
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from tests.engine import expected, trials
 from tests.engine.damage import Outcome, Trial, outcomes_of
 from tests.engine.verdicts import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from peagle_serve.contract import WARM_ATTRIBUTE
 from tests.engine.serving import TINY, Container, speculation
 

@@ -19,10 +19,10 @@ import pytest
 from peagle import proof
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine.cpu import for_cpu
-from peagle.engine.installed import Engine, find_engine, this_machine
 from peagle.engine.logs import crash_of
+from peagle.engine.machine import Engine, find_engine, this_machine
 from peagle.engine.process import (
     EngineProcess,
     free_port,
@@ -117,8 +117,8 @@ def check_proof(plan: Plan, port: int) -> None:
     assert plan.speculation is not None
     proof.require_passed(
         proof.prove(
-            lambda body: client.ask(port, body),
-            lambda: client.counters(port),
+            lambda body: local.ask(port, body),
+            lambda: local.counters(port),
             prompts=plan.proof.prompts,
             chat=plan.proof.chat,
             max_tokens=plan.proof.max_tokens,
@@ -137,7 +137,7 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_healthy(engine)
         check_proof(plan, engine.port)
-        answers = [piece_of(client.ask(engine.port, body)).text for body in asked]
+        answers = [piece_of(local.ask(engine.port, body)).text for body in asked]
 
     assert answers == mounted
     assert not (tmp_path / "ml").exists(), "nothing was mounted"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import boto3
 import pytest
 
-from peagle.engine.installed import Engine, check_compiler
+from peagle.engine.machine import Engine, check_compiler
 from peagle.errors import UserError
 from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle

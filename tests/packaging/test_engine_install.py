@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peagle.engine import install
-from peagle.engine.installed import ENGINE_VARIABLE, MARKER, engine_folder, find_engine, version_of
+from peagle.engine.machine import ENGINE_VARIABLE, MARKER, engine_folder, find_engine, version_of
 from peagle.errors import EngineError, EngineMissing
 from tests.support import raises_code
 

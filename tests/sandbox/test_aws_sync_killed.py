@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.weights.queue import WORKERS
-from peagle.weights.transfer import combined, parts_of, sha256
+from peagle.weights.transfer import WORKERS, combined, parts_of, sha256
 from tests.sandbox.sandboxes import Account, Sandbox, started, until
 from tests.unit.aws.syncing import CONFIG, index_of
 

@@ -78,15 +78,15 @@ if TYPE_CHECKING:
     from peagle.deploy.steps import destroy as destroy
     from peagle.engine.container import find_image as find_image
     from peagle.engine.container import remove_unused_image as remove_unused_image
-    from peagle.engine.doctor import check_environment as check_environment
     from peagle.engine.install import install_engine as install_engine
     from peagle.engine.install import is_installed as is_installed
     from peagle.engine.install import missing_libraries as missing_libraries
-    from peagle.engine.installed import find_engine as find_engine
-    from peagle.engine.installed import installed_engines as installed_engines
     from peagle.engine.local import start_local as start_local
     from peagle.engine.local import stop_local as stop_local
     from peagle.engine.logs import local_log as local_log
+    from peagle.engine.machine import check_environment as check_environment
+    from peagle.engine.machine import find_engine as find_engine
+    from peagle.engine.machine import installed_engines as installed_engines
     from peagle.engine.process import is_healthy as is_healthy
     from peagle.engine.runner import compose_of_plan as compose_of_plan
     from peagle.engine.state import local_engine_names as local_engine_names
@@ -146,10 +146,10 @@ if TYPE_CHECKING:
     from peagle.weights.inspect import inspect_weights as inspect_weights
     from peagle.weights.inspect import remove_warm_start as remove_warm_start
     from peagle.weights.inspect import remove_weights as remove_weights
+    from peagle.weights.layout import checkpoint_at as checkpoint_at
+    from peagle.weights.layout import own_head as own_head
+    from peagle.weights.layout import weights_at as weights_at
     from peagle.weights.layout import weights_prefix as weights_prefix
-    from peagle.weights.locations import checkpoint_at as checkpoint_at
-    from peagle.weights.locations import own_head as own_head
-    from peagle.weights.locations import weights_at as weights_at
     from peagle.weights.sources import weights_of_pair as weights_of_pair
     from peagle.weights.sync import plan_sync as plan_sync
     from peagle.weights.sync import sync_weights as sync_weights
@@ -194,11 +194,10 @@ _FUNCTIONS = {
     ),
     "peagle.deploy.steps": ("destroy",),
     "peagle.engine.container": ("find_image", "remove_unused_image"),
-    "peagle.engine.doctor": ("check_environment",),
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
-    "peagle.engine.installed": ("find_engine", "installed_engines"),
     "peagle.engine.local": ("start_local", "stop_local"),
     "peagle.engine.logs": ("local_log",),
+    "peagle.engine.machine": ("check_environment", "find_engine", "installed_engines"),
     "peagle.engine.process": ("is_healthy",),
     "peagle.engine.runner": ("compose_of_plan",),
     "peagle.engine.state": (
@@ -234,8 +233,7 @@ _FUNCTIONS = {
         "prefix_of_weights",
     ),
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
-    "peagle.weights.layout": ("weights_prefix",),
-    "peagle.weights.locations": ("checkpoint_at", "own_head", "weights_at"),
+    "peagle.weights.layout": ("checkpoint_at", "own_head", "weights_at", "weights_prefix"),
     "peagle.weights.sources": ("weights_of_pair",),
     "peagle.weights.sync": ("plan_sync", "sync_weights"),
 }  # fmt: skip

@@ -18,8 +18,8 @@ from peagle.aws.client import Aws
 from peagle.planning.plan import Weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle.weights.manifest import SyncedPair
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import SyncPlan, SyncResult, plan_sync, sync_weights
+from peagle.weights.transfer import SyncProgress
 
 PART = 1024 * 1024
 """The part size in these tests, instead of S3's smallest one of 5 MiB: less to hash."""

@@ -13,8 +13,8 @@ from peagle.errors import CloudError, NotFound, Refused
 from peagle.weights import upload as uploading
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import sync_weights
+from peagle.weights.transfer import SyncProgress
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     COPIED,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from peagle.weights.queue import Meter, SyncProgress, Workers
+from peagle.weights.transfer import Meter, SyncProgress, Workers
 
 
 def test_existing_bytes_count_as_done_but_not_towards_the_speed() -> None:

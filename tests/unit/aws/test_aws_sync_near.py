@@ -13,8 +13,8 @@ from peagle.aws.client import Aws
 from peagle.errors import NotFound
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import weights_prefix
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import sync_weights
+from peagle.weights.transfer import SyncProgress
 from tests.unit.aws.syncing import (
     COPIED,
     PART,

@@ -23,7 +23,7 @@ from benchmarks import (
     streaming_overhead,
     weights_sync,
 )
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from peagle.errors import PeagleError
 
 
@@ -99,9 +99,7 @@ def test_the_entrypoint_before_vllm(
     def seconds(command: list[str], environment: dict[str, str]) -> float:
         return 0.1 + (added if command[-1] == "serve" else 0)
 
-    monkeypatch.setattr(
-        "peagle.engine.installed.find_engine", lambda vllm: Engine(Path("py"), vllm)
-    )
+    monkeypatch.setattr("peagle.engine.machine.find_engine", lambda vllm: Engine(Path("py"), vllm))
     monkeypatch.setattr(entrypoint, "fake_vllm", lambda place, python: None)
     monkeypatch.setattr(entrypoint, "_seconds", seconds)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checkpoints.config import COUNTS, SIZES, TOKENS, parse_config
+from peagle.checkpoints.files import COUNTS, SIZES, TOKENS, parse_config
 from peagle.errors import CheckpointError
 from tests.support import raises_code
 

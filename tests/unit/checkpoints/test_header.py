@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors import deserialize as deserialize_untyped
 
-from peagle.checkpoints.weight_files import LONGEST_HEADER, header_bytes, parse_header
+from peagle.checkpoints.files import LONGEST_HEADER, header_bytes, parse_header
 from peagle.errors import CheckpointError
 from tests.support import raises_code
 from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, header_of, weights

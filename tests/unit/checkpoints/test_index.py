@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from peagle.checkpoints.weight_files import check_tensors, parse_index, weight_files
+from peagle.checkpoints.files import check_tensors, parse_index, weight_files
 from peagle.errors import CheckpointError
 from peagle_serve.safetensors import index_name, other_weights
 from tests.support import raises_code

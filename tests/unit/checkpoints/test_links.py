@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checkpoints.folder import check_links, follow_link
+from peagle.checkpoints.files import check_links, follow_link
 from peagle.errors import UserError
 from peagle_serve.folder import link_homes
 from tests.support import raises_code

@@ -11,8 +11,7 @@ from peagle.aws.s3 import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
 from peagle.errors import CheckpointError, NotAFolder, UserError
-from peagle.weights.layout import weights_prefix
-from peagle.weights.locations import checkpoint_at, own_head, source_of, weights_at
+from peagle.weights.layout import checkpoint_at, own_head, source_of, weights_at, weights_prefix
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE
 

@@ -25,8 +25,8 @@ from peagle.findings import Finding
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import SyncPlan, SyncResult
+from peagle.weights.transfer import SyncProgress
 from tests.support import Peagle
 
 PLACE = weights_prefix("s3://models/pair")

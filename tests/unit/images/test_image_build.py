@@ -21,9 +21,8 @@ from peagle.images import (
     show_image,
     with_digest,
 )
-from peagle.images.bake import baked
 from peagle.images.build import Packages, context, context_of, engine_image, engine_image_name
-from peagle.images.context import source_revision, tar
+from peagle.images.context import baked, source_revision, tar
 from peagle.images.inspect import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.errors import UserError
 from peagle.images import Docker, Login, push
-from peagle.images.push import logged_in, repository_part
+from peagle.images.build import logged_in, repository_part
 from tests.support import raises_code
 from tests.unit.images.conftest import FakeDocker
 

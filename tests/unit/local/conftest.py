@@ -14,8 +14,8 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.engine import state as records
-from peagle.engine.installed import ENGINE_VARIABLE, MARKER, Engine, engine_folder
 from peagle.engine.local import stop_local
+from peagle.engine.machine import ENGINE_VARIABLE, MARKER, Engine, engine_folder
 from peagle.planning import Options, Plan, make_plan
 
 VLLM = "0.28.0"

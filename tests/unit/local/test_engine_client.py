@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine import state as records
 from peagle.engine.process import EngineProcess, free_port
 from peagle.engine.state import LocalEngine
@@ -65,7 +65,7 @@ def test_a_rejected_request_names_the_log_of_the_engine_on_that_port(
     for name, on, started_at in (("old", port, 1.0), ("new", port, 2.0), ("other", 1, 3.0)):
         _recorded(name, on, started_at)
 
-    for ask in (client.ask, lambda *given: list(client.stream(*given))):
+    for ask in (local.ask, lambda *given: list(local.stream(*given))):
         with pytest.raises(EngineError) as refused:
             ask(port, BODY)
 
@@ -80,7 +80,7 @@ def test_an_error_within_a_stream_comes_after_what_was_streamed(
     own_home: Path, answers: Answers, error: str
 ) -> None:
     port = answers("200 OK", f"{PIECE}data: {error}\n\ndata: [DONE]\n\n")
-    pieces = client.stream(port, BODY)
+    pieces = local.stream(port, BODY)
 
     assert next(pieces).text == "Hello"
     with pytest.raises(EngineError) as failed:
@@ -91,7 +91,7 @@ def test_an_error_within_a_stream_comes_after_what_was_streamed(
 def test_an_engine_that_is_cut_off_does_not_end_its_answer(
     own_home: Path, answers: Answers
 ) -> None:
-    pieces = client.stream(answers("200 OK", PIECE), BODY)
+    pieces = local.stream(answers("200 OK", PIECE), BODY)
 
     assert next(pieces).text == "Hello"
     with raises_code("incomplete-response", EngineError):
@@ -102,7 +102,7 @@ def test_an_engine_that_does_not_listen(own_home: Path) -> None:
     port = free_port()
 
     with raises_code("engine", EngineError) as silent:
-        client.counters(port)
+        local.counters(port)
 
     assert str(port) in silent.value.message
     assert silent.value.fix == ""

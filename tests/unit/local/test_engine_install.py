@@ -11,7 +11,7 @@ import pytest
 
 from peagle.data import data_folder
 from peagle.engine import install
-from peagle.engine.installed import (
+from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
     engine_folder,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engine.cpu import cannot_run, for_cpu, model_paths
-from peagle.engine.installed import Machine
+from peagle.engine.machine import Machine
 
 GIB = 2**30
 MACHINE = Machine(memory_bytes=16 * GIB, cores=4, system="Linux", architecture="x86_64")

@@ -14,7 +14,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle.engine import install
-from peagle.engine.installed import (
+from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
     Engine,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.installed import Engine
 from peagle.engine.logs import crash_of
+from peagle.engine.machine import Engine
 from peagle.engine.process import (
     EngineProcess,
     drain_engine,
@@ -215,7 +215,7 @@ def test_a_starter_killed_before_recording_leaves_nothing(stand_in: Engine, tmp_
     starter = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from peagle.engine.installed import Engine
+        from peagle.engine.machine import Engine
         from peagle.engine.process import start_engine
         folder = Path(sys.argv[2])
         def record(process):

@@ -8,8 +8,8 @@ import pytest
 
 from peagle.engine import state as records
 from peagle.engine.cpu import cannot_run
-from peagle.engine.installed import this_machine
 from peagle.engine.local import start_local
+from peagle.engine.machine import this_machine
 from peagle.errors import Refused
 from tests.unit.local.conftest import PlanFor
 

@@ -18,8 +18,8 @@ from peagle.cli.local import local
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.warm import warm
 from peagle.engine import state as records
-from peagle.engine.installed import Engine, check_compiler
 from peagle.engine.local import start_local
+from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.logs import progress_line
-from peagle.engine.starting import StartLog
+from peagle.engine.logs import StartLog, progress_line
 
 CRASHES = Path(__file__).parents[1] / "containers" / "crashes"
 START = "(APIServer pid=7) INFO 11-22 09:00:00 [api_utils.py:272] non-default args: {'model': 'a'}"

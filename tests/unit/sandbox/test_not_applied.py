@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from peagle.engine.cpu import for_cpu
-from peagle.engine.installed import Machine
+from peagle.engine.machine import Machine
 from peagle.sandbox.not_applied import not_applied
 
 MACHINE = Machine(16 * 2**30, 4, "Linux", "x86_64")

@@ -13,12 +13,10 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, image_name, push
-from peagle.images.bake import baked
-from peagle.images.build import context, for_gpus, named_by_content
-from peagle.images.context import source_revision, with_digest
+from peagle.images.build import context, for_gpus, logged_in, named_by_content
+from peagle.images.context import baked, source_revision, with_digest
 from peagle.images.docker import Progress, connect_docker
 from peagle.images.inspect import show_image
-from peagle.images.push import logged_in
 from peagle.planning import Plan
 from peagle.render.image import Recipe, RuntimeKind, content_digest
 from peagle.render.image_names import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, translated
-from peagle.checkpoints.folder import follow_link
+from peagle.checkpoints.files import follow_link
 from peagle.errors import CheckpointError, CloudError, Refused, UserError
 from peagle.s3uri import S3Uri, is_s3_uri
 from peagle_serve.folder import link_homes

@@ -20,14 +20,6 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from peagle.catalog.consistency import (
-    Violation,
-    instance_violations,
-    runtime_violations,
-    storage_violations,
-    target_violations,
-    version_rule_violations,
-)
 from peagle.catalog.documents import (
     BadFile,
     Problem,
@@ -41,7 +33,16 @@ from peagle.catalog.documents import (
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
-from peagle.catalog.validation import problem_at, validate
+from peagle.catalog.validation import (
+    Violation,
+    instance_violations,
+    problem_at,
+    runtime_violations,
+    storage_violations,
+    target_violations,
+    validate,
+    version_rule_violations,
+)
 from peagle.errors import nearest
 
 Model = TypeVar("Model", bound=BaseModel)

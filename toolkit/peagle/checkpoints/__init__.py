@@ -1,6 +1,6 @@
 """Reads checkpoints: config.json and the headers of safetensors files, never the weights."""
 
-from peagle.checkpoints.folder import FolderSource
+from peagle.checkpoints.files import FolderSource
 from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.checkpoints.reading import read_checkpoint
 

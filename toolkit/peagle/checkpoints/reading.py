@@ -15,15 +15,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from peagle.checkpoints.config import CONFIG, LONGEST_CONFIG, parse_config
-from peagle.checkpoints.models import Checkpoint, Source, Tensor
-from peagle.checkpoints.weight_files import (
+from peagle.checkpoints.files import (
+    CONFIG,
+    LONGEST_CONFIG,
     check_tensors,
     header_bytes,
+    parse_config,
     parse_header,
     parse_index,
     weight_files,
 )
+from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.parallel import run_parallel
 from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights

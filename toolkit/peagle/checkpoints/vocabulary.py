@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peagle import store
-from peagle.checkpoints.config import CONFIG
+from peagle.checkpoints.files import CONFIG
 from peagle.checkpoints.models import Source
 from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 

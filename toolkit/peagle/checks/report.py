@@ -14,6 +14,7 @@ from peagle.catalog.documents import Problem, display_path
 from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
+from peagle.checkpoints.architecture import own_drafter
 from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_location,
@@ -21,7 +22,6 @@ from peagle.checkpoints.models import (
     means_folder,
     split_revision,
 )
-from peagle.checkpoints.own_models import own_drafter
 from peagle.checks import registry
 from peagle.checks.rules import head_not_for_target, target_differs
 from peagle.errors import CheckpointError, NotFound, UserError

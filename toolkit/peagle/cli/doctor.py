@@ -10,7 +10,7 @@ from peagle import api
 from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import indented, json_option, print_json, terminal_width
-from peagle.engine.doctor import MachineCheck
+from peagle.engine.machine import MachineCheck
 from peagle.errors import Refused
 
 

@@ -22,7 +22,7 @@ from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import parse_duration
 
 if TYPE_CHECKING:
-    from peagle.weights.locations import AwsOf
+    from peagle.weights.layout import AwsOf
 
 REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
 

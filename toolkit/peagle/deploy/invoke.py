@@ -11,7 +11,7 @@ from typing import Any
 from peagle.aws import runtime
 from peagle.aws.client import Aws
 from peagle.deploy.state import Deployment
-from peagle.engine import client
+from peagle.engine import local
 from peagle.engine.state import LocalEngine
 from peagle.protocol import Counters, Piece, acceptance_length, piece_of, request_body
 
@@ -75,9 +75,9 @@ def invoke_local(
     """``invoke`` for an engine of ``peagle local up``. Raises EngineError instead of CloudError."""
     port = engine.process.port
     return measure_answer(
-        partial(client.ask, port),
-        partial(client.stream, port),
-        partial(client.counters, port) if engine.speculates else lambda: None,
+        partial(local.ask, port),
+        partial(local.stream, port),
+        partial(local.counters, port) if engine.speculates else lambda: None,
         _body(request, engine.chat),
         on_text,
     )

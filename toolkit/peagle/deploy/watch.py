@@ -1,7 +1,7 @@
 """Watch SageMaker change an endpoint: state, time, cost, what the starting engines log, and how it
 ends.
 
-The wait ends before SageMaker gives up when an engine will never serve (``engine.starting`` knows
+The wait ends before SageMaker gives up when an engine will never serve (``engine.logs`` knows
 why). Only log streams that began with this change are read: during an update the earlier revision
 goes on logging.
 """
@@ -19,7 +19,7 @@ from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.served import MAX_TIMEOUT_SECONDS, Served, start_seconds
 from peagle.deploy.state import Revision
-from peagle.engine.starting import StartLog
+from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
 from peagle_serve.crash import Crash
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from peagle.data import weights_folder
-from peagle.engine.installed import Machine
+from peagle.engine.machine import Machine
 from peagle.errors import UserError
 from peagle.planning.plan import Plan, Weights
 from peagle_serve.contract import (

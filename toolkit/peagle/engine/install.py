@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peagle.data import data_folder
-from peagle.engine.installed import (
+from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
     Engine,

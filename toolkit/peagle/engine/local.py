@@ -1,7 +1,9 @@
-"""Run a plan on this machine, prove that it speculates, and stop it again."""
+"""Run a plan on this machine, prove that it speculates, send it requests, and stop it again."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from peagle import proof
-from peagle.engine import client
 from peagle.engine import state as records
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.process import (
+    LOOPBACK,
     EngineProcess,
     drain_engine,
     free_port,
@@ -24,13 +26,18 @@ from peagle.engine.process import (
     stop_engine,
 )
 from peagle.engine.runner import LocalOptions, Runner, runner_of
-from peagle.engine.state import LocalEngine
+from peagle.engine.state import LocalEngine, local_engines
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
-from peagle.protocol import piece_of, request_body
+from peagle.protocol import Counters, EventSplitter, Piece, parse_counters, piece_of, request_body
 from peagle.store import locked
-from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
+from peagle_serve.contract import (
+    ATTRIBUTES_HEADER,
+    COUNTERS_ATTRIBUTE,
+    DRAIN_SECONDS,
+    DRAIN_VARIABLE,
+)
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end after SIGTERM."""
@@ -191,20 +198,20 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
 
-    def ask(body: dict[str, Any]) -> dict[str, Any]:
+    def ask_engine(body: dict[str, Any]) -> dict[str, Any]:
         progress("proving", "")
-        return client.ask(port, body)
+        return ask(port, body)
 
     if plan.speculation is None:
-        answer = ask(request_body(plan.proof.prompts[0], **settings))
+        answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not piece_of(answer).written:
             raise NotProved(
                 "the engine returned an empty response", f"read the log: {engine.process.log}"
             )
         return replace(engine, ready=True)
     found = proof.prove(
-        ask,
-        lambda: client.counters(port),
+        ask_engine,
+        lambda: counters(port),
         prompts=plan.proof.prompts,
         floor=plan.speculation.acceptance_floor,
         **settings,
@@ -226,3 +233,88 @@ def _ended(engine: LocalEngine) -> PeagleError:
         if messages:
             return docker_error("starting the container", messages)
     return crash_error(engine.process.log)
+
+
+_SECONDS = 600.0
+_CHUNK_BYTES = 65_536
+_JSON = {"Content-Type": "application/json"}
+
+
+def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request body for ``/invocations``. Raises EngineError."""
+    return _post(port, json.dumps(body).encode(), _JSON)
+
+
+def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
+    """The answer in pieces as they arrive. ``body`` must request streaming.
+
+    Raises EngineError when the stream contains an error or ends early.
+    """
+    splitter = EventSplitter()
+    with _reply(port, json.dumps(body).encode(), _JSON) as reply:
+        if reply.status != http.HTTPStatus.OK:
+            raise _refused(port, reply.status, reply.read())
+        while chunk := reply.read1(_CHUNK_BYTES):
+            for data in splitter.feed(chunk):
+                if data == "[DONE]":
+                    return
+                document = json.loads(data)
+                if "error" in document or document.get("object") == "error":
+                    raise EngineError(
+                        f"the engine ended the stream: {data[:300]}", _read_the_log(port)
+                    )
+                yield piece_of(document)
+    raise EngineError(
+        "the stream ended before the answer was complete",
+        _read_the_log(port),
+        "incomplete-response",
+    )
+
+
+def counters(port: int) -> Counters:
+    """The engine's speculation counters. Raises EngineError."""
+    return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
+
+
+def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    status, text = exchange(port, body, headers)
+    if status != http.HTTPStatus.OK:
+        raise _refused(port, status, text)
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _refused(port: int, status: int, text: bytes) -> EngineError:
+    answer = text[:300].decode("utf-8", errors="replace")
+    return EngineError(f"the engine rejected a request ({status}): {answer}", _read_the_log(port))
+
+
+def _read_the_log(port: int) -> Fix:
+    """The command that prints the log of the engine on ``port``; empty if none is recorded."""
+    recorded = [engine for engine in local_engines() if engine.process.port == port]
+    if not recorded:
+        return Fix("")
+    newest = max(recorded, key=lambda engine: engine.started_at)
+    return Fix("read the log", ("peagle", "local", "logs", newest.name))
+
+
+def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises EngineError without an answer."""
+    with _reply(port, body, headers) as reply:
+        return reply.status, reply.read()
+
+
+@contextmanager
+def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """The open response. Raises EngineError when there is none, or when it is cut off."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_SECONDS)
+    try:
+        connection.request("POST", "/invocations", body, headers)
+        with connection.getresponse() as reply:
+            yield reply
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(
+            f"the engine on port {port} does not respond: {error}", _read_the_log(port)
+        ) from error
+    finally:
+        connection.close()

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from peagle.data import entrypoint_folder
-from peagle.engine.installed import Engine
+from peagle.engine.machine import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound
 from peagle.images import Docker
 from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE

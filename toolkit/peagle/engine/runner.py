@@ -24,7 +24,7 @@ from peagle.engine.cpu import (
     weight_bytes,
 )
 from peagle.engine.install import check_machine
-from peagle.engine.installed import check_compiler, check_compiler_in, find_engine, this_machine
+from peagle.engine.machine import check_compiler, check_compiler_in, find_engine, this_machine
 from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.errors import Fix, Refused, UserError
 from peagle.images import Docker, Image

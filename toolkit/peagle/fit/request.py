@@ -9,12 +9,12 @@ from typing import Any
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
-from peagle.checkpoints.models import ReadCheckpoint
-from peagle.checkpoints.own_models import (
+from peagle.checkpoints.architecture import (
     drafter_from_checkpoint,
     own_drafter,
     target_from_checkpoint,
 )
+from peagle.checkpoints.models import ReadCheckpoint
 from peagle.errors import Fix, UserError
 from peagle.fit.advice import MAX_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located

@@ -1,10 +1,18 @@
 """Container images of plans on this machine: build, show, push. Uses Docker, not AWS."""
 
-from peagle.images.build import Built, Packages, build, engine_image, image_name, repository_of
+from peagle.images.build import (
+    Built,
+    Login,
+    Packages,
+    build,
+    engine_image,
+    image_name,
+    push,
+    repository_of,
+)
 from peagle.images.context import with_digest
 from peagle.images.docker import Docker
 from peagle.images.inspect import Image, containers_of, list_images, remove_image, show_image
-from peagle.images.push import Login, push
 
 __all__ = [
     "Built",

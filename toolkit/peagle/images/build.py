@@ -1,28 +1,44 @@
-"""Build the image of a plan on this machine.
+"""Build the image of a plan on this machine, and push it without writing credentials to disk.
 
 Images for CPUs are FROM an engine image, which is built once per base and lock file: a base with
 Python, and the packages of `peagle engine install`. So the container runs the same files as the
-process, and the build needs no network.
+process, and the build needs no network. ``docker login`` stores credentials in a file; instead, a
+credential helper gives them to Docker from the environment of the one command that pushes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import shlex
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.findings import Finding
-from peagle.images import bake as baking
-from peagle.images.context import Member, member_of, members_of, pulled, tar, tar_member
+from peagle.images.context import (
+    Member,
+    digests_of,
+    explain_full_disk,
+    member_of,
+    members,
+    members_of,
+    pulled,
+    tar,
+    tar_member,
+)
 from peagle.images.docker import Docker, Progress
 from peagle.images.inspect import Image, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
-from peagle.render.image_names import split_image
+from peagle.render.image_names import has_host, split_image, without_tag
 
 _DIGITS = 12
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region"})
@@ -69,7 +85,7 @@ def context(plan: Plan, recipe: Recipe) -> list[Member]:
     if small > LAYER_LIMIT_BYTES:
         raise EngineError(f"the layer without weights has {small} bytes", "report this bug")
     copied = [one for one in recipe.weights if isinstance(one, Copied)]
-    return [*files, *(member for one in copied for member in baking.members(one))]
+    return [*files, *(member for one in copied for member in members(one))]
 
 
 def build(
@@ -209,3 +225,98 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
     """The findings for a local engine, whose container image need not be in ECR."""
     left_out = _ABOUT_REGISTRY if engine_kind == "docker" else ()
     return tuple(one for one in findings_with_own_image(plan) if one.code not in left_out)
+
+
+_HELPER = "peagle"
+_VARIABLE = "PEAGLE_REGISTRY_LOGINS"
+_KEPT = ("contexts", "cli-plugins", "buildx")
+"""The parts of the user's Docker configuration that a command needs: the engine's address and the
+builder. The user's own logins are not copied."""
+
+_PROGRAM = """\
+import json, os, sys
+logins = json.loads(os.environ.get("{variable}", "{{}}"))
+if sys.argv[1:] == ["list"]:
+    print(json.dumps({{host: user for host, (user, _) in logins.items()}}))
+elif sys.argv[1:] == ["get"]:
+    host = sys.stdin.read().strip()
+    if host not in logins:
+        sys.exit(print("credentials not found in native keychain") or 1)
+    print(json.dumps({{"ServerURL": host, "Username": logins[host][0], "Secret": logins[host][1]}}))
+"""
+
+
+@dataclass(frozen=True)
+class Login:
+    """Credentials for the registry ``host``."""
+
+    host: str
+    user: str
+    password: str = field(repr=False)
+
+
+@contextlib.contextmanager
+def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
+    """A Docker engine with these logins instead of the user's; without logins, ``docker``."""
+    if not logins:
+        yield docker
+        return
+    with tempfile.TemporaryDirectory(prefix="peagle-docker-") as name:
+        folder = Path(name)
+        with explain_full_disk("Docker's configuration for one command"):
+            _configure(folder, [login.host for login in logins])
+        known = {login.host: (login.user, login.password) for login in logins}
+        path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))
+        yield Docker(
+            {**docker.environment, "DOCKER_CONFIG": str(folder), "PATH": path,
+             _VARIABLE: json.dumps(known)}
+        )  # fmt: skip
+
+
+def push(
+    docker: Docker,
+    name: str,
+    address: str,
+    logins: Sequence[Login] = (),
+    progress: Progress = lambda line: None,
+) -> str:
+    """Push the image ``name`` as ``address``; returns the address with its digest.
+
+    Raises CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``.
+    """
+    doing = f"pushing {address}"
+    repository = repository_part(address)
+    docker.run("tag", name, address, doing=doing)
+    with logged_in(docker, logins) as engine:
+        engine.stream("push", address, doing=doing, each_line=progress)
+    digests = digests_of(docker.inspect("image", address) or {}, repository)
+    return f"{repository}@{digests[-1]}" if digests else address
+
+
+def repository_part(address: str) -> str:
+    """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
+    if not has_host(address):
+        raise UserError(
+            f"{address!r} has no registry", "use registry.example.com/name:tag", "no-registry"
+        )
+    return without_tag(address)
+
+
+def _configure(folder: Path, hosts: Sequence[str]) -> None:
+    """A Docker configuration with names of registries and without secrets."""
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    for kept in _KEPT:
+        if (own / kept).is_dir():
+            (folder / kept).symlink_to(own / kept)
+    document: dict[str, object] = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((own / "config.json").read_text(encoding="utf-8"))
+        document["currentContext"] = str(found["currentContext"])
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    helper = folder / "bin" / f"docker-credential-{_HELPER}"
+    helper.parent.mkdir()
+    source = folder / "helper.py"
+    source.write_text(_PROGRAM.format(variable=_VARIABLE), encoding="utf-8")
+    command = shlex.join([sys.executable, "-I", str(source)])
+    helper.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    helper.chmod(0o700)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.checkpoints.architecture import own_drafter
 from peagle.checkpoints.models import is_location, split_revision
-from peagle.checkpoints.own_models import own_drafter
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import Fix, NotFound, UserError

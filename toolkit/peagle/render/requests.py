@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import domain
+from peagle.checkpoints.architecture import OWN
 from peagle.checkpoints.models import is_folder
-from peagle.checkpoints.own_models import OWN
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Overrides, Plan

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.tables import Instance
-from peagle.engine.installed import check_compiler, find_engine
+from peagle.engine.machine import check_compiler, find_engine
 from peagle.engine.process import LOOPBACK, EngineProcess, stop_engine, wait_for_end
 from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker

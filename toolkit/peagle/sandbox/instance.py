@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from peagle.engine.cpu import cannot_run, for_cpu
-from peagle.engine.installed import this_machine
 from peagle.engine.logs import crash_of
+from peagle.engine.machine import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.errors import PeagleError
 from peagle.sandbox import state

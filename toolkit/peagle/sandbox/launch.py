@@ -18,7 +18,7 @@ from peagle.catalog.schema import Drafter
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import model_paths
-from peagle.engine.installed import find_engine
+from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image

@@ -26,8 +26,14 @@ from peagle.deploy.state import Deployment, load_record
 from peagle.deploy.status import stand_in_of
 from peagle.deploy.steps import destroy
 from peagle.engine import state as engine_state
-from peagle.engine.client import exchange
-from peagle.engine.local import STOP_SECONDS, StepProgress, exclusive, start_local, stop_local
+from peagle.engine.local import (
+    STOP_SECONDS,
+    StepProgress,
+    exchange,
+    exclusive,
+    start_local,
+    stop_local,
+)
 from peagle.engine.process import stop_engine
 from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused

@@ -12,12 +12,10 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
-from peagle.checkpoints.config import CONFIG
-from peagle.checkpoints.folder import check_links
+from peagle.checkpoints.files import CONFIG, check_links, files_read
 from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.vocabulary import with_vocabulary
-from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding

@@ -17,9 +17,8 @@ from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
 from peagle.planning.plan import Weights
-from peagle.weights.bucket import Bucket
+from peagle.weights.bucket import Bucket, hold_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.lock import hold_lock
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
@@ -29,10 +28,16 @@ from peagle.weights.manifest import (
     read_manifest,
     write_manifest,
 )
-from peagle.weights.queue import Meter, SyncProgress, TransferQueue
 from peagle.weights.sources import WeightSource, open_source
-from peagle.weights.transfer import FileTransfer, Transfer, VerifyExisting, part_bytes
-from peagle.weights.upload import ServerCopy, UploadInParts, UploadWhole
+from peagle.weights.transfer import (
+    FileTransfer,
+    Meter,
+    SyncProgress,
+    Transfer,
+    TransferQueue,
+    part_bytes,
+)
+from peagle.weights.upload import ServerCopy, UploadInParts, UploadWhole, VerifyExisting
 from peagle_serve.contract import VOCABULARY_FILE
 
 REPLACING_CODES = frozenset({"other-weights-there", "objects-are-replaced"})

@@ -1,4 +1,5 @@
-"""Bring one file to S3: upload it through this machine, or let S3 copy it from another prefix.
+"""Bring one file to S3: upload it through this machine, or let S3 copy it from another prefix; and
+compare an object that is there already with its source.
 
 A server-side copy takes the kind of checksum of the original (and its part size, where that
 matters), so that S3's checksums of both can be compared. An original without a checksum is pinned
@@ -25,16 +26,71 @@ from peagle.weights.transfer import (
     FileTransfer,
     PartResult,
     Transfer,
-    VerifyExisting,
     combined,
     part_bytes,
     parts_of,
     sha256,
-    verify,
 )
 
 _COPY_PART_BYTES = 128 * 1024 * 1024
 """A server-side copy uses larger parts; S3 copies no object above 5 GB in one request."""
+
+
+class VerifyExisting:
+    """Compares an existing object with the source; ``otherwise`` follows when they differ."""
+
+    def __init__(self, bucket: Bucket, item: FileTransfer, otherwise: Transfer) -> None:
+        self.item = item
+        self.parts: tuple[FilePart, ...] = ()
+        self._bucket, self._otherwise = bucket, otherwise
+        self._head: ObjectInfo | None = None
+        self._checksums: list[str] = []
+
+    def open(self) -> None:
+        """Where the Hub lists the file's SHA-256, nothing is read."""
+        self._head = head = self._bucket.head(self.item.key)
+        if head is None or self._is_listed(head):
+            return
+        each = head.metadata.get(PART_SIZE, "")
+        if head.checksum.startswith("SHA256:") and (each.isdigit() or not head.composite):
+            size = self.item.size
+            self.parts = parts_of(size, int(each) if each.isdigit() else part_bytes(size))
+
+    def work(self, part: FilePart) -> PartResult:
+        return PartResult(part, sha256(self.item.read(part.start, part.size)))
+
+    def take(self, result: PartResult) -> None:
+        self._checksums.append(result.checksum)
+
+    def close(self) -> Transfer | None:
+        """``None`` when the object has the bytes of the source."""
+        head = self._head
+        if head and self._is_listed(head):
+            return None
+        if head and self.parts and head.checksum == f"SHA256:{combined(self._checksums)}":
+            return None
+        return self._otherwise
+
+    def _is_listed(self, head: ObjectInfo) -> bool:
+        """Whether the object was uploaded from a file with the SHA-256 that the Hub lists."""
+        known = self.item.file.sha256
+        return bool(known) and head.size == self.item.size and head.metadata.get(SHA256) == known
+
+
+def verify(bucket: Bucket, item: FileTransfer, checksum: str) -> None:
+    """Check the finished object. Raises CloudError, and deletes it, when S3 has other bytes."""
+    head = bucket.head(item.key)
+    if head and head.size == item.size and head.checksum in ("", checksum):
+        return
+    found = f"{head.size:,} bytes, {head.checksum}" if head else "nothing"
+    if head:
+        bucket.delete(item.key)
+    raise CloudError(
+        f"s3://{bucket.name}/{item.key} should have {item.size:,} bytes, {checksum}, but S3 has "
+        f"{found}",
+        "the object was removed; run the command again",
+        code="checksum-mismatch",
+    )
 
 
 class UploadWhole:

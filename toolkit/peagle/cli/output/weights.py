@@ -21,8 +21,8 @@ from peagle.text import format_duration, format_size, format_unit_price, format_
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import SyncPlan, SyncResult
+from peagle.weights.transfer import SyncProgress
 from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 _STATES = {"whole": "complete", "half": "partial"}
