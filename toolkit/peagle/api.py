@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
     from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
-    from peagle.deploy.proving import prove as prove
+    from peagle.deploy.proving.prove import prove as prove
     from peagle.deploy.revisions import of_one_instance as of_one_instance
-    from peagle.deploy.revisions import trial_name as trial_name
+    from peagle.deploy.revisions import temporary_name as temporary_name
     from peagle.deploy.rollback import previous_resources as previous_resources
     from peagle.deploy.rollback import remove_previous as remove_previous
     from peagle.deploy.rollback import revision_for_rollback as revision_for_rollback
@@ -178,8 +178,8 @@ _FUNCTIONS = {
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
-    "peagle.deploy.proving": ("prove",),
-    "peagle.deploy.revisions": ("of_one_instance", "trial_name"),
+    "peagle.deploy.proving.prove": ("prove",),
+    "peagle.deploy.revisions": ("of_one_instance", "temporary_name"),
     "peagle.deploy.rollback": (
         "previous_resources", "remove_previous", "revision_for_rollback", "rollback",
         "rollback_changes",

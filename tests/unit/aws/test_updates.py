@@ -8,7 +8,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
-from peagle.deploy.proving import prove
+from peagle.deploy.proving.prove import prove
 from peagle.deploy.rollback import previous_resources
 from peagle.deploy.state import Deployment, save
 from peagle.deploy.status import deployment_status
@@ -156,7 +156,7 @@ def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World)
     assert set(world.cloud.configs) == {before}
 
 
-def test_a_later_proof_of_a_kept_update_settles_it(world: World) -> None:
+def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     world.deploy(a_plan())
     before = _serves(world)
     world.cloud.engine.acceptance = BAD

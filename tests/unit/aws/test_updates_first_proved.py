@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from peagle.deploy.revisions import trial_name
+from peagle.deploy.revisions import temporary_name
 from peagle.deploy.status import cost_of_remaining
-from peagle.deploy.trial import Failed
+from peagle.deploy.temporary import NotProvedFirst
 from tests.support import raises_code
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
-TRIAL = trial_name(NAME)
+TRIAL = temporary_name(NAME)
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def test_the_update_is_proved_on_one_instance_and_then_made(
 
     world.deploy(another(a_plan(instance_count=2)), prove_first=True)
 
-    _, trial, update = requests
-    assert [one["InitialInstanceCount"] for one in trial["ProductionVariants"]] == [1]
-    assert "RoutingConfig" not in trial["ProductionVariants"][0]
+    _, temporary, update = requests
+    assert [one["InitialInstanceCount"] for one in temporary["ProductionVariants"]] == [1]
+    assert "RoutingConfig" not in temporary["ProductionVariants"][0]
     assert (
-        trial["ProductionVariants"][0]["ModelName"]
+        temporary["ProductionVariants"][0]["ModelName"]
         == (update["ProductionVariants"][0]["ModelName"])
     )
     assert list(dict.fromkeys(asked)) == [TRIAL, NAME]
@@ -63,7 +63,7 @@ def test_without_a_proof_the_endpoint_is_not_changed(world: World) -> None:
     before = dict(world.cloud.configs)
     world.cloud.engine.acceptance = 1.4
 
-    with raises_code("not-proved-first", Failed) as failed:
+    with raises_code("not-proved-first", NotProvedFirst) as failed:
         world.deploy(another(a_plan()), prove_first=True)
 
     assert failed.value.exit_code == 3
@@ -80,8 +80,8 @@ def test_a_temporary_endpoint_that_a_crash_left_costs_and_is_removed(
 ) -> None:
     world.deploy(a_plan())
     with monkeypatch.context() as patch:
-        patch.setattr("peagle.deploy.trial.remove", lambda context: None)
-        patch.setattr("peagle.deploy.trial.prove_revision", _interrupt)
+        patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
+        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             world.deploy(another(a_plan()), prove_first=True)
     record = world.record()
@@ -105,8 +105,8 @@ def test_another_machine_removes_what_a_crash_left(
 ) -> None:
     world.deploy(a_plan())
     with monkeypatch.context() as patch:
-        patch.setattr("peagle.deploy.trial.remove", lambda context: None)
-        patch.setattr("peagle.deploy.trial.prove_revision", _interrupt)
+        patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
+        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             world.deploy(another(a_plan()), prove_first=True)
     world.forget()

@@ -19,7 +19,7 @@ def _read(*lines: str) -> StartLog:
     log = StartLog()
     for line in lines:
         log.add(line)
-    log.settle()
+    log.judge()
     return log
 
 
@@ -88,7 +88,7 @@ def test_network_and_throttling_are_never_fatal(exception: str) -> None:
     for _ in range(3):
         for line in (*_uncaught(exception), *_in_engine(exception)):
             log.add(line)
-        log.settle()
+        log.judge()
     assert log.fatal is None
 
 
@@ -106,8 +106,8 @@ def test_what_a_restart_might_cure_is_fatal_once_a_restart_has_not(exception: st
     for _ in range(2):
         for line in _in_engine(exception):
             log.add(line)
-        log.settle()
-        log.settle()
+        log.judge()
+        log.judge()
         found.append(log.fatal)
     assert found[0] is None
     assert found[1]
@@ -124,7 +124,7 @@ def test_an_end_is_judged_once_all_of_its_lines_are_there() -> None:
         log.add(line)
     for line in details:
         log.add(f"(APIServer pid=7) {line}")
-    log.settle()
+    log.judge()
     assert log.fatal
     assert "Unknown quantization method: zzz" in log.fatal.line
 

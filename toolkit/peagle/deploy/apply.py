@@ -1,9 +1,9 @@
 """Deploy: apply the steps that preflight found necessary, prove, remove what is stale.
 
-apply          weights -> model -> configuration -> endpoint -> in service
-prove          raises NotProved unless drafts are accepted; an update then returns to what served
-               before, and a first deployment stays, as Unproved
-remove_stale   deletes what no kept revision needs
+apply             weights -> model -> configuration -> endpoint -> in service
+prove_in_service  raises NotProved unless drafts are accepted; an update then returns to what served
+                  before, and a first deployment stays, as Unproved
+remove_stale      deletes what no kept revision needs
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import ID_TAG, Tag
-from peagle.deploy import steps, trial
+from peagle.deploy import steps, temporary
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving import tag_proofs
+from peagle.deploy.proving.prove import prove_revision, tag_proofs
 from peagle.deploy.revisions import (
+    fields_when_proved,
     is_alone,
     revision_to_return_to,
-    settled,
     stale_resources,
 )
 from peagle.deploy.state import Deployment, Failure, Revision
@@ -59,13 +59,13 @@ def deploy(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    on_trial = prove_first and found.change == "update"
-    if not on_trial:
-        trial.remove(context)
+    prove_first = prove_first and found.change == "update"
+    if not prove_first:
+        temporary.remove(context)
     if found.change != "nothing":
-        started = apply(context, desired, wait, on_trial)
+        started = apply(context, desired, wait, prove_first)
         if wait:
-            prove(context, desired.revision, started, keep_unproved)
+            prove_in_service(context, desired.revision, started, keep_unproved)
     else:
         context.change(failure=None)
     if wait:
@@ -74,25 +74,26 @@ def deploy(
 
 
 def apply(
-    context: DeploymentContext, desired: DesiredState, wait: bool = True, on_trial: bool = False
+    context: DeploymentContext, desired: DesiredState, wait: bool = True, prove_first: bool = False
 ) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
     Every step may be repeated, so the same call continues an interrupted deployment. Raises
-    NotProved when the proof ``on_trial`` fails: then nothing has changed. Returns when SageMaker
-    began the update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
+    NotProvedFirst when it is to ``prove_first`` and that fails: then nothing has changed. Returns
+    when SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where that is
+    unknown.
     """
     revision = desired.revision
     context.change(pending=revision, failure=None)
     try:
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)
-        if on_trial:
-            trial.prove(context, desired)
+        if prove_first:
+            temporary.prove_first(context, desired)
         steps.create_config(context, revision, desired.config)
         steps.put_endpoint(context, revision, desired.endpoint)
         return steps.wait_in_service(context, revision, desired.endpoint) if wait else 0.0
-    except trial.Failed as error:
+    except temporary.NotProvedFirst as error:
         context.change(pending=None, failure=Failure.of(error))
         remove_stale(context)
         raise
@@ -101,13 +102,13 @@ def apply(
         raise
 
 
-def prove(
+def prove_in_service(
     context: DeploymentContext,
     revision: Revision,
     started: float = 0.0,
     keep_unproved: bool = False,
 ) -> None:
-    """Prove that the endpoint in service speculates, and settle ``revision`` as serving.
+    """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
 
     A failed proof returns the endpoint to the proved revision that served before, unless
     ``keep_unproved``: raises RolledBack, or CloudError when that fails. Without such a revision
@@ -130,7 +131,7 @@ def prove(
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         raise
-    fields = settled(context.record, revision)
+    fields = fields_when_proved(context.record, revision)
     _tag_proofs(context, revision, fields["previous"])
     context.change(**fields)
     remove_stale(context)
@@ -138,7 +139,7 @@ def prove(
 
 def _proved(context: DeploymentContext, revision: Revision, role: str, started: float) -> Revision:
     """The revision with its proof, which is recorded also when it fails."""
-    proved = trial.prove_revision(context, revision, started)
+    proved = prove_revision(context, revision, started)
     revision = revision.model_copy(update={"proof": proved})
     context.change(**{role: revision})
     if role == "serving" and not proved.passed:

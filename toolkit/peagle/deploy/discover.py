@@ -23,7 +23,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import served_by_descriptions
 from peagle.deploy.proof_tag import proof_in
-from peagle.deploy.revisions import is_trial, revision_in_service, roles_by_tags
+from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, Refused
@@ -189,7 +189,7 @@ def _revisions(
     """The revision of every configuration, by the time of creation; of the models, where there is
     no configuration yet."""
     models = {one.name: one for one in found if one.kind == "Model"}
-    configs = [f for f in found if f.kind == "EndpointConfig" and not is_trial(_revision_of(f))]
+    configs = [f for f in found if f.kind == "EndpointConfig" and not is_temporary(_revision_of(f))]
     revisions = []
     for one in sorted(configs or models.values(), key=_created):
         description = one.description if configs else _planned_config(one.name)

@@ -21,7 +21,7 @@ _OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects
 """What revisions need, in the order of removal."""
 
 
-TRIAL_SUFFIX = "-proof"
+TEMPORARY_SUFFIX = "-proof"
 """Suffix of the names and the fingerprint of what a temporary endpoint serves."""
 
 
@@ -33,26 +33,26 @@ class Roles(NamedTuple):
     previous: Revision | None
 
 
-def is_trial(fingerprint: str) -> bool:
+def is_temporary(fingerprint: str) -> bool:
     """Whether a temporary endpoint serves the revision."""
-    return fingerprint.endswith(TRIAL_SUFFIX)
+    return fingerprint.endswith(TEMPORARY_SUFFIX)
 
 
-def trial_name(name: str) -> str:
+def temporary_name(name: str) -> str:
     """The temporary endpoint of the deployment ``name``."""
-    return f"{name[: MAX_NAME_LENGTH - len(TRIAL_SUFFIX)].rstrip('-')}{TRIAL_SUFFIX}"
+    return f"{name[: MAX_NAME_LENGTH - len(TEMPORARY_SUFFIX)].rstrip('-')}{TEMPORARY_SUFFIX}"
 
 
-def trial_resources(record: Deployment) -> tuple[Resource, ...]:
+def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
     """The temporary endpoint and its configuration, in the order of removal."""
     endpoints = [one for one in record.of_type("Endpoint") if one.name != record.name]
-    configs = [one for one in record.of_type("EndpointConfig") if is_trial(one.revision)]
+    configs = [one for one in record.of_type("EndpointConfig") if is_temporary(one.revision)]
     return (*endpoints, *configs)
 
 
-def trial_usd_per_hour(record: Deployment) -> float | None:
+def temporary_usd_per_hour(record: Deployment) -> float | None:
     """What a temporary endpoint costs; zero without one, ``None`` when unknown."""
-    if not any(one.type == "Endpoint" for one in trial_resources(record)):
+    if not any(one.type == "Endpoint" for one in temporary_resources(record)):
         return 0.0
     return of_one_instance(record.current).served.usd_per_hour
 
@@ -61,9 +61,9 @@ def of_one_instance(revision: Revision) -> Revision:
     """The revision as the temporary endpoint serves it."""
     return revision.model_copy(
         update={
-            "fingerprint": f"{revision.fingerprint}{TRIAL_SUFFIX}",
+            "fingerprint": f"{revision.fingerprint}{TEMPORARY_SUFFIX}",
             "served": revision.served.with_instances(1),
-            "config": trial_name(revision.config),
+            "config": temporary_name(revision.config),
         }
     )
 
@@ -130,7 +130,7 @@ def rollback_target(record: Deployment) -> Revision | None:
     return previous if continues and not failed else record.serving
 
 
-def settled(record: Deployment, proved: Revision) -> dict[str, Any]:
+def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:
     """The record's fields once ``proved`` is in service and proved: what served before becomes the
     previous revision, unless it was never proved and an earlier one was."""
     serving, previous = record.serving, record.previous
@@ -145,9 +145,11 @@ def settled(record: Deployment, proved: Revision) -> dict[str, Any]:
 def fields_with_proof(record: Deployment, revision: Revision) -> dict[str, Any]:
     """The record's fields with a new proof of the revision in service, which may have failed."""
     if not is_alone(record, revision):
-        return settled(record, revision) if is_proved(revision) else {"pending": revision}
-    is_settled = is_proved(revision) and record.pending is None
-    return {"serving": revision, **({"failure": None} if is_settled else {})}
+        return (
+            fields_when_proved(record, revision) if is_proved(revision) else {"pending": revision}
+        )
+    is_finished = is_proved(revision) and record.pending is None
+    return {"serving": revision, **({"failure": None} if is_finished else {})}
 
 
 def stale_resources(record: Deployment) -> tuple[Resource, ...]:

@@ -6,8 +6,8 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
-from peagle.deploy import trial
-from peagle.deploy.apply import prove, remove_stale, return_to
+from peagle.deploy import temporary
+from peagle.deploy.apply import prove_in_service, remove_stale, return_to
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.discover import require_own
@@ -53,11 +53,11 @@ def rollback(
     With an update that is not finished or not proved, it returns to what served before that, which
     is then removed. May be repeated after an interruption. ``catalog`` says what to prove of a
     revision that another machine deployed. Raises what ``revision_for_rollback``
-    and ``prove`` raise; a revision whose proof fails now stays in service, unproved.
+    and ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
-    trial.remove(context)
+    temporary.remove(context)
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})
     context.change(failure=None, **({"pending": unproved} if is_previous else {}))
@@ -73,7 +73,7 @@ def rollback(
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         raise
-    prove(context, target, started, keep_unproved=True)
+    prove_in_service(context, target, started, keep_unproved=True)
     return context.record
 
 

@@ -15,7 +15,7 @@ from peagle.deploy.discover import Prices, find_deployments, serves_known_config
 from peagle.deploy.revisions import (
     revision_in_service,
     rollback_target,
-    trial_usd_per_hour,
+    temporary_usd_per_hour,
 )
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
@@ -198,7 +198,7 @@ def usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
     The instances that run count; while an endpoint is created, those of its configuration. A
     temporary endpoint counts too.
     """
-    own, temporary = _own_usd_per_hour(record, live), trial_usd_per_hour(record)
+    own, temporary = _own_usd_per_hour(record, live), temporary_usd_per_hour(record)
     return None if own is None or temporary is None else round(own + temporary, 4)
 
 

@@ -49,7 +49,7 @@ _STATES = {
 }
 """State -> code of the error, and what the state means."""
 
-_DEPLOY_AGAIN = "deploying again deletes the endpoint and creates it anew"
+_DEPLOY_AGAIN = "deploying again deletes the endpoint and creates it again"
 
 
 class WillNotServe(CloudError, code="will-not-serve"):
@@ -86,7 +86,7 @@ class EndpointLog:
         """Read what is new. The log is optional: without the permission, or while CloudWatch does
         not answer, there is nothing new."""
         for container in self._own():
-            container.settle()
+            container.judge()
         try:
             for event in self._tail.new():
                 if started := self._container(event.stream):

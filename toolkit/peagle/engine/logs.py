@@ -198,7 +198,7 @@ class StartLog:
         elif (writer := self._uncaught(text)) is not None:
             self._ended_by = writer
 
-    def settle(self) -> None:
+    def judge(self) -> None:
         """Judge an end whose lines are all there. Call it between two reads of the log: the lines
         of one end may come with several."""
         if self._ended_by is None or self._is_judged:
@@ -222,7 +222,7 @@ class StartLog:
     def judge_end(self) -> None:
         """Judge the log of a container that has ended, and is not started again."""
         self._ended_by, self._is_judged = _SERVER, False
-        self.settle()
+        self.judge()
 
     def _begin(self) -> None:
         """The container starts, perhaps again."""

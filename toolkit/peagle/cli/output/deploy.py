@@ -83,10 +83,8 @@ def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
     if prove_first:
         one = api.of_one_instance(found.desired.revision).served.usd_per_hour
         price = "price unknown" if one is None else f"{format_usd(one)} per hour"
-        where = (
-            f"temporary endpoint {api.trial_name(plan.name)} (1 x {plan.instance_type}, {price})"
-        )
-        return f"proves on the {where} first, then updates and proves again"
+        temporary = f"{api.temporary_name(plan.name)} (1 x {plan.instance_type}, {price})"
+        return f"proves on the temporary endpoint {temporary} first, then updates and proves again"
     if keep_unproved:
         return "proves after the switch; without a proof, the update stays in service"
     return "proves after the switch; without a proof, what serves now serves again"

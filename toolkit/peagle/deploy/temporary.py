@@ -6,31 +6,26 @@ that an interruption leaves it on record: the next deploy, rollback or destroy r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from peagle import proof
-from peagle.catalog import load_catalog
 from peagle.deploy import steps
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.prover import Prover
-from peagle.deploy.proving import request_of_plan, request_of_served
-from peagle.deploy.revisions import of_one_instance, trial_name, trial_resources
-from peagle.deploy.state import Revision
+from peagle.deploy.proving.prove import prove_revision
+from peagle.deploy.revisions import of_one_instance, temporary_name, temporary_resources
 from peagle.deploy.watch import WillNotServe
 from peagle.errors import EngineError, NotProved
-from peagle.proof import Proof
 
 
-class Failed(NotProved, code="not-proved-first"):
+class NotProvedFirst(NotProved, code="not-proved-first"):
     """The new revision is not proved, and the endpoint was not changed."""
 
 
-def prove(context: DeploymentContext, desired: DesiredState) -> None:
+def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
     """Prove ``desired``, whose model exists, on the temporary endpoint, and remove that, however
-    this ends. Raises Failed when it is not proved, and what a step raises."""
-    name = trial_name(context.record.name)
+    this ends. Raises NotProvedFirst when it is not proved, and what a step raises."""
+    name = temporary_name(context.record.name)
     revision = of_one_instance(desired.revision)
     variants = [{**one, "InitialInstanceCount": 1} for one in desired.config["ProductionVariants"]]
     for variant in variants:
@@ -52,7 +47,7 @@ def prove(context: DeploymentContext, desired: DesiredState) -> None:
         proof.require_passed(proved, revision.served.pair or "PAIR", name)
     except (NotProved, EngineError, WillNotServe) as error:
         remove(context)
-        raise Failed(
+        raise NotProvedFirst(
             f"{error.message} on the temporary endpoint {name}; {context.record.name} was not "
             "changed",
             error.fix,
@@ -65,24 +60,5 @@ def prove(context: DeploymentContext, desired: DesiredState) -> None:
 
 def remove(context: DeploymentContext) -> None:
     """Remove the temporary endpoint of this or an interrupted command, if there is one."""
-    for resource in trial_resources(context.record):
+    for resource in temporary_resources(context.record):
         steps.remove_resource(context, resource)
-
-
-def prove_revision(context: DeploymentContext, revision: Revision, started: float = 0.0) -> Proof:
-    """Prove the endpoint that the context works on, which serves ``revision``; a proof that fails
-    is returned too. ``started`` is when the update to it began, in epoch seconds.
-
-    Raises what ``Prover.prove`` raises.
-    """
-    name, plan = context.endpoint, revision.plan
-    if plan:
-        request = request_of_plan(plan, name, started)
-    else:
-        of_pair = request_of_served(revision.served, context.catalog or load_catalog())
-        request = replace(of_pair, name=name, revision_started=started)
-    context.say("Proving", f"{len(request.prompts)} prompts")
-    prover = Prover(
-        context.aws, context.clock, lambda line: context.say("Proving", line, lasting=True)
-    )
-    return prover.prove(request)

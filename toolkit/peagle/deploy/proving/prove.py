@@ -1,4 +1,4 @@
-"""What is proved of an endpoint: of a plan, of a deployment, or of any endpoint of the account."""
+"""Prove a revision of a deployment, or any endpoint of the account, and record the result."""
 
 from __future__ import annotations
 
@@ -10,32 +10,20 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
-from peagle.catalog.find import pair_name
-from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
 from peagle.deploy import state
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.live import served_live
 from peagle.deploy.proof_tag import PREVIOUS_TAG, proof_tag
-from peagle.deploy.prover import ProofRequest, Prover
+from peagle.deploy.proving.prover import Prover
+from peagle.deploy.proving.request import request_of_plan, request_of_served
 from peagle.deploy.revisions import fields_with_proof, revision_in_service
-from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Fix, NotFound, NotProved
-from peagle.planning.plan import Plan
-from peagle.planning.runtime import proof_source
-from peagle.planning.speculation import floor_of
 from peagle.proof import MIN_DRAFTS, Proof
-from peagle.render.requests import tag_value
 
 Say = Callable[[str], object]
-
-DEFAULT_PROMPTS = (
-    "Explain in simple words why the sky is blue during the day and red in the evening.",
-    "Write a Python function for the n-th Fibonacci number without recursion, and explain it.",
-    "Write a short e-mail that moves a meeting from Tuesday to Thursday and asks for confirmation.",
-)
-"""For an endpoint whose pair the catalogue does not have; sent as chats."""
-
-DEFAULT_MAX_TOKENS = 128
 
 
 def prove(
@@ -49,7 +37,7 @@ def prove(
     say: Say = lambda line: None,
     clock: Clock | None = None,
 ) -> Proof:
-    """Prove that the endpoint ``name`` speculates, whoever made it.
+    """Prove that the endpoint ``name`` speculates, also one of a template or another machine.
 
     With a ``record`` of the revision in service, its plan says what to prove, and the proof is
     recorded if it is by the plan's own standard. Otherwise prompts and floor come from the
@@ -87,37 +75,23 @@ def prove(
     return proved
 
 
-def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> ProofRequest:
-    """The proof that ``plan`` asks for, of the endpoint ``name``."""
-    settings, speculation = plan.proof, plan.speculation
-    return ProofRequest(
-        name=name,
-        prompts=settings.prompts,
-        chat=settings.chat,
-        max_tokens=settings.max_tokens,
-        speculates=speculation is not None,
-        floor=speculation.acceptance_floor if speculation else None,
-        source=settings.source,
-        pair=plan.pair,
-        revision_started=revision_started,
-    )
+def prove_revision(context: DeploymentContext, revision: Revision, started: float = 0.0) -> Proof:
+    """Prove the endpoint that the context works on, which serves ``revision``; a proof that fails
+    is returned too. ``started`` is when the update to it began, in epoch seconds.
 
-
-def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
-    """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
-    else with default prompts and no floor."""
-    target, drafter = _find_pair(served.pair, catalog)
-    settings = target.proof if target else None
-    return ProofRequest(
-        name=served.name,
-        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
-        chat=settings.chat if settings else True,
-        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
-        speculates=served.k > 0,
-        floor=floor_of(drafter, served.k) if drafter and served.k else None,
-        source=proof_source(served.image, catalog.runtimes),
-        pair=served.pair or "PAIR",
+    Raises what ``Prover.prove`` raises.
+    """
+    name, plan = context.endpoint, revision.plan
+    if plan:
+        request = request_of_plan(plan, name, started)
+    else:
+        of_pair = request_of_served(revision.served, context.catalog or load_catalog())
+        request = replace(of_pair, name=name, revision_started=started)
+    context.say("Proving", f"{len(request.prompts)} prompts")
+    prover = Prover(
+        context.aws, context.clock, lambda line: context.say("Proving", line, lasting=True)
     )
+    return prover.prove(request)
 
 
 def _tags(aws: Aws, live: Endpoint) -> dict[str, str]:
@@ -126,21 +100,6 @@ def _tags(aws: Aws, live: Endpoint) -> dict[str, str]:
         return sagemaker.tags_of(aws, live.arn)
     except AccessDenied:
         return {}
-
-
-def _find_pair(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
-    """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
-    the user's own."""
-    for target_id in catalog.targets:
-        value = tag_value(target_id)
-        if tagged != value and not tagged.startswith(f"{value}+"):
-            continue
-        target = catalog.targets[target_id]
-        for drafter in target.drafters:
-            if tag_value(pair_name(target, drafter)) == tagged:
-                return target, drafter
-        return target, None
-    return None, None
 
 
 def tag_proofs(
@@ -160,8 +119,8 @@ def tag_proofs(
 
 def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, clock: Clock) -> None:
     """Write the proof of the revision in service to the tags and the record, unless another command
-    has changed that meanwhile. An update that was kept unproved is settled by a proof that
-    passes."""
+    has changed that meanwhile. A proof that passes ends an update that was kept
+    unproved."""
     fields = fields_with_proof(record, revision)
     if "pending" not in fields or fields["pending"] is None:
         tag_proofs(aws, live, revision, fields.get("previous", record.previous), clock)

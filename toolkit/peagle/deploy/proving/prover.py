@@ -19,11 +19,12 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, EngineRejected, Missing
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
 from peagle.aws.sagemaker import Endpoint
+from peagle.deploy.proving.request import ProofRequest
 from peagle.deploy.status import sandbox_engine
 from peagle.errors import Fix, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
-from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, instance_of
-from peagle.protocol import Counters, piece_of, request_body
+from peagle.proof import Proof, StreamCounts, instance_of
+from peagle.protocol import Counters, piece_of
 
 PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
@@ -38,34 +39,6 @@ _ROUNDS_WITHOUT_PROGRESS = 2
 _CLOCK_SECONDS = 5.0
 _PROMPT_SECONDS = 600.0
 """Limit of one round of prompts."""
-
-
-@dataclass(frozen=True)
-class ProofRequest:
-    """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
-
-    ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
-    whose acceptance says nothing about the pair, unless ``floor_is_set`` by the user.
-    ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
-    is known: log streams that are older do not count.
-    """
-
-    name: str
-    prompts: tuple[str, ...]
-    chat: bool
-    max_tokens: int
-    speculates: bool
-    floor: float | None
-    source: proof.Source
-    pair: str = "PAIR"
-    min_drafts: int = MIN_DRAFTS
-    floor_is_set: bool = False
-    revision_started: float = 0.0
-
-    def bodies(self) -> list[dict[str, Any]]:
-        """The requests of one round."""
-        settings: dict[str, Any] = {"chat": self.chat, "max_tokens": self.max_tokens}
-        return [request_body(prompt, **settings) for prompt in self.prompts]
 
 
 @dataclass(frozen=True)

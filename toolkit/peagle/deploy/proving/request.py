@@ -1,0 +1,102 @@
+"""What to prove of an endpoint: by its plan, or by the catalogue for the pair in its tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from peagle import proof
+from peagle.catalog.find import pair_name
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.deploy.served import Served
+from peagle.planning.plan import Plan
+from peagle.planning.runtime import proof_source
+from peagle.planning.speculation import floor_of
+from peagle.proof import MIN_DRAFTS
+from peagle.protocol import request_body
+from peagle.render.requests import tag_value
+
+DEFAULT_PROMPTS = (
+    "Explain in simple words why the sky is blue during the day and red in the evening.",
+    "Write a Python function for the n-th Fibonacci number without recursion, and explain it.",
+    "Write a short e-mail that moves a meeting from Tuesday to Thursday and asks for confirmation.",
+)
+"""For an endpoint whose pair the catalogue does not have; sent as chats."""
+
+DEFAULT_MAX_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class ProofRequest:
+    """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
+
+    ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
+    whose acceptance says nothing about the pair, unless ``floor_is_set`` by the user.
+    ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
+    is known: log streams that are older do not count.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+    chat: bool
+    max_tokens: int
+    speculates: bool
+    floor: float | None
+    source: proof.Source
+    pair: str = "PAIR"
+    min_drafts: int = MIN_DRAFTS
+    floor_is_set: bool = False
+    revision_started: float = 0.0
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """The requests of one round."""
+        settings: dict[str, Any] = {"chat": self.chat, "max_tokens": self.max_tokens}
+        return [request_body(prompt, **settings) for prompt in self.prompts]
+
+
+def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> ProofRequest:
+    """The proof that ``plan`` asks for, of the endpoint ``name``."""
+    settings, speculation = plan.proof, plan.speculation
+    return ProofRequest(
+        name=name,
+        prompts=settings.prompts,
+        chat=settings.chat,
+        max_tokens=settings.max_tokens,
+        speculates=speculation is not None,
+        floor=speculation.acceptance_floor if speculation else None,
+        source=settings.source,
+        pair=plan.pair,
+        revision_started=revision_started,
+    )
+
+
+def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
+    """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
+    else with default prompts and no floor."""
+    target, drafter = _find_pair(served.pair, catalog)
+    settings = target.proof if target else None
+    return ProofRequest(
+        name=served.name,
+        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
+        chat=settings.chat if settings else True,
+        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
+        speculates=served.k > 0,
+        floor=floor_of(drafter, served.k) if drafter and served.k else None,
+        source=proof_source(served.image, catalog.runtimes),
+        pair=served.pair or "PAIR",
+    )
+
+
+def _find_pair(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
+    """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
+    the user's own."""
+    for target_id in catalog.targets:
+        value = tag_value(target_id)
+        if tagged != value and not tagged.startswith(f"{value}+"):
+            continue
+        target = catalog.targets[target_id]
+        for drafter in target.drafters:
+            if tag_value(pair_name(target, drafter)) == tagged:
+                return target, drafter
+        return target, None
+    return None, None
