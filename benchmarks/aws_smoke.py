@@ -40,6 +40,8 @@ INSTANCE_TYPE = "ml.g6.xlarge"
 HOURS = 0.5
 """A guess of the time on AWS: five starts of an engine, four of them beside another."""
 
+LOG_GROUPS = "/aws/sagemaker/Endpoints/"
+
 _KEPT = ("state", "k", "proved", "passed", "acceptance_length", "drafts", "instance_type",
          "endpoint_config",
          "price_per_hour_usd", "rolled_back", "text", "first_token_seconds")  # fmt: skip
@@ -187,6 +189,9 @@ def inventory(session: boto3.Session) -> list[str]:
     ]
     s3 = session.client("s3")
     found += [f"S3Bucket {one['Name']}" for one in s3.list_buckets()["Buckets"]]
+    groups = session.client("logs").get_paginator("describe_log_groups")
+    for page in groups.paginate(logGroupNamePrefix=LOG_GROUPS):
+        found += [f"LogGroup {one['logGroupName']}" for one in page["logGroups"]]
     return sorted(found)
 
 
@@ -223,6 +228,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(smoke: Smoke, session: boto3.Session, folder: Path) -> int:
     before = inventory(session)
+    if f"Endpoint {NAME}" in before:
+        print(f"An endpoint called {NAME} exists: another smoke runs, or one was killed.")
+        print(f"Remove it:  peagle destroy {NAME} --all")
+        return 2
     failure = ""
     try:
         smoke.run(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from peagle.catalog import load_catalog
@@ -57,14 +58,35 @@ class Inventory:
         )
 
     def usd_per_hour(self) -> float:
-        """What the instances of all endpoints cost."""
-        total = 0.0
+        """What the instances of all endpoints cost, those too that are being created."""
+        total = 0
         for one in self.endpoints():
             found = self.account.describe(one["EndpointName"])
-            if found["EndpointStatus"] != "Failed":
+            if found["EndpointStatus"] == "Creating":
+                total += sum(variant["InitialInstanceCount"] for variant in self._asked(found))
+            elif found["EndpointStatus"] != "Failed":
                 running = found.get("ProductionVariants") or []
-                total += self.price * sum(variant["CurrentInstanceCount"] for variant in running)
-        return round(total, 4)
+                total += sum(variant["CurrentInstanceCount"] for variant in running)
+        return round(self.price * total, 4)
+
+    def states(self) -> dict[str, str]:
+        """The status of every endpoint."""
+        return {one["EndpointName"]: one["EndpointStatus"] for one in self.endpoints()}
+
+    def served_k(self, name: str) -> int:
+        """The speculated tokens in the model that the endpoint serves."""
+        (variant,) = self._asked(self.account.describe(name))
+        model = self.account.sagemaker.describe_model(ModelName=variant["ModelName"])
+        settings = model["PrimaryContainer"]["Environment"]["SM_VLLM_SPECULATIVE_CONFIG"]
+        return int(json.loads(settings)["num_speculative_tokens"])
+
+    def _asked(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
+        """The variants of the endpoint's configuration."""
+        config = self.account.sagemaker.describe_endpoint_config(
+            EndpointConfigName=endpoint["EndpointConfigName"]
+        )
+        found: list[dict[str, Any]] = config["ProductionVariants"]
+        return found
 
     def deploy_by_script(self) -> None:
         """Deploy the tiny pair as `peagle render boto3` does, without this toolkit."""

@@ -26,6 +26,7 @@ def _inventory(account: Account) -> list[str]:
         *(one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]),
         *(one["ModelName"] for one in account.sagemaker.list_models()["Models"]),
         *(one["Name"] for one in account.s3.list_buckets()["Buckets"]),
+        *(one["logGroupName"] for one in account.logs.describe_log_groups()["logGroups"]),
     ]
 
 
@@ -58,6 +59,20 @@ def test_a_step_that_fails_ends_the_run_and_everything_is_removed(
     assert code == 1
     assert json.loads(output.read_text("utf-8"))["failure"] == "on purpose"
     assert _inventory(address) == []
+
+
+def test_what_another_run_made_is_left_alone(
+    address: Account, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sandbox.json(
+        "deploy", "tiny", "--name", aws_smoke.NAME, "--instance-type", "ml.g5.xlarge",
+        "--yes", "--sandbox",
+    )  # fmt: skip
+
+    assert aws_smoke.main(["--yes"]) == 2
+    assert f"peagle destroy {aws_smoke.NAME}" in capsys.readouterr().out
+    assert address.describe(aws_smoke.NAME)["EndpointStatus"] == "InService"
+    sandbox.json("destroy", aws_smoke.NAME, "--yes", "--all", "--sandbox")
 
 
 def test_without_consent_nothing_is_created(

@@ -28,6 +28,7 @@ from tests.unit.aws.cloud import ACCOUNT, FakeAws
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.syncing import CONFIG, PART, folder_weights, shard, sync, write_model
 from tests.unit.aws.templates import by_template
+from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 from tests.unit.policies.accesses import Call, accesses
 from tests.unit.policies.evaluation import Access
@@ -145,6 +146,26 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     by_template(terminal.world, a_plan(), "terraform")
     run("adopt", "peagle-pair", "--yes")
     run("destroy", "peagle-pair", "--yes")
+    _unlucky(recorder, terminal, patch)
+
+
+def _unlucky(recorder: Recorder, terminal: Terminal, patch: pytest.MonkeyPatch) -> None:
+    """AWS has no free instance of the first type, and an update fails its proof."""
+    for name in ("ml.g5.xlarge", "ml.g6.xlarge"):
+        terminal.cloud.quotas[f"{name} for endpoint usage"] = 4
+    terminal.cloud.next_scripts = [[("Creating", None), ("Failed", NO_INSTANCE)]]
+    with recorder.command("deploy on another type"):
+        done = terminal.run(*FIRST, "--yes", "--fallback-instance-types", "ml.g6.xlarge")
+        assert done.code == 0, done.err
+    with recorder.command("deploy and roll back"), patch.context() as failing:
+        failing.setattr(terminal.cloud.engine, "acceptance", 1.1)
+        done = terminal.run(
+            "deploy", "tiny", "--instance-type", "ml.g6.xlarge", "--yes", "--k", "4"
+        )
+        assert (done.code, "serves" in done.err) == (3, True), done.err
+    with recorder.command("destroy"):
+        done = terminal.run("destroy", NAME, "--yes")
+        assert done.code == 0, done.err
 
 
 def _warm(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
