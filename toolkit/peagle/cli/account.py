@@ -22,14 +22,9 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.cli.context import typed_command
-from peagle.cli.options import (
-    REGION_VARIABLES,
-    catalog_of,
-    command_catalog,
-    is_plan_file,
-    resolve_plan,
-)
+from peagle.cli.options import REGION_VARIABLES, catalog_of, command_catalog
 from peagle.cli.output.console import print_status
+from peagle.cli.plan_options import is_plan_file, resolve_plan
 from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.planning import Plan
@@ -64,6 +59,10 @@ class Account:
     def is_available(self) -> bool:
         """False for a sandbox that does not run."""
         return not self.sandbox or api.running_sandbox() is not None
+
+    def where(self, region: str) -> str:
+        """The region, and that it is the sandbox's: for people."""
+        return f"{region}, sandbox" if self.sandbox else region
 
     def start(self) -> bool:
         """Start the sandbox if it is chosen and does not run; whether it was started.

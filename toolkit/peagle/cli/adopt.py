@@ -28,10 +28,10 @@ def adopt(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bo
     owner = record.owner
     if owner and not yes:
         for resource in record.resources:
-            print_status(f"  {resource.type} {resource.name}")
+            print_status(f"  {resource.text}")
         confirm(f"Take these over from {owner}?", "not adopted")
     with (
-        api.deployment_lock(record.scope, record.region, record.name),
+        api.deployment_lock(*record.key),
         DeploymentProgress(account.sandbox) as status,
     ):
         adopted = api.adopt(aws, record, status.observe)

@@ -15,29 +15,38 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
-    attempts_document,
     fallback_of,
     fallback_options,
     planned_fallbacks,
     show_attempts,
     show_fallbacks,
 )
-from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
+from peagle.cli.options import command_catalog, deploy_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.not_applied import show_not_applied
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.plan_options import plan_options
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
+from peagle.deploy.state import Deployment
 from peagle.deploy.watch import WillNotServe
 from peagle.errors import NotProved, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.text import format_price
+from peagle.protocol import WarmStart
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
+
+_CHANGES = {
+    "create": "Deploy this plan?",
+    "update": "Update the endpoint to this plan?",
+}
+"""The changes that need a confirmation, and its question."""
+
+_PASS_YES = "review the plan above, then pass --yes"
 
 
 @click.command(
@@ -120,29 +129,31 @@ def deploy(
     started = account.start()
     aws = account.connect(plan.region)
     instances = command_catalog(ctx).instances
+
+    def checked(plan: Plan) -> Preflight:
+        found = api.preflight(aws, plan, instances, role, bucket)
+        show_and_refuse(found, account, choices)
+        if found.change in _CHANGES:
+            refuse_unknown_price(found.desired.plan, accept_unknown_price)
+        return found
+
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
-
-            def checked(plan: Plan) -> Preflight:
-                found = api.preflight(aws, plan, instances, role, bucket)
-                show_and_refuse(found, account, choices)
-                if found.change in ("create", "update"):
-                    refuse_unknown_price(found.desired.plan, accept_unknown_price)
-                return found
-
             found = checked(plan)
-            if found.change in ("create", "update"):
+            if found.change in _CHANGES:
                 show_fallbacks(others)
                 if not yes:
-                    creates = found.change == "create"
-                    question = (
-                        "Deploy this plan?" if creates else "Update the endpoint to this plan?"
-                    )
-                    confirm(question, "not deployed", "review the plan above, then pass --yes")
-        again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
-        remove_failed = False if keep_failed else (yes or None)
-        fallback = fallback_of(ctx, plan, others, checked)
-        _deploy(aws, found, account, again, choices, fallback, not no_wait, remove_failed, as_json)
+                    confirm(_CHANGES[found.change], "not deployed", _PASS_YES)
+        _Deploy(
+            aws,
+            account,
+            choices,
+            fallback_of(ctx, plan, others, checked),
+            wait=not no_wait,
+            again=shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED)),
+            remove_failed=False if keep_failed else (yes or None),
+            as_json=as_json,
+        ).run(found)
 
 
 @dataclass(frozen=True)
@@ -153,77 +164,97 @@ class ProofChoices:
     keep_unproved: bool = False
 
 
-def _deploy(
-    aws: Aws,
-    found: Preflight,
-    account: Account,
-    again: str,
-    choices: ProofChoices,
-    fallback: Fallback,
-    wait: bool,
-    remove_failed: bool | None,
-    as_json: bool,
-) -> None:
-    """Apply, prove and report, after the confirmation; if something ends it early, show what
-    exists. ``again`` is the command that continues; ``remove_failed``: remove an endpoint that will
-    never serve, ``None`` to ask."""
-    name = found.desired.plan.name
-    unproved: NotProved | None = None
-    failed: WillNotServe | None = None
-    with DeploymentProgress(account.sandbox) as status:
-        begun = time.time()
+@dataclass(frozen=True)
+class _Deploy:
+    """A deploy after the confirmation.
+
+    ``again`` is the command that continues it; ``remove_failed``: remove an endpoint that will
+    never serve, ``None`` to ask.
+    """
+
+    aws: Aws
+    account: Account
+    choices: ProofChoices
+    fallback: Fallback
+    wait: bool
+    again: str
+    remove_failed: bool | None
+    as_json: bool
+
+    def run(self, found: Preflight) -> None:
+        """Apply, prove and report; if something ends it early, show what exists."""
+        error: NotProved | WillNotServe | None = None
+        warm: WarmStart | None = None
         attempts: list[Attempt] = []
-        try:
-            found = api.deploy_where_possible(
-                found,
-                lambda one: api.deploy(aws, one, status.observe, wait, **asdict(choices)),
-                fallback,
-                attempts,
-                status.observe,
-            )
-        except NotProved as error:
-            unproved = error
-        except WillNotServe as error:
-            failed = error
-        except (PeagleError, KeyboardInterrupt):
-            show_attempts(attempts)
-            left = api.load_record(aws.scope, aws.region, name)
-            if left and left.resources:
-                cost = api.cost_of_remaining(aws, left)
-                show_remaining_resources(left, cost, account, again)
+        with DeploymentProgress(self.account.sandbox) as status:
+            begun = time.time()
+            try:
+                found = api.deploy_where_possible(
+                    found,
+                    lambda one: api.deploy(
+                        self.aws, one, status.observe, self.wait, **asdict(self.choices)
+                    ),
+                    self.fallback,
+                    attempts,
+                    status.observe,
+                )
+            except (NotProved, WillNotServe) as ended:
+                error = ended
+            except (PeagleError, KeyboardInterrupt):
+                show_attempts(attempts)
+                self._show_what_exists(found.desired.plan.name)
                 raise
-            if left:
-                api.remove_record(left)
-            print_status("Nothing was created.")
-            raise
-        warm = api.reported_warm_start(aws, found, begun) if wait and not failed else None
-    show_attempts(attempts)
-    if failed:
-        raise end_failed_start(aws, name, failed, account, again, remove_failed)
-    if warm:
-        print_status(warm.text)
-    record = api.find_record(name, aws.scope, aws.region)
-    document = api.deployment_status(aws, record)
-    document["changed"] = found.change in ("create", "update")
-    document["changes"] = [change.document() for change in found.changes]
-    document["rolled_back"] = isinstance(unproved, RolledBack)
-    document["warm_start"] = warm.document() if warm else None
-    document["tried"] = attempts_document(attempts)
-    if account.sandbox and wait:
-        document["not_applied"] = show_not_applied(name, aws.region)
-    if as_json:
-        print_json(document)
-    elif not wait:
-        print_status(f"The endpoint was requested. To wait for it and verify acceptance: {again}")
-    elif not unproved:
-        print_calls(document, found, account)
-    if unproved:
-        cost = api.cost_of_remaining(aws, record)
-        if document["state"] == "InService":  # what served before does
-            print_status(f"Costs    {format_price(cost, account.sandbox)}")
-        else:
-            show_remaining_resources(record, cost, account, again)
-        raise unproved
+            if self.wait and not isinstance(error, WillNotServe):
+                warm = api.reported_warm_start(self.aws, found, begun)
+        show_attempts(attempts)
+        if isinstance(error, WillNotServe):
+            name = found.desired.plan.name
+            raise end_failed_start(
+                self.aws, name, error, self.account, self.again, self.remove_failed
+            )
+        record = api.find_record(found.desired.plan.name, self.aws.scope, self.aws.region)
+        self._report(record, found, attempts, warm, error)
+        if error:
+            show_remaining_resources(self.aws, record, self.account, self.again)
+            raise error
+
+    def _show_what_exists(self, name: str) -> None:
+        """After an error; a record without resources is removed."""
+        left = api.load_record(self.aws.scope, self.aws.region, name)
+        if left and left.resources:
+            show_remaining_resources(self.aws, left, self.account, self.again)
+            return
+        if left:
+            api.remove_record(left)
+        print_status("Nothing was created.")
+
+    def _report(
+        self,
+        record: Deployment,
+        found: Preflight,
+        attempts: list[Attempt],
+        warm: WarmStart | None,
+        unproved: NotProved | None,
+    ) -> None:
+        """Print what is deployed, and how to call it if it is proved."""
+        if warm:
+            print_status(warm.text)
+        document = api.deployment_status(self.aws, record) | {
+            "changed": found.change in _CHANGES,
+            "changes": [change.document() for change in found.changes],
+            "rolled_back": isinstance(unproved, RolledBack),
+            "warm_start": warm.document() if warm else None,
+            "tried": [one.document() for one in attempts],
+        }
+        if self.account.sandbox and self.wait:
+            document["not_applied"] = show_not_applied(record.name, self.aws.region)
+        if self.as_json:
+            print_json(document)
+        elif not self.wait:
+            to_wait = f"To wait for it and verify acceptance: {self.again}"
+            print_status(f"The endpoint was requested. {to_wait}")
+        elif not unproved:
+            print_calls(document, found, self.account)
 
 
 def show_and_refuse(

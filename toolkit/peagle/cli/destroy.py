@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 import click
@@ -97,14 +97,21 @@ def destroy(
     if previous:
         _destroy_previous(aws, record, account, yes, as_json)
         return
+    _destroy_deployment(aws, record, account, everything, yes, as_json)
+
+
+def _destroy_deployment(
+    aws: Aws, record: Deployment, account: Account, everything: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     left_behind = everything and not record.of_type("Endpoint")
     if not left_behind:
         api.require_own(record)
-    found = _leftovers(aws, name, needed=everything)
+    found = _leftovers(aws, record.name, needed=everything)
     removable = found if everything else ()
     if not yes:
-        place = f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:"
-        _show(place, *(f"{one.type} {one.name}" for one in record.resources), *_names(removable))
+        place = f"{record.name} in {account.where(record.region)}:"
+        _show(place, *_texts(record.resources), *_texts(removable))
         cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
@@ -117,7 +124,7 @@ def destroy(
     for leftover in removable:
         if leftover not in targets:
             api.remove_leftover(aws, leftover)
-    _report(name, removed, kept, removable, () if everything else found, as_json)
+    _report(record.name, removed, kept, removable, () if everything else found, as_json)
 
 
 def _destroy_previous(
@@ -126,15 +133,14 @@ def _destroy_previous(
     """Remove what only the previous revision needs."""
     found = api.previous_resources(record)
     if found and not yes:
-        where = f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:"
-        _show(where, *(f"{one.type} {one.name}" for one in found))
+        where = f"{record.name} in {account.where(record.region)}:"
+        _show(where, *_texts(found))
         confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
-    place = (record.scope, record.region, record.name)
     with (
-        api.deployment_lock(*place),
+        api.deployment_lock(*record.key),
         DeploymentProgress(account.sandbox) as status,
     ):
-        latest = api.load_record(*place) or record
+        latest = api.load_record(*record.key) or record
         removed = api.remove_previous(aws, latest, status.observe)
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
@@ -153,7 +159,7 @@ def _destroy_leftovers(
     if not removable:
         print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
     elif not yes:
-        _show(f"Left by {name}:", *_names(removable))
+        _show(f"Left by {name}:", *_texts(removable))
         confirm("Remove all of these?", "not removed")
     for leftover in removable:
         api.remove_leftover(aws, leftover)
@@ -171,8 +177,8 @@ def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
         return ()
 
 
-def _names(leftovers: tuple[Leftover, ...]) -> Iterator[str]:
-    return (f"{one.kind} {one.name}" for one in leftovers)
+def _texts(found: Sequence[Resource | Leftover]) -> Iterator[str]:
+    return (one.text for one in found)
 
 
 def _show(title: str, *lines: str) -> None:
@@ -215,18 +221,16 @@ def _is_misspelled(name: str, account: Account) -> bool:
 
 def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
     """Remove everything; if something ends it early, show what exists."""
-    place = (record.scope, record.region, record.name)
-    with api.deployment_lock(*place):
+    with api.deployment_lock(*record.key):
         try:
             with DeploymentProgress(account.sandbox) as status:
-                latest = api.load_record(*place) or record
+                latest = api.load_record(*record.key) or record
                 return api.destroy(aws, latest, status.observe)
         except (PeagleError, KeyboardInterrupt):
-            left = api.load_record(*place)
+            left = api.load_record(*record.key)
             if left:
                 again = command_text(("peagle", "destroy", record.name))
-                cost = api.cost_of_remaining(aws, left)
-                show_remaining_resources(left, cost, account, again)
+                show_remaining_resources(aws, left, account, again)
             raise
 
 
@@ -238,23 +242,21 @@ def _report(
     left: tuple[Leftover, ...],
     as_json: bool,
 ) -> None:
+    gone: list[Resource | Leftover] = [*removed, *also_removed]
     if as_json:
-        gone = [*_documents(removed), *_leftover_documents(also_removed)]
-        document = {"name": name, "removed": gone, "kept": _documents(kept)}
-        print_json(document | {"left": _leftover_documents(left)})
+        print_json(
+            {
+                "name": name,
+                "removed": [one.document() for one in gone],
+                "kept": [one.document() for one in kept],
+                "left": [one.document() for one in left],
+            }
+        )
         return
-    for line in (*(f"{one.type} {one.name}" for one in removed), *_names(also_removed)):
+    for line in _texts(gone):
         click.echo(f"removed {line}")
-    for resource in kept:
-        click.echo(f"kept {resource.type} {resource.name}: in use by others")
+    for line in _texts(kept):
+        click.echo(f"kept {line}: in use by others")
     if left:
         command = command_text(("peagle", "destroy", name, "--all"))
-        print_status(f"Left: {', '.join(_names(left))}; to remove this too: {command}")
-
-
-def _leftover_documents(leftovers: tuple[Leftover, ...]) -> list[dict[str, str]]:
-    return [{"type": one.kind, "name": one.name} for one in leftovers]
-
-
-def _documents(resources: Resources) -> list[dict[str, str]]:
-    return [{"type": resource.type, "name": resource.name} for resource in resources]
+        print_status(f"Left: {', '.join(_texts(left))}; to remove this too: {command}")

@@ -39,14 +39,14 @@ def end_failed_start(
     if remove is None:
         remove = sys.stdin.isatty() and _agrees(record, error, account)
     if not remove:
-        show_remaining_resources(record, api.cost_of_remaining(aws, record), account, again)
+        show_remaining_resources(aws, record, account, again)
         return error
     try:
         with DeploymentProgress(account.sandbox) as status:
             saving = api.remove_failed_start(aws, record, error, status.observe)
     except (PeagleError, KeyboardInterrupt):
         left = api.load_record(aws.scope, aws.region, name) or record
-        show_remaining_resources(left, api.cost_of_remaining(aws, left), account, again)
+        show_remaining_resources(aws, left, account, again)
         raise
     error.message = f"{error.message}; {_outcome(error, saving, account)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
@@ -56,7 +56,7 @@ def end_failed_start(
 
 def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
     for resource in record.resources:
-        print_status(f"  {resource.type} {resource.name}")
+        print_status(f"  {resource.text}")
     possible = api.possible_saving(record, error)
     if possible.seconds:
         goes_on = f"SageMaker goes on trying for up to {_text(possible, account)}."

@@ -9,14 +9,9 @@ import click
 
 from peagle.aws.errors import InsufficientCapacity
 from peagle.cli.context import typed_command
-from peagle.cli.options import (
-    complete_instance_type,
-    duration,
-    is_plan_file,
-    plan_on_type,
-    raise_first_error,
-)
+from peagle.cli.options import complete_instance_type, duration, raise_first_error
 from peagle.cli.output.console import confirmed, print_status
+from peagle.cli.plan_options import is_plan_file, plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight
 from peagle.errors import Fix, UserError
@@ -132,11 +127,6 @@ def show_attempts(attempts: Sequence[Attempt]) -> None:
         price = _price(one.price_per_hour_usd)
         outcome = f"{_OUTCOMES[one.outcome]} after {format_duration(one.seconds)}"
         print_status(f"  {one.instance_type:<{width}}  {price:<18}{outcome}")
-
-
-def attempts_document(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """The attempts as ``--json`` prints them."""
-    return [one.document() for one in attempts]
 
 
 def _priced(instance_type: str, usd_per_hour: float | None) -> str:

@@ -12,7 +12,7 @@ from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import command_catalog, plan_options, refuse_errors, region_option
+from peagle.cli.options import command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
     UNLIMITED,
     align_columns,
@@ -25,6 +25,7 @@ from peagle.cli.output.console import (
     wrapped,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.plan_options import plan_options
 from peagle.errors import Fix, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.planning import Plan

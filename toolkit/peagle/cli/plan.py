@@ -8,8 +8,9 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, typed_command
-from peagle.cli.options import plan_options, raise_first_error
+from peagle.cli.options import raise_first_error
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.cli.plan_options import plan_options
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan

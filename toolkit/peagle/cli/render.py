@@ -8,8 +8,9 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, plan_options, refuse_errors
+from peagle.cli.options import command_catalog, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status, write_folder
+from peagle.cli.plan_options import plan_options
 from peagle.planning import Plan
 
 _FORMATS = api.format_names()

@@ -42,7 +42,7 @@ def rollback(
     after an interruption.
     """
     record, aws = find_deployment(account, name, region)
-    with api.deployment_lock(record.scope, record.region, record.name):
+    with api.deployment_lock(*record.key):
         record, aws = find_deployment(account, name, region)  # as it is now that it is locked
         target = api.revision_for_rollback(record)
         changes = api.rollback_changes(aws, record, target)
@@ -56,9 +56,8 @@ def _show(
     record: Deployment, target: Revision, changes: tuple[SettingChange, ...], account: Account
 ) -> None:
     """What the endpoint returns to: on stderr, before the confirmation."""
-    where = f"{record.region}{', sandbox' if account.sandbox else ''}"
     print_status(click.style(record.name, bold=True))
-    print_status(f"  where       {where}")
+    print_status(f"  where       {account.where(record.region)}")
     print_status(f"  serves      configuration {target.config} again")
     show_changes(changes)
     print_status(f"  price       {format_price(target.served.usd_per_hour, account.sandbox)}")
@@ -73,7 +72,6 @@ def _rollback(
     as_json: bool,
 ) -> None:
     """Roll back and report; if something ends it early, show what exists."""
-    place = (record.scope, record.region, record.name)
     again = command_text(("peagle", "rollback", record.name))
     unproved: NotProved | None = None
     try:
@@ -82,10 +80,10 @@ def _rollback(
     except NotProved as error:
         unproved = error
     except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*place) or record
-        show_remaining_resources(left, api.cost_of_remaining(aws, left), account, again)
+        left = api.load_record(*record.key) or record
+        show_remaining_resources(aws, left, account, again)
         raise
-    record = api.load_record(*place) or record
+    record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     document["changes"] = [change.document() for change in changes]
     if as_json:

@@ -17,13 +17,7 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
 from peagle.cli.local import local_image
-from peagle.cli.options import (
-    command_catalog,
-    deploy_options,
-    names_own_image,
-    plan_options,
-    refuse_errors,
-)
+from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
@@ -36,6 +30,7 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
+from peagle.cli.plan_options import plan_options
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.engine.runner import LocalOptions
@@ -233,8 +228,7 @@ def _collect(
             if left := api.load_record(aws.scope, aws.region, name):
                 if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
                     print_status(f"The error before the removal failed: {causes[0]}")
-                cost = api.cost_of_remaining(aws, left)
-                show_remaining_resources(left, cost, account, again)
+                show_remaining_resources(aws, left, account, again)
             elif isinstance(error, KeyboardInterrupt):
                 at_end.callback(say_interrupted, f"{name} is removed", again)
             raise

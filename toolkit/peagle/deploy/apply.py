@@ -220,4 +220,4 @@ def remove_stale(context: DeploymentContext) -> None:
         try:
             steps.remove_resource(context, resource)
         except AccessDenied as denied:
-            context.say("Kept", f"{resource.type} {resource.name}: {denied.message}")
+            context.say("Kept", f"{resource.text}: {denied.message}")

@@ -24,6 +24,15 @@ class Leftover:
     name: str
     parameters: dict[str, Any]
 
+    @property
+    def text(self) -> str:
+        """Such as ``Alarm peagle-tiny-latency``."""
+        return f"{self.kind} {self.name}"
+
+    def document(self) -> dict[str, str]:
+        """For ``--json``."""
+        return {"type": self.kind, "name": self.name}
+
 
 def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
     """The scaling targets, alarms and log of the endpoint, in the order of their removal.

@@ -47,6 +47,15 @@ class Resource(Frozen):
     keys: tuple[str, ...] = ()
     contents: str = ""
 
+    @property
+    def text(self) -> str:
+        """Such as ``Endpoint peagle-tiny``."""
+        return f"{self.type} {self.name}"
+
+    def document(self) -> dict[str, str]:
+        """For ``--json``."""
+        return {"type": self.type, "name": self.name}
+
 
 class Revision(Frozen):
     """One plan as applied: with role, bucket and resource names.
@@ -99,6 +108,11 @@ class Deployment(Frozen):
     billing_since: float | None = None
     owner: str = ""
     failure: Failure | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Scope, region and name: what ``load_record`` and ``deployment_lock`` take."""
+        return self.scope, self.region, self.name
 
     @property
     def current(self) -> Revision:

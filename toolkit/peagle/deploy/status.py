@@ -92,8 +92,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "previous": _previous(record),
         "billing_since": record.billing_since,
         "resources": [
-            {"type": resource.type, "name": resource.name, "confirmed": resource.made}
-            for resource in record.resources
+            resource.document() | {"confirmed": resource.made} for resource in record.resources
         ],
     }
 

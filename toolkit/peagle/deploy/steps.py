@@ -225,7 +225,7 @@ def destroy(
 
 
 def _unknown(record: Deployment, denied: AccessDenied) -> Unknown:
-    names = ", ".join(f"{resource.type} {resource.name}" for resource in record.resources)
+    names = ", ".join(resource.text for resource in record.resources)
     return Unknown(
         f"these may still exist and cost money, and are kept in the record: {names}; "
         f"{denied.message}",
@@ -239,7 +239,7 @@ def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
     A resource of our name without our deployment id belongs to another owner, and stays. Raises
     AccessDenied when the resource may not be looked at: its entry stays.
     """
-    context.say("Removing", f"{resource.type} {resource.name}")
+    context.say("Removing", resource.text)
     removed = _remove(context, resource)
     context.write(context.record.without(resource.type, resource.name))
     return removed

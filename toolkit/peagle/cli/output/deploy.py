@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from peagle import api
+from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
@@ -38,7 +39,7 @@ def show_plan(
     lines = {
         "pair": plan.pair,
         "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
-        f"{plan.fit.gpu}), {plan.region}{', sandbox' if account.sandbox else ''}",
+        f"{plan.fit.gpu}), {account.where(plan.region)}",
         "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
         "proof": proof_text(plan),
@@ -93,7 +94,7 @@ def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
 def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
     name = document["name"]
-    where = f"{document['region']}{', sandbox' if account.sandbox else ''}"
+    where = account.where(document["region"])
     click.secho(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if document["stand_in"]:
         click.echo(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
@@ -145,9 +146,7 @@ def engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_remaining_resources(
-    record: Deployment, usd_per_hour: float | None, account: Account, again: str
-) -> None:
+def show_remaining_resources(aws: Aws, record: Deployment, account: Account, again: str) -> None:
     """Show on stderr which resources remain after a failure, what they cost, and how to continue.
 
     ``again`` is the command that continues.
@@ -156,8 +155,8 @@ def show_remaining_resources(
     print_status("These resources exist:")
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
-        print_status(f"  {resource.type} {resource.name}{uncertain}")
-    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
+        print_status(f"  {resource.text}{uncertain}")
+    print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
     print_status(f"Continue {again}")
     if again != destroy:
         print_status(f"Remove   {destroy}")

@@ -1,0 +1,220 @@
+"""The planning options, and how PAIR|PLAN with these options becomes a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from peagle import api
+from peagle.catalog.find import UNKNOWN_DRAFTER
+from peagle.catalog.schema import Catalog
+from peagle.cli.options import (
+    REGION_VARIABLES,
+    command_catalog,
+    complete_instance_type,
+    complete_pair,
+    complete_region,
+    complete_version,
+    duration,
+    settings_option,
+    variables_option,
+)
+from peagle.errors import Fix, NotFound, UserError
+from peagle.planning import Options, Plan
+from peagle.planning.plan import Overrides
+from peagle.planning.runtime import DEFAULT_REGION
+
+if TYPE_CHECKING:
+    from peagle.weights.layout import AwsOf
+
+_LIMIT = click.FloatRange(min=0, min_open=True)
+
+_PLAN_OPTIONS = (
+    click.option("--name", help="Name of the endpoint.  [default: derived from the pair]"),
+    click.option(
+        "--instance-type",
+        help="SageMaker instance type.  [default: the cheapest that fits]",
+        shell_complete=complete_instance_type,
+    ),
+    click.option(
+        "--instance-count",
+        type=click.IntRange(1),
+        help="Number of instances.  [default: 1, or as many as reach --min-tokens-per-second]",
+    ),
+    click.option(
+        "--min-tokens-per-second",
+        type=_LIMIT,
+        metavar="N",
+        help="Required output tokens per second of the whole endpoint, at --concurrency.",
+    ),
+    click.option(
+        "--max-price-per-hour", type=_LIMIT, metavar="USD", help="Maximum total price per hour."
+    ),
+    click.option(
+        "--k",
+        type=int,
+        help="Tokens drafted per step.  [default: the fastest measured, or the model card's]",
+    ),
+    click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens."),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1),
+        help="Concurrent requests, for the whole endpoint.",
+    ),
+    click.option("--no-speculation", is_flag=True, help="Serve the target alone."),
+    click.option(
+        "--drafter", help="Drafter in the catalogue, or your own head: s3://..., Hub id, folder."
+    ),
+    click.option(
+        "--model-source",
+        help="s3:// prefix that holds the target's weights.  [default: the Hub]",
+    ),
+    click.option(
+        "--weights-by",
+        type=click.Choice(("mount", "stream")),
+        help="How weights in S3 reach the engine: mount (SageMaker copies them) or stream "
+        "(vLLM reads S3 at startup).  [default: mount]",
+    ),
+    click.option(
+        "--vllm",
+        help="vLLM version.  [default: the catalogue's]",
+        shell_complete=complete_version,
+    ),
+    click.option("--image", help="Container image.  [default: AWS's image of that version]"),
+    click.option(
+        "--baked-weights",
+        is_flag=True,
+        help="--image contains the weights; mount none.",
+    ),
+    settings_option("An argument of vLLM in place of the plan's; an empty VALUE leaves one out."),
+    variables_option("A variable of the container; not for secrets, which DescribeModel shows."),
+    click.option(
+        "--ami",
+        help="Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
+        "[default: the AMI that the image requires]",
+    ),
+    click.option(
+        "--startup-timeout",
+        metavar="DURATION",
+        callback=duration,
+        help="Time for the engine to start, such as 30m; 1h at most.  [default: from the weights]",
+    ),
+    click.option(
+        "--download-timeout",
+        metavar="DURATION",
+        callback=duration,
+        help="Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
+    ),
+    click.option(
+        "--region",
+        envvar=REGION_VARIABLES,
+        help=f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
+        shell_complete=complete_region,
+    ),
+)
+
+_PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
+"""The parameters that these options have in click."""
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument PAIR|PLAN and all planning options to a command, which receives ``plan``."""
+
+    @click.pass_context
+    @wraps(command)
+    def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in _PLAN_FIELDS & given.keys()}
+        if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
+            # A plan file has its own region; AWS_REGION does not override it.
+            chosen["region"] = None
+        if ctx.params.get("online"):  # only `peagle plan` has it
+            from peagle.cli.account import online_plan  # imports boto3
+
+            plan = online_plan(ctx, pair, chosen)
+        else:
+            plan = resolve_plan(pair, chosen, command_catalog(ctx))
+        return ctx.invoke(command, plan=plan, **given)
+
+    decorated: Callable[..., Any] = with_plan
+    for option in reversed(_PLAN_OPTIONS):
+        decorated = option(decorated)
+    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=complete_pair)
+    return argument(decorated)
+
+
+def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
+    """The plan of the command's PAIR and planning options on another instance type."""
+    chosen = {name: ctx.params[name] for name in _PLAN_FIELDS & ctx.params.keys()}
+    pair = chosen.pop("pair")
+    return resolve_plan(pair, {**chosen, "instance_type": instance_type}, command_catalog(ctx))
+
+
+def is_plan_file(pair: str) -> bool:
+    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
+    return pair.endswith(".json")
+
+
+def resolve_plan(
+    pair: str,
+    chosen: dict[str, Any],
+    catalog: Catalog,
+    aws_of: AwsOf | None = None,
+) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options.
+
+    With ``aws_of`` the user's own head is read from any location, else only from a folder.
+    """
+    given = {
+        name: value
+        for name, value in chosen.items()
+        if value is not None and value is not False and value != {}
+    }
+    if is_plan_file(pair):
+        return _read_plan(Path(pair), given)
+    if "drafter" in given:
+        given |= api.own_head(given["drafter"], aws_of)
+    speculation = not given.pop("no_speculation", False)
+    options = Options(pair=pair, speculation=speculation, **given)
+    try:
+        return api.plan(options, catalog)
+    except NotFound as error:
+        hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
+        fix = hint or Fix(error.fix, tuple(error.command))
+        raise NotFound(error.message, fix, error.code) from None
+
+
+def _drafter_hint(drafter: str | None) -> str:
+    """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
+    if drafter == "hf":
+        return "omit it: the pair's own head comes from the Hub; hf is for check and fit"
+    return api.location_hint(drafter or "")
+
+
+def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
+    plan = api.read_plan(path)
+    region = given.pop("region", plan.region)
+    if given or region != plan.region:
+        typed = _as_typed(given or {"region": region})
+        flag = typed[0]
+        raise UserError(
+            f"{flag} cannot be combined with a plan file ({path})",
+            Fix(
+                f"omit {flag}, or create a new plan",
+                ("peagle", "plan", "PAIR", *typed, "--out", "FILE"),
+            ),
+        )
+    return plan
+
+
+def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
+    """The first of these options on a command line."""
+    option, value = next(iter(given.items()))
+    if option in Overrides.model_fields:
+        return tuple(api.override_arguments(Overrides(**{option: value})))
+    flag = f"--{option.replace('_', '-')}"
+    return (flag,) if value is True else (flag, str(value))
