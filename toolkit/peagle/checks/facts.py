@@ -31,12 +31,6 @@ def sibling_pair(case: Case, *, parallel: bool) -> str:
     return f"{case.target.short_name} with {kind} drafter"
 
 
-def abbreviate(names: list[str], shown: int = 3) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"{', '.join(names[:shown])}{more}"
-
-
 _ECR = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9\-]+)\.[a-z0-9.\-]+/"
     r"(?P<repository>[^:@\s]+)(?::(?P<tag>[^@\s]+))?(?:@(?P<digest>\S+))?"

@@ -6,10 +6,11 @@ becomes healthy, and nearly no draft is accepted. Another rule reports whole lay
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import COPY_AGAIN, abbreviate
+from peagle.checks.facts import COPY_AGAIN
 from peagle.checks.head_layout import layers_in, plain_name, required
 from peagle.checks.registry import Findings, Rule, for_head
 from peagle_serve.heads import layer_of
+from peagle_serve.safetensors import first_names
 
 RULE = Rule("tensors-missing", about="head", vllm_notices="never")
 
@@ -23,5 +24,5 @@ def check(case: Case, head: Head) -> Findings:
         return
     missing = [name for name in shapes if name not in found and layer_of(name) in {None, *layers}]
     if missing:
-        message = f"the weights of {head.location} lack {abbreviate(missing)}"
+        message = f"the weights of {head.location} lack {first_names(missing, 3)}"
         yield RULE.error("drafter", message, COPY_AGAIN)

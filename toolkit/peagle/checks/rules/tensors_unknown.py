@@ -6,10 +6,11 @@ mention, which it ignores. Another rule reports extra layers.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES, abbreviate
+from peagle.checks.facts import MIXED_FILES
 from peagle.checks.head_layout import allowed, has_own_rule, plain_name
 from peagle.checks.registry import Findings, Rule, for_head
 from peagle_serve.heads import layer_of
+from peagle_serve.safetensors import first_names
 
 RULE = Rule("tensors-unknown", about="head", vllm_notices="at start")
 
@@ -27,8 +28,8 @@ def check(case: Case, head: Head) -> Findings:
     ]
     if known and unknown:
         message = (
-            f"the weights of {head.location} have {abbreviate(unknown)}, which its class does not "
-            "have"
+            f"the weights of {head.location} have {first_names(unknown, 3)}, which its class "
+            "does not have"
         )
         yield RULE.error("drafter", message, MIXED_FILES)
 
