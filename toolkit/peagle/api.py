@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
-    from peagle.deploy.adopt import adopt as adopt
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.discover import current_deployment as current_deployment
-    from peagle.deploy.discover import require_own as require_own
     from peagle.deploy.failed_start import possible_saving as possible_saving
     from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
     from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
     from peagle.deploy.logs import endpoint_log as endpoint_log
     from peagle.deploy.logs import reported_warm_start as reported_warm_start
+    from peagle.deploy.owner import adopt as adopt
+    from peagle.deploy.owner import require_own as require_own
     from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
     from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
@@ -169,9 +169,9 @@ _FUNCTIONS = {
     "peagle.checkpoints.models": ("location_hint",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
-    "peagle.deploy.adopt": ("adopt",),
     "peagle.deploy.apply": ("deploy",),
-    "peagle.deploy.discover": ("current_deployment", "require_own"),
+    "peagle.deploy.discover": ("current_deployment",),
+    "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),

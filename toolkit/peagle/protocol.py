@@ -158,6 +158,9 @@ _LENGTH = re.compile(r"Mean acceptance length: (\d+(?:\.\d+)?)")
 _ACCEPTED = re.compile(r"\bAccepted: (\d+) tokens")
 _DRAFTED = re.compile(r"\bDrafted: (\d+) tokens")
 _RATES = re.compile(r"Per-position acceptance rate: (\d[\d.]*(?:, \d[\d.]*)*)")
+_ROUNDED = 0.0051
+"""Half of the last digit that vLLM prints of a mean length, and a little for the arithmetic."""
+
 _GENERATION = re.compile(r"Avg generation throughput: (\d+(?:\.\d+)?) tokens/s")
 
 
@@ -191,9 +194,6 @@ def _drafts(length: float, accepted: float, drafted: float, positions: int) -> i
     if length > 1:
         return round(accepted / (length - 1))
     return math.ceil(full)
-
-
-_ROUNDED = 0.0051
 
 
 def generated_in_log(line: str) -> float | None:

@@ -10,8 +10,8 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import state as records
-from peagle.deploy.adopt import adopt
-from peagle.deploy.discover import find_deployment, find_deployments, require_own
+from peagle.deploy.discover import find_deployment, find_deployments
+from peagle.deploy.owner import adopt, require_own
 from peagle.deploy.state import Deployment
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error

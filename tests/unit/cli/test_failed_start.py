@@ -70,7 +70,7 @@ def test_the_question_names_what_goes_and_what_it_would_cost(deletable: Terminal
     assert done.code == 4
     assert f"  Endpoint {NAME}\n" in done.err
     asked = done.err.index("Remove what will never serve?")
-    assert done.err.index("SageMaker goes on trying for up to $0.") < asked
+    assert done.err.index("SageMaker keeps trying for up to $0.") < asked
     assert deletable.cloud.is_empty
 
 

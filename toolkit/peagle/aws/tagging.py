@@ -43,13 +43,13 @@ def tagged(
     ``kinds`` limits them, such as ``sagemaker:endpoint`` or ``s3``. Raises AccessDenied without
     ``tag:GetResources``.
     """
-    wanted = {"Key": key} | ({"Values": [value]} if value is not None else {})
+    tag_filter = {"Key": key} | ({"Values": [value]} if value is not None else {})
     limits = {"ResourceTypeFilters": list(kinds)} if kinds else {}
     for found in aws.items(
         "resourcegroupstaggingapi",
         "get_resources",
         "ResourceTagMappingList",
-        TagFilters=[wanted],
+        TagFilters=[tag_filter],
         **limits,
     ):
         tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}

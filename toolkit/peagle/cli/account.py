@@ -197,7 +197,7 @@ def default_region() -> str:
 
 
 def _sandbox_serves(name: str) -> bool:
-    """Whether the sandbox has an endpoint of that name, whoever created it."""
+    """Whether the sandbox has an endpoint of that name, also one of another program."""
     if name in api.deployment_names(SANDBOX):
         return True
     with suppress(EngineError):  # the sandbox does not respond

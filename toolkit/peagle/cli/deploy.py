@@ -23,8 +23,12 @@ from peagle.cli.fallback import (
 )
 from peagle.cli.options import command_catalog, deploy_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
-from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
-from peagle.cli.output.not_applied import show_not_applied
+from peagle.cli.output.deploy import (
+    print_calls,
+    show_not_applied,
+    show_plan,
+    show_remaining_resources,
+)
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.plan_options import plan_options
 from peagle.deploy.apply import RolledBack

@@ -59,7 +59,7 @@ def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
         print_status(f"  {resource.text}")
     possible = api.possible_saving(record, error)
     if possible.seconds:
-        goes_on = f"SageMaker goes on trying for up to {_text(possible, account)}."
+        goes_on = f"SageMaker keeps trying for up to {_text(possible, account)}."
         print_status(goes_on)
     return confirmed("Remove what will never serve?")
 

@@ -1,4 +1,4 @@
-"""``peagle prove``: prove that an endpoint speculates, whoever made it."""
+"""``peagle prove``: prove that an endpoint speculates, also a template's or another machine's."""
 
 from __future__ import annotations
 

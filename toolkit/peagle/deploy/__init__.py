@@ -5,7 +5,7 @@
     diff           what an update changes         revisions    which serves, which are kept
     desired        what deploy creates            context      a command's record and progress
     invoke         requests to an endpoint        live         what an endpoint serves now
-    watch          waiting; why a start fails     adopt        taking over from a template
+    watch          waiting; why a start fails     owner        who may change it; adoption
     steps          create, remove a resource      discover     deployments by their tags
     status         state, price and lists         preflight    checks before a change
     failed_start   remove what will never serve   logs         an endpoint's log

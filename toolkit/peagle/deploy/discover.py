@@ -22,24 +22,19 @@ from peagle.aws.tagging import tagged
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import served_by_descriptions
+from peagle.deploy.owner import owner_of
 from peagle.deploy.proof_tag import proof_in
 from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.errors import Fix, Refused
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
-    OWNER_TAG,
     PLAN_TAG,
     REVISION_TAG,
-    STACK_TAG,
     VARIANT,
 )
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
-
-_STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
-"""Set by CloudFormation on the resources of a stack."""
 
 _KINDS: dict[str, ResourceKind] = {
     "endpoint": "Endpoint",
@@ -114,33 +109,6 @@ def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployme
     for one in _found(aws):
         by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
     return [_deployment(aws, name, found, prices) for name, found in sorted(by_name.items())]
-
-
-def require_own(deployment: Deployment) -> None:
-    """Raise Refused for a deployment that a template or another program owns."""
-    if deployment.owner:
-        raise Refused(
-            f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
-            "or orphaned there",
-            Fix(
-                f"change {deployment.owner} instead, or record the change of owner",
-                ("peagle", "adopt", deployment.name),
-            ),
-            code="other-owner",
-        )
-
-
-def owner_of(tags: Mapping[str, str]) -> str:
-    """Who changes the resource: empty for this toolkit, else such as ``stack NAME``."""
-    stack = tags.get(STACK_TAG) or tags.get(_STACK_TAG_OF_AWS)
-    owner = tags.get(OWNER_TAG, "cloudformation" if stack else "")
-    if owner == "peagle" or (not owner and ID_TAG in tags):
-        return ""
-    if owner == "cloudformation":
-        return f"CloudFormation stack {stack}" if stack else "a CloudFormation stack"
-    if owner == "terraform":
-        return "a Terraform module"
-    return f"a rendered {owner} script" if owner else "an unknown owner"
 
 
 def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:

@@ -22,7 +22,7 @@ PAUSE_SECONDS = 60.0
 """Between two rounds: AWS frees instances within minutes, not seconds."""
 
 _TICK_SECONDS = 1.0
-"""The elapsed time is shown so often."""
+"""Between two displays of the elapsed time."""
 
 Outcome = Literal["deployed", "no-capacity", "refused", "failed"]
 

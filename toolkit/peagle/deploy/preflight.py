@@ -38,8 +38,9 @@ from peagle.deploy.desired import (
     required_change,
 )
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.discover import current_deployment, require_own
+from peagle.deploy.discover import current_deployment
 from peagle.deploy.live import changes_of_live
+from peagle.deploy.owner import require_own
 from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown

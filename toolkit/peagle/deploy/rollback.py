@@ -10,8 +10,8 @@ from peagle.deploy import temporary
 from peagle.deploy.apply import prove_in_service, remove_stale, return_to
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.discover import require_own
 from peagle.deploy.live import changes_of_live
+from peagle.deploy.owner import require_own
 from peagle.deploy.revisions import rollback_target, stale_resources
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import Fix, PeagleError, Refused

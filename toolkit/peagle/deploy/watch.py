@@ -9,7 +9,8 @@ goes on logging.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
@@ -37,7 +38,7 @@ _PATIENCE, _SANDBOX_PATIENCE = 120.0, 2.0
 """How many seconds without an answer of AWS, as on a train, the wait survives."""
 
 _TICK_SECONDS = 1.0
-"""The elapsed time is shown so often."""
+"""Between two displays of the elapsed time."""
 
 _STATES = {
     "Failed": ("endpoint-failed", ""),
@@ -157,11 +158,18 @@ def wait_while_busy(
         if waited > limit_seconds(revision):
             raise _out_of_time(live, revision.served, waited, log)
         pause = next(pause for until, pause in polls if waited < until)
-        while pause > 0:
-            now = context.clock.now()
-            context.observe(_progress(live, purpose, revision.served, now, since, log))
-            context.clock.sleep(min(pause, _TICK_SECONDS))
-            pause -= _TICK_SECONDS
+        show = partial(_progress, live, purpose, revision.served, since, log)
+        _pause(context, pause, show)
+
+
+def _pause(
+    context: DeploymentContext, seconds: float, progress: Callable[[float], Progress]
+) -> None:
+    """Wait so long, and show the ``progress`` at each tick."""
+    while seconds > 0:
+        context.observe(progress(context.clock.now()))
+        context.clock.sleep(min(seconds, _TICK_SECONDS))
+        seconds -= _TICK_SECONDS
 
 
 def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
@@ -179,7 +187,7 @@ def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
 
 
 def _progress(
-    live: Endpoint, purpose: str, served: Served, now: float, since: float, log: EndpointLog | None
+    live: Endpoint, purpose: str, served: Served, since: float, log: EndpointLog | None, now: float
 ) -> Progress:
     seconds = max(0.0, now - since)
     price = served.usd_per_hour

@@ -12,9 +12,8 @@
                    requests                sagemaker     models, configurations, endpoints
     validation     AWS's rules             resources     models and configurations
     prerequisites  role, images, data      endpoint      an endpoint's states
-    services       quotas, prices, tags    operations    SageMaker's, where moto's differ
-    lookups        IAM's and ECR's         stacks, stack CloudFormation
-                                           stack_resources   what stacks are made of
+    services       quotas, prices, tags    operations    those that differ from moto's
+    stacks, stack  CloudFormation          stack_resources   what stacks are made of
 
 Only ``server`` and the modules that it uses import moto.
 

@@ -34,8 +34,8 @@ def stock_line(line: str) -> str:
     if not fields:
         return line
     if fields.get("from") != "engine":
-        told = fields.get("event") in ("refused", "crash", "warning")
-        return f"sandbox: {log_text(line)}" if told else ""
+        is_note = fields.get("event") in ("refused", "crash", "warning")
+        return f"sandbox: {log_text(line)}" if is_note else ""
     process = f"({fields['process']}) " if "process" in fields else ""
     if "place" not in fields:
         server = f"{fields['level']}:     " if _REQUEST.match(fields["message"]) else ""

@@ -1,4 +1,8 @@
-"""SageMaker's operations in the sandbox that differ from moto's; ``validation`` precedes them."""
+"""The operations of SageMaker, IAM and ECR that differ from moto's; ``validation`` precedes them.
+
+IAM's SimulatePrincipalPolicy   everything is allowed, as the sandbox checks no permissions
+ECR's BatchGetImage             an image exists whenever an endpoint can be created with it
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,26 @@ from collections.abc import Callable
 from typing import Any
 
 from moto.core.responses import ActionResult, EmptyResult
-from moto.sagemaker import urls
+from moto.ecr import urls as ecr_urls
+from moto.ecr.responses import ECRResponse
+from moto.iam import urls as iam_urls
+from moto.iam.responses import IamResponse
+from moto.sagemaker import urls as sagemaker_urls
 from moto.sagemaker.responses import SageMakerResponse
 
+from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.prerequisites import is_missing_image
 from peagle.sandbox.sagemaker import SageMakerBackend
 
 
 def install() -> None:
     """Let this process's moto use these operations. Call it before the first request."""
-    urls.url_paths["{0}/$"] = Operations.dispatch
+    iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
+    ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
+    sagemaker_urls.url_paths["{0}/$"] = SageMakerOperations.dispatch
 
 
-class Operations(SageMakerResponse):
+class SageMakerOperations(SageMakerResponse):
     """The operations that differ from moto's."""
 
     @property
@@ -47,3 +59,41 @@ class Operations(SageMakerResponse):
         """DeleteEndpoint, which responds before the endpoint is deleted."""
         self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
         return EmptyResult()
+
+
+class IamOperations(IamResponse):
+    """IAM with the operation that moto lacks."""
+
+    def simulate_principal_policy(self) -> ActionResult:
+        """SimulatePrincipalPolicy of a role. Raises NoSuchEntity when it does not exist."""
+        self.backend.get_role(str(self._get_param("PolicySourceArn")).rpartition("/")[2])
+        results = [
+            {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": "allowed"}
+            for action in self._get_param("ActionNames")
+            for resource in self._get_param("ResourceArns", ["*"])
+        ]
+        return ActionResult({"EvaluationResults": results, "IsTruncated": False})
+
+
+class EcrOperations(ECRResponse):
+    """ECR with the images that are outside moto: AWS's own, and those of this machine's Docker."""
+
+    def batch_get_image(self) -> ActionResult:
+        """BatchGetImage. The digest of an image outside moto is not known, and left out."""
+        account = self._get_param("registryId") or ACCOUNT
+        repository = self._get_param("repositoryName")
+        asked_for = self._get_param("imageIds")
+        registry = f"{account}.dkr.ecr.{self.region}.amazonaws.com/{repository}"
+        names = [_name(one.get("imageTag"), one.get("imageDigest")) for one in asked_for]
+        if any(is_missing_image(registry + name, self.region) for name in names):
+            return super().batch_get_image()
+        if account == ACCOUNT and repository in self.ecr_backend.repositories:
+            stored = self.ecr_backend.batch_get_image(repository, account, asked_for)
+            if not stored["failures"]:
+                return ActionResult(stored)
+        found = {"registryId": account, "repositoryName": repository}
+        return ActionResult({"images": [{**found, "imageId": one} for one in asked_for]})
+
+
+def _name(tag: str | None, digest: str | None) -> str:
+    return (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")

@@ -23,7 +23,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import lookups, operations, router, sagemaker, state
+from peagle.sandbox import operations, router, sagemaker, state
 
 
 class RequestHandler(MotoRequestHandler):
@@ -76,7 +76,6 @@ def main() -> None:
 def _server(listener: socket.socket) -> BaseWSGIServer:
     sagemaker.install()
     operations.install()
-    lookups.install()
     router.install()
     router.bootstrap()
     moto: Any = DomainDispatcherApplication(create_backend_app)

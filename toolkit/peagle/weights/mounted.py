@@ -215,7 +215,7 @@ class _PrefixCheck:
             yield from self._by_names(part, below)
 
     def _vocabulary(self, part: _PlannedPart, present: Mapping[str, int]) -> Iterator[Finding]:
-        """An error when the engine is told to find its vocabulary beside the target, and it is not
+        """An error when the engine must find its vocabulary beside the target, and it is not
         there."""
         folder = self._plan.environment.get(VOCABULARY_VARIABLE)
         if part.name != "target" or folder != self._plan.target.weights.engine_path:

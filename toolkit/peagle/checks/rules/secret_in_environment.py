@@ -1,6 +1,6 @@
 """A secret among the container's variables or vLLM's arguments.
 
-Whoever may call DescribeModel reads the environment; plan files and templates hold it too.
+Anyone who may call DescribeModel reads the environment; plan files and templates hold it too.
 """
 
 from peagle.case import Case

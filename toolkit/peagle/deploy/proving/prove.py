@@ -17,7 +17,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.live import served_live
 from peagle.deploy.proof_tag import PREVIOUS_TAG, proof_tag
 from peagle.deploy.proving.prover import Prover
-from peagle.deploy.proving.request import request_of_plan, request_of_served
+from peagle.deploy.proving.request import ProofRequest, request_of_plan, request_of_served
 from peagle.deploy.revisions import fields_with_proof, revision_in_service
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Fix, NotFound, NotProved
@@ -55,24 +55,32 @@ def prove(
             Fix("list the deployments", ("peagle", "list")),
         )
     served = revision_in_service(record, live.config) if record else None
-    plan = served.plan if served else None
-    if plan:
-        request = request_of_plan(plan, name)
-    else:
-        request = request_of_served(served_live(aws, live, _tags(aws, live)), catalog)
-    if floor is not None:
-        if not request.speculates:
-            raise NotProved(
-                f"{name} does not speculate, so it has no acceptance length",
-                "leave out --floor to prove only that it answers",
-                code="no-speculation",
-            )
-        request = replace(request, floor=floor, floor_is_set=True)
+    request = _request(aws, live, served, catalog, floor)
     proved = Prover(aws, clock or Clock(), say).prove(replace(request, min_drafts=min_drafts))
     if record and served and floor is None and min_drafts >= MIN_DRAFTS:
         revision = served.model_copy(update={"proof": proved})
         _record(aws, record, live, revision, clock or Clock())
     return proved
+
+
+def _request(
+    aws: Aws, live: Endpoint, served: Revision | None, catalog: Catalog, floor: float | None
+) -> ProofRequest:
+    """What to prove of the endpoint that serves ``served``; raises NotProved for a ``floor`` of one
+    that does not speculate."""
+    if served and served.plan:
+        request = request_of_plan(served.plan, live.name)
+    else:
+        request = request_of_served(served_live(aws, live, _tags(aws, live)), catalog)
+    if floor is None:
+        return request
+    if not request.speculates:
+        raise NotProved(
+            f"{live.name} does not speculate, so it has no acceptance length",
+            "leave out --floor to prove only that it answers",
+            code="no-speculation",
+        )
+    return replace(request, floor=floor, floor_is_set=True)
 
 
 def prove_revision(context: DeploymentContext, revision: Revision, started: float = 0.0) -> Proof:
