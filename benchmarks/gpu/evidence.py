@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import load
 from benchmarks.gpu.geometry import CATALOG_IDS
 from benchmarks.gpu.logs import without_folders
 
@@ -23,8 +24,11 @@ WARM_EVIDENCE = _FOLDER / "warm-starts-h200.json"
 _NO_GRAPHS = "stopped after the cache was laid out, so no CUDA graphs were captured"
 _REFUSAL = re.compile(r"(?:Value error, |NotImplementedError: ).*?(?= \[type=|$)", re.MULTILINE)
 _ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver")
-_SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "acceptance_length",
-               "prompt_tokens", "output_tokens")  # fmt: skip
+_SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "low", "high",
+               "repetitions", "acceptance_length", "prompt_tokens", "output_tokens",
+               "ttft_seconds", "itl_seconds", "tpot_seconds")  # fmt: skip
+_ONCE_PER_SPEED_DOCUMENT = (*_ONE_PER_DOCUMENT, "host", "command")
+_ROW_PER_LINE = ("speeds", "raw")
 _NOT_KEPT = ("log_tail", "vllm", "torch", "driver")
 
 MEMORY_METHOD = (
@@ -34,11 +38,16 @@ MEMORY_METHOD = (
 )
 SPEED_METHOD = (
     "Real geometry (tests/geometry), dummy weights and synthetic acceptance: vLLM's synthetic"
-    " rejection sampler at the acceptance that vLLM's blog gives for GPT-OSS-20B on SPEED-Bench"
-    " (P-EAGLE 2.87 at K=3, 3.38 at K=7; EAGLE-3 2.24 at K=3; K=5 is on the decay through the"
-    " other two, 3.24). Prompts of random tokens, all sent at once, output of a fixed length,"
-    " best of three, or of up to six until the two best are within 3 %; acceptance_length is the"
-    " engine's own count."
+    " rejection sampler at the published acceptance of the pair (DECAY in benchmarks/gpu/speed.py;"
+    " imposed_rates of each raw row). Prompts of random tokens, all sent at once, output of a fixed"
+    " length. A row of speeds is the fastest repetition, with that repetition's latencies and"
+    " acceptance_length (the engine's own count); low and high are the slowest and the fastest, raw"
+    " has each. Repetitions end within 5 % of each other, or at a maximum of number or time. vLLM"
+    " compiles Triton kernels when a batch first has a new shape, about 1 s each: that is in low, in"
+    " the p99 of TTFT and ITL, and in high where every repetition has it. TTFT is from a request's"
+    " sending to its first"
+    " output, the wait for other prompts included; ITL is between two outputs of a request, of"
+    " several tokens each with speculation; TPOT is per token after the first output."
 )
 WARM_METHOD = (
     "Starts of peagle_serve with real geometry (tests/geometry) and dummy weights, K from the"
@@ -150,15 +159,22 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write an evidence file."""
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    """Write an evidence file; rows of speed take one line each."""
+    parts = []
+    for key, value in document.items():
+        text = json.dumps(value, indent=1).replace("\n", "\n ")
+        if key in _ROW_PER_LINE and value:
+            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
-    """The document of all speeds, sorted by drafter, K and load.
+    """The document of all speeds, sorted by workload, drafter, K and load.
 
-    Raises ValueError without rows, or if they are from several versions of vLLM, torch or the
-    driver, several pairs or several GPUs.
+    Without the target alone there is nothing to compare a drafter with, so the document has only
+    ``raw`` rows, which plans ignore. Raises ValueError without rows, or if they are from several
+    versions of vLLM, torch or the driver, several pairs or several GPUs.
     """
     rows = rows_of(folders)
     if not rows:
@@ -167,11 +183,15 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
     if len(software) != 1:
         raise ValueError(f"these rows are from several versions: {sorted(software)}")
     ((pair, device, vllm, torch, driver),) = software
-    by_load = {(row["drafter"] or "", row["k"], row["concurrency"]): row for row in rows}
-    ordered = [row for _, row in sorted(by_load.items())]
+    ordered = list({_order(row): row for row in sorted(rows, key=_order)}.values())
+    speeds = [
+        {key: {**row, **load.fastest(row["tries"])}[key] for key in _SPEED_KEYS} for row in ordered
+    ]
+    not_raw = {*_ONCE_PER_SPEED_DOCUMENT, *load.fastest(ordered[0]["tries"])}
+    raw = [{key: value for key, value in row.items() if key not in not_raw} for row in ordered]
     return {
         "pair": CATALOG_IDS[pair],
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": max(row["measured"] for row in rows)[:10],
         "engine": {"name": "vllm", "version": vllm.partition("+")[0]},
         "device": device,
         "gpu": device.removeprefix("NVIDIA ").split()[0],
@@ -179,12 +199,23 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         "tensor_parallel_size": 1,
         "driver": driver,
         "torch": torch,
+        "hosts": _distinct(rows, "host"),
+        "commands": _distinct(rows, "command"),
         "method": SPEED_METHOD,
         "synthetic": True,
         "script": "benchmarks/gpu/speed.py",
-        "speeds": [{key: row[key] for key in _SPEED_KEYS} for row in ordered],
-        "raw": ordered,
+        **({"speeds": speeds} if any(row["drafter"] is None for row in rows) else {}),
+        "raw": raw,
     }
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    sizes = row["prompt_tokens"], row["output_tokens"]
+    return *sizes, row["drafter"] or "", row["k"], row["concurrency"]
+
+
+def _distinct(rows: Sequence[Row], key: str) -> list[Any]:
+    return [json.loads(text) for text in dict.fromkeys(json.dumps(row[key]) for row in rows)]
 
 
 def warm_document(folders: Sequence[Path], rehearsal: bool = False) -> Document:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TextIO
 
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -23,6 +24,13 @@ def gpu_and_driver() -> tuple[str, str]:
     lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     name, _, driver = lines[0].partition(", ")
     return f"{len(lines)} x {name}" if len(lines) > 1 else name, driver
+
+
+def cpus() -> dict[str, int | str]:
+    """The number of this machine's CPUs, and their model."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line for line in lines if line.startswith("model name")), "")
+    return {"cpus": os.cpu_count() or 0, "cpu": model.partition(":")[2].strip()}
 
 
 def cpu_share(number: int, streams: int) -> list[int]:

@@ -23,6 +23,7 @@ ROW: dict[str, Any] = {
     "prompt_tokens": 128,
     "output_tokens": 400,
 }
+SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
 RUN: dict[str, Any] = {
     "pair": "openai/gpt-oss-120b",
@@ -56,6 +57,16 @@ def test_speeds_belong_to_their_target(tmp_path: Path) -> None:
     assert "peagle/tiny" not in speeds
     assert speeds.get("google/gemma-4-31B-it", ()) == ()
     assert "openai/gpt-oss-120b" in list(speeds)
+
+
+def test_a_speed_may_have_an_interval_and_latencies(tmp_path: Path) -> None:
+    more = {"low": 700.0, "high": 800.0, "repetitions": 3, "ttft_seconds": SECONDS}
+    write(tmp_path, RUN | {"speeds": [ROW | more, ALONE]})
+    row, alone = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"][0].speeds
+    assert (row.low, row.high, row.repetitions) == (700, 800, 3)
+    assert row.ttft_seconds
+    assert row.ttft_seconds.p99 == 0.5
+    assert (alone.low, alone.itl_seconds) == (None, None)
 
 
 def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
@@ -103,6 +114,13 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "per_second"),
         (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
+        (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
+        (RUN | {"speeds": [ROW | {"low": 774.0}]}, "773.0 is not between low 774.0 and high None"),
+        (RUN | {"speeds": [ROW | {"high": 1.0}]}, "773.0 is not between low None and high 1.0"),
+        (RUN | {"speeds": [ROW | {"repetitions": 0}]}, "speeds[0].repetitions: is 0"),
+        (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
+        (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
+        (RUN | {"speeds": [ROW | {"tpot_seconds": SECONDS | {"p90": 9}}]}, "do not ascend"),
         (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: missing key"),
         (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),

@@ -1,8 +1,7 @@
-"""The order of memory rows, repeated speed measurements, CPU shares and the speed evidence."""
+"""The order of memory rows, and the CPUs of several streams."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence, host, memory, speed
+from benchmarks.gpu import host, memory
 from benchmarks.gpu.geometry import Setting
 
 ONE = Setting("gemma-4-31b", "p-eagle", 3)
@@ -58,19 +57,6 @@ def test_no_row_of_a_phase_starts_after_its_share(
     assert ran == [("gpt-oss-20b", "0")]
 
 
-@pytest.mark.parametrize(
-    ("speeds", "count"),
-    [
-        ([100, 99, 50, 100], 3),
-        ([100, 60, 70, 98, 0], 4),
-        ([10, 20, 30, 40, 50, 60, 70], 6),
-    ],
-)
-def test_a_speed_is_measured_until_the_two_best_agree(speeds: list[float], count: int) -> None:
-    given = iter(speeds)
-    assert len(speed.repeated(lambda: (next(given), 1.0))) == count
-
-
 def test_streams_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
     assert host.cpu_share(0, 1) == list(range(32))
@@ -82,31 +68,3 @@ def test_streams_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
     assert host.cpu_share(1, 2) == [5]
     assert host.yield_cpus() == [5]
-
-
-ROW = {"pair": "gpt-oss-20b", "device": "NVIDIA H100 80GB HBM3", "drafter": "p-eagle", "k": 3,
-       "concurrency": 1, "output_tokens_per_second": 1.0, "acceptance_length": 2.0,
-       "prompt_tokens": 128, "output_tokens": 400, "vllm": "0.26.0+cu130",
-       "torch": "2.11.0+cu130", "driver": "580.1"}  # fmt: skip
-
-
-def test_speed_evidence_names_pair_gpu_and_software(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW))
-    document = evidence.speed_document([tmp_path])
-    assert document["pair"] == "openai/gpt-oss-20b"
-    assert (document["device"], document["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
-    assert document["engine"]["version"] == "0.26.0"
-    assert (document["torch"], document["driver"]) == ("2.11.0+cu130", "580.1")
-    assert [speed["k"] for speed in document["speeds"]] == [3]
-
-
-@pytest.mark.parametrize(
-    "other", [{"driver": "581.0"}, {"device": "NVIDIA H200"}, {"pair": "gpt-oss-120b"}]
-)
-def test_speed_evidence_is_from_one_pair_gpu_and_software(
-    other: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, **other})}")
-    (value,) = other.values()
-    with pytest.raises(ValueError, match=value):
-        evidence.speed_document([tmp_path])

@@ -15,7 +15,9 @@ that the speeds can be compared:
                  "output_tokens_per_second": 773.0, "prompt_tokens": 128, "output_tokens": 400},
                 {"drafter": null, "k": 0, "concurrency": 1, "output_tokens_per_second": 334.0}]}
 
-``gpu`` is a name of the table of instances; ``synthetic`` is whether acceptance was set by hand.
+``gpu`` is a name of the table of instances; ``synthetic`` is whether acceptance was set by hand. A
+row may also have ``low`` and ``high`` (slowest and fastest of its ``repetitions``), and latencies:
+``ttft_seconds``, ``itl_seconds``, ``tpot_seconds``, each with ``mean``, ``p50``, ``p90``, ``p99``.
 Further keys are ignored, as are files with neither key.
 """
 
@@ -203,6 +205,17 @@ def _inconsistencies(run: SpeedRun) -> Iterator[tuple[str, str, str]]:
         if (row.drafter is None) != (row.k == 0):
             fix = "the target alone has drafter null and k 0; with a drafter, k is at least 1"
             yield key, f"drafter {json.dumps(row.drafter)} with k {row.k}", fix
+        if row.acceptance_length and row.acceptance_length > row.k + 1:
+            fix = "an engine accepts at most K drafts and adds a token of its own"
+            yield key, f"acceptance_length {row.acceptance_length} with k {row.k}", fix
+        speed = row.output_tokens_per_second
+        if not (row.low or speed) <= speed <= (row.high or speed):
+            message = f"{speed} is not between low {row.low} and high {row.high}"
+            yield f"{key}.output_tokens_per_second", message, "correct the row"
+        for name in ("ttft_seconds", "itl_seconds", "tpot_seconds"):
+            seconds = getattr(row, name)
+            if seconds and not seconds.p50 <= seconds.p90 <= seconds.p99:
+                yield f"{key}.{name}", "p50, p90 and p99 do not ascend", "correct the row"
         seen[at := (row.drafter, row.k, row.concurrency, row.prompt_tokens, row.output_tokens)] += 1
         if seen[at] > 1:
             message = f"duplicate row: k {row.k} with concurrency {row.concurrency}"

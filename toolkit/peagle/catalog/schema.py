@@ -161,26 +161,46 @@ class Target(CatalogEntry):
     source: str
 
 
+Latency = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Measurement(BaseModel):
     """Frozen and strict; unknown keys of evidence files are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
+class Seconds(Measurement):
+    """Mean and percentiles of one kind of latency, in seconds."""
+
+    mean: Latency
+    p50: Latency
+    p90: Latency
+    p99: Latency
+
+
 class Speed(Measurement):
     """Output tokens per second of one engine, with this drafter and K, at this load.
 
     ``drafter`` is a drafter's name or the id of its weights; the target alone has ``None`` and
-    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request.
+    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request. ``low``
+    and ``high`` are the slowest and the fastest of the ``repetitions``. ``itl_seconds`` are between
+    two outputs of a request, ``tpot_seconds`` per token after its first output.
     """
 
     drafter: str | None
     k: NotNegative
     concurrency: Positive
     output_tokens_per_second: float = Field(gt=0, allow_inf_nan=False)
+    low: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    high: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    repetitions: Positive | None = None
     acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     prompt_tokens: Positive | None = None
     output_tokens: Positive | None = None
+    ttft_seconds: Seconds | None = None
+    itl_seconds: Seconds | None = None
+    tpot_seconds: Seconds | None = None
 
 
 class SpeedRun(Measurement):

@@ -1,0 +1,72 @@
+"""The evidence of speeds from the rows of a measurement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import evidence
+from peagle.catalog.evidence import read_speeds
+
+SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
+TRY = {"output_tokens_per_second": 2.0, "acceptance_length": 2.0, "ttft_seconds": SECONDS,
+       "itl_seconds": SECONDS, "tpot_seconds": SECONDS}  # fmt: skip
+ROW: dict[str, Any] = {
+    "pair": "gpt-oss-20b", "device": "NVIDIA H100 80GB HBM3", "drafter": "p-eagle", "k": 3,
+    "workload": "short-prompt", "concurrency": 1, "prompt_tokens": 128, "output_tokens": 400,
+    "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
+    "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
+    "host": {"cpus": 16}, "command": "python -m benchmarks.gpu.speed",
+}  # fmt: skip
+ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
+
+
+def document(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return evidence.speed_document([folder])
+
+
+def test_it_names_pair_gpu_software_host_and_command(tmp_path: Path) -> None:
+    found = document(tmp_path, ROW, ALONE)
+    assert found["pair"] == "openai/gpt-oss-20b"
+    assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
+    assert (found["engine"]["version"], found["date"]) == ("0.28.0", "2026-11-22")
+    assert (found["torch"], found["driver"]) == ("2.13.0+cu130", "580.1")
+    assert (found["hosts"], found["commands"]) == ([ROW["host"]], [ROW["command"]])
+    assert [row["k"] for row in found["speeds"]] == [0, 3]
+    assert [row["tries"] for row in found["raw"]] == [ALONE["tries"], ROW["tries"]]
+
+
+def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> None:
+    long = {"prompt_tokens": 2048, "output_tokens": 256}
+    path = tmp_path / "speed.json"
+    evidence.write(path, document(tmp_path, {**ROW, **long}, {**ROW, "tries": [TRY]}, ALONE, ROW))
+    run = read_speeds(path)
+    assert run
+    assert [(row.k, row.prompt_tokens, row.high) for row in run.speeds] == [
+        (0, 128, 2),
+        (3, 128, 3),
+        (3, 2048, 3),
+    ]
+    assert run.speeds[0].itl_seconds
+    assert run.speeds[0].itl_seconds.p99 == 0.2
+    assert len(path.read_text().splitlines()) < 50
+
+
+def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path) -> None:
+    path = tmp_path / "speed.json"
+    evidence.write(path, document(tmp_path, ROW))
+    assert read_speeds(path) is None
+    assert json.loads(path.read_text())["raw"][0]["tries"] == ROW["tries"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"driver": "581.0"}, {"device": "NVIDIA H200"}, {"pair": "gpt-oss-120b"}]
+)
+def test_it_is_from_one_pair_gpu_and_software(other: dict[str, str], tmp_path: Path) -> None:
+    (value,) = other.values()
+    with pytest.raises(ValueError, match=value):
+        document(tmp_path, ROW, {**ROW, **other})

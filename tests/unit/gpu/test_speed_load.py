@@ -1,0 +1,137 @@
+"""What a load sends to the engine, what it counts, and how repetitions become a row."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import load, speed
+from benchmarks.gpu.load import Workload
+
+WORKLOAD = Workload("short-prompt", 16, 6, (2,), repetitions=(2, 4))
+
+
+class Engine:
+    """Answers every request with outputs of two tokens; the clock advances 1 s per step."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.drafts = clock, 0
+        self.prompts: list[int] = []
+        self.left: dict[str, int] = {}
+
+    def add_request(self, name: str, prompt: Any, parameters: Any) -> None:
+        self.prompts.append(len(prompt["prompt_token_ids"]))
+        self.left[name] = parameters.max_tokens
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.left)
+
+    def step(self) -> list[Any]:
+        self.clock[0] += 1
+        outputs = []
+        for name in list(self.left):
+            self.left[name] -= 2
+            self.drafts += 1
+            tokens = types.SimpleNamespace(token_ids=[5, 6])
+            outputs.append(types.SimpleNamespace(request_id=name, outputs=[tokens]))
+            if not self.left[name]:
+                del self.left[name]
+        return outputs
+
+
+class Llm:
+    def __init__(self, engine: Engine) -> None:
+        self.llm_engine = engine
+
+    def get_metrics(self) -> Iterator[Any]:
+        for name in ("vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens"):
+            yield types.SimpleNamespace(name=name, value=self.llm_engine.drafts)
+        yield types.SimpleNamespace(name="vllm:other", values=[1])
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
+    """An engine on a clock of its own, without vLLM."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    kinds = types.SimpleNamespace(DELTA="delta")
+    modules = {
+        "vllm": types.SimpleNamespace(SamplingParams=types.SimpleNamespace),
+        "vllm.sampling_params": types.SimpleNamespace(RequestOutputKind=kinds),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return Llm(Engine(clock))
+
+
+def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
+    row = load.measure(llm, WORKLOAD, 2)
+
+    assert llm.llm_engine.prompts == [16] * 4
+    assert (row["output_tokens_per_second"], row["low"], row["high"]) == (4.0, 4.0, 4.0)
+    assert (row["repetitions"], row["acceptance_length"]) == (2, 2.0)
+    assert row["ttft_seconds"] == {"mean": 1, "p50": 1, "p90": 1, "p99": 1}
+    assert row["itl_seconds"]["p99"] == 1
+    assert row["tpot_seconds"]["p50"] == 0.5
+    assert [one["drafts"] for one in row["tries"]] == [6, 6]
+
+
+def test_the_numbers_of_a_row_are_from_one_repetition() -> None:
+    tries = [
+        {"output_tokens_per_second": speed, "acceptance_length": length}
+        | {name: {"p50": 1 / speed} for name in load.TIMES}
+        for speed, length in ((80.0, 2.0), (100.0, 2.5), (90.0, 3.0))
+    ]
+    row = load.fastest(tries)
+    assert (row["output_tokens_per_second"], row["low"], row["high"]) == (100, 80, 100)
+    assert (row["acceptance_length"], row["itl_seconds"]) == (2.5, {"p50": 0.01})
+    assert row["repetitions"] == 3
+
+
+@pytest.mark.parametrize(
+    ("speeds", "count"),
+    [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)],
+)
+def test_repetitions_end_with_a_narrow_interval_or_at_the_maximum(
+    speeds: list[float], count: int
+) -> None:
+    given = iter(speeds)
+    tries = load.repeated(lambda: {"output_tokens_per_second": next(given)}, WORKLOAD)
+    assert len(tries) == count
+
+
+def test_after_its_seconds_a_workload_is_not_repeated_beyond_the_minimum() -> None:
+    given = iter([100.0, 50.0, 75.0])
+    short = Workload("short-prompt", 16, 6, repetitions=(2, 4), seconds=0)
+    assert len(load.repeated(lambda: {"output_tokens_per_second": next(given)}, short)) == 2
+
+
+def test_one_output_has_no_time_between_outputs() -> None:
+    times = load.request_times({"a": 1.0}, {"a": [(1.5, 0), (2.0, 1)]})
+    assert times == {"ttft_seconds": [1.0], "itl_seconds": [], "tpot_seconds": []}
+    assert load.percentiles([]) == {}
+    assert load.percentiles([1.0, 2.0])["p50"] == 1.5
+
+
+def test_imposed_rates_give_the_published_acceptance_lengths() -> None:
+    def length(pair: str, drafter: str, k: int) -> float:
+        return round(1 + sum(speed.rates(pair, drafter, k)), 2)
+
+    assert [length("gpt-oss-20b", "p-eagle", k) for k in (3, 7)] == [2.87, 3.38]
+    assert length("gpt-oss-20b", "eagle3", 3) == 2.24
+    assert length("qwen3-coder-30b", "p-eagle", 10) == pytest.approx(6.66, abs=0.02)
+    assert length("qwen3-coder-30b", "p-eagle", 4) == pytest.approx(4.30, abs=0.08)
+
+
+def test_a_list_of_settings() -> None:
+    none, head = speed.settings("gpt-oss-20b", "none,p-eagle:5")
+    assert (none.drafter, none.k) == (None, 0)
+    assert (head.drafter, head.k, head.max_num_batched_tokens) == ("p-eagle", 5, 8192)
+    for wrong in ("p-eagle", "none:3", "p-eagle:x", "mtp:3"):
+        with pytest.raises(ValueError, match=r"p-eagle:3|published"):
+            speed.settings("gpt-oss-20b", wrong)
