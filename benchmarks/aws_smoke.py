@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"Deploys the tiny pair on {options.instance_type} in {place}, updates it, and removes it"
     )
     print(f"again: about {HOURS * 60:.0f} minutes, about ${HOURS * 2 * price:.2f}.")
-    if not options.yes and input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not options.yes and input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
         print("Nothing was created.")
         return 2
     session = boto3.Session(profile_name=options.profile, region_name=options.region)

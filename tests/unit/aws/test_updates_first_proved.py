@@ -79,11 +79,7 @@ def test_a_temporary_endpoint_that_a_crash_left_costs_and_is_removed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.deploy(a_plan())
-    with monkeypatch.context() as patch:
-        patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
-        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            world.deploy(another(a_plan()), prove_first=True)
+    _crash_during_the_proof(world, monkeypatch)
     record = world.record()
     assert record is not None
     assert set(world.cloud.endpoints) == {NAME, TRIAL}
@@ -104,11 +100,7 @@ def test_another_machine_removes_what_a_crash_left(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.deploy(a_plan())
-    with monkeypatch.context() as patch:
-        patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
-        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            world.deploy(another(a_plan()), prove_first=True)
+    _crash_during_the_proof(world, monkeypatch)
     world.forget()
 
     world.deploy(another(a_plan()))
@@ -121,3 +113,12 @@ def test_another_machine_removes_what_a_crash_left(
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _crash_during_the_proof(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a temporary endpoint behind."""
+    with monkeypatch.context() as patch:
+        patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
+        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            world.deploy(another(a_plan()), prove_first=True)

@@ -15,6 +15,9 @@ from peagle.errors import Refused
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 
+KINDS: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
+"""In the order of creation: each needs the one before. One request creates each."""
+
 ID_TAG = "peagle:id"
 """Tag with the id of the deployment: the resource is ours."""
 

@@ -118,33 +118,24 @@ complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.account
 def settings_option(help: str, *also: str) -> Callable[..., Any]:
     """``--set NAME=VALUE``, with other spellings in ``also``: ``settings``, arguments of vLLM as
     text by name."""
-
-    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
-        return api.parse_settings(given)
-
-    return click.option(
-        "--set",
-        *also,
-        "settings",
-        metavar="ARGUMENT[=VALUE]",
-        multiple=True,
-        callback=parse,
-        help=f"{help} Repeatable.",
-    )
+    names = ("--set", *also, "settings")
+    return _repeatable(names, "ARGUMENT[=VALUE]", help, lambda given: api.parse_settings(given))
 
 
 def variables_option(help: str) -> Callable[..., Any]:
     """``--env NAME=VALUE``: ``environment``, by name."""
+    names = ("--env", "environment")
+    return _repeatable(names, "NAME=VALUE", help, lambda given: api.parse_variables(given))
 
-    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
-        return api.parse_variables(given)
 
+def _repeatable(
+    names: tuple[str, ...], metavar: str, help: str, parse: Callable[[tuple[str, ...]], Any]
+) -> Callable[..., Any]:
     return click.option(
-        "--env",
-        "environment",
-        metavar="NAME=VALUE",
+        *names,
+        metavar=metavar,
         multiple=True,
-        callback=parse,
+        callback=lambda _, __, given: parse(given),
         help=f"{help} Repeatable.",
     )
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peagle.aws.client import Aws, Clock
+from peagle.aws.sagemaker import KINDS
 from peagle.catalog.schema import Catalog
 from peagle.deploy import state
-from peagle.deploy.state import Deployment, Resource, ResourceType
+from peagle.deploy.state import Deployment, Resource
 from peagle.errors import CloudError, PeagleError, Refused
-
-_ONE_REQUEST: tuple[ResourceType, ...] = ("Model", "EndpointConfig", "Endpoint")
-"""The resources that one request creates."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class DeploymentContext:
         try:
             yield
         except PeagleError as error:
-            if not known and resource.type in _ONE_REQUEST and _changed_nothing(error):
+            if not known and resource.type in KINDS and _changed_nothing(error):
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
                     self.bill(resource.name, None)

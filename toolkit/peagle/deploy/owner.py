@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
-from peagle.aws.sagemaker import ID_TAG, ResourceKind
+from peagle.aws.sagemaker import ID_TAG, KINDS
 from peagle.deploy import state
 from peagle.deploy.context import Observer, Progress, unobserved
 from peagle.deploy.state import Deployment
@@ -15,10 +15,6 @@ from peagle.render.requests import OWNER_TAG, STACK_TAG
 
 _STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
 """Set by CloudFormation on the resources of a stack."""
-
-_ORDER: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
-"""The endpoint's tags decide who owns a deployment, so they come last: an interrupted adoption has
-changed nothing and may be repeated."""
 
 
 def require_own(deployment: Deployment) -> None:
@@ -58,7 +54,9 @@ def adopt(aws: Aws, found: Deployment, observe: Observer = unobserved) -> Deploy
         {"Key": ID_TAG, "Value": found.id},
         {"Key": OWNER_TAG, "Value": "peagle"},
     ]
-    for kind in _ORDER:
+    # The endpoint's tags decide who owns a deployment, so they come last: an interrupted adoption
+    # has changed nothing and may be repeated.
+    for kind in KINDS:
         for resource in found.of_type(kind):
             observe(Progress("Adopting", line=f"{kind} {resource.name}", lasting=False))
             arn = sagemaker.description(aws, kind, resource.name)[f"{kind}Arn"]

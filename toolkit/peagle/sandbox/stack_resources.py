@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from graphlib import TopologicalSorter
 from typing import Any
 
+from botocore import xform_name
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
@@ -39,13 +40,17 @@ def generated_name(stack: str, logical_id: str) -> str:
 
 
 def _parameters(
-    operation: str, key: str, document: Mapping[str, Any], of: Mapping[str, Any]
+    kind: str, document: Mapping[str, Any], region: str, of: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A Create call's parameters for the properties of a template; ``key`` is that of the name."""
+    """The parameters of Create``kind`` for the properties of a template. Raises ValidationError
+    for those that SageMaker rejects."""
+    operation, key = f"Create{kind}", f"{kind}Name"
     shape = service_model("sagemaker").operation_model(operation).input_shape
     given = _typed(shape, document.get("Properties") or {})
     stack = of["StackId"].split("/")[1]
-    return {**given, key: given.get(key) or generated_name(stack, of["LogicalId"])}
+    parameters = {**given, key: given.get(key) or generated_name(stack, of["LogicalId"])}
+    check_request(xform_name(operation), parameters, region)
+    return parameters
 
 
 def _typed(shape: Any, value: Any) -> Any:
@@ -68,7 +73,7 @@ def _typed(shape: Any, value: Any) -> Any:
         try:
             return _NUMBERS[shape.type_name](value)
         except ValueError:
-            return value  # the service refuses it
+            return value  # the service rejects it
     return value
 
 
@@ -87,8 +92,7 @@ class ModelResource(MotoModel):
     def create_from_cloudformation_json(  # type: ignore[override]
         cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
     ) -> SandboxModel:
-        parameters = _parameters("CreateModel", "ModelName", document, of)
-        check_request("create_model", parameters, region)
+        parameters = _parameters("Model", document, region, of)
         return backend_of(region).register_model(parameters)
 
 
@@ -99,8 +103,7 @@ class EndpointConfigResource(FakeEndpointConfig):
     def create_from_cloudformation_json(  # type: ignore[override]
         cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
     ) -> EndpointConfig:
-        parameters = _parameters("CreateEndpointConfig", "EndpointConfigName", document, of)
-        check_request("create_endpoint_config", parameters, region)
+        parameters = _parameters("EndpointConfig", document, region, of)
         return backend_of(region).register_endpoint_config(parameters)
 
 
@@ -111,8 +114,7 @@ class EndpointResource(FakeEndpoint):
     def create_from_cloudformation_json(  # type: ignore[override]
         cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
     ) -> SandboxEndpoint:
-        parameters = _parameters("CreateEndpoint", "EndpointName", document, of)
-        check_request("create_endpoint", parameters, region)
+        parameters = _parameters("Endpoint", document, region, of)
         return backend_of(region).register_endpoint(parameters)
 
     @classmethod
