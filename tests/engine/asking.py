@@ -13,6 +13,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,7 +153,8 @@ def _spec(layer: dict[str, Any], **more: Any) -> Any:
 def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
     """The values that vLLM's parser reads from each list of arguments; ``None`` if refused.
 
-    Also ``flags`` (whether each takes a value), ``variables`` of vLLM's environment, ``source``
+    Also ``flags`` (whether each takes a value), ``choices`` (the only values of a flag),
+    ``numbers`` (the type of a flag with a number), ``variables`` of vLLM's environment, ``source``
     (the text that defines the flags) and ``built`` (the engine's own arguments, for all lists whose
     name starts with ``served``).
     """
@@ -172,12 +174,23 @@ def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "flags": {flag: action.nargs != 0 for action in parser._actions
                   for flag in action.option_strings},
+        "choices": {flag: list(map(str, action.choices)) for flag, action in _single(parser)
+                    if action.choices},
+        "numbers": {flag: action.type.__name__ for flag, action in _single(parser)
+                    if action.type in (int, float) and not action.choices},
         "variables": list(vllm.envs.environment_variables),
         "source": "".join(sources),
         "built": {name: vars(arg_utils.AsyncEngineArgs.from_cli_args(found))
                   for name, found in read.items() if name.startswith("served ")},
         **{name: found and vars(found) for name, found in read.items()},
     }  # fmt: skip
+
+
+def _single(parser: Any) -> Iterator[tuple[str, Any]]:
+    """The flags that take one value."""
+    for action in parser._actions:
+        if action.nargs is None:
+            yield from ((flag, action) for flag in action.option_strings if flag[:2] == "--")
 
 
 def _parsed(parser: Any, argv: list[str]) -> Any:

@@ -180,6 +180,21 @@ def test_the_catalogue_knows_the_switches_and_which_can_be_turned_off(
     assert {f"--{name}" for name in both | on_only} == flags - off - {"--help"}
 
 
+def test_the_catalogue_knows_the_values_of_every_argument(reported: dict[str, Any]) -> None:
+    rules = {
+        rule.value: set(rule.names)
+        for rule in CATALOG.version_rules.rules
+        if rule.code == "engine-choice"
+    }
+    choices = {f"{flag[2:]}={one}" for flag, some in reported["choices"].items() for one in some}
+    numbers = {"whole number": "int", "number": "float"}
+
+    assert rules["choices"] == choices
+    for value, kind in numbers.items():
+        flags = {flag[2:] for flag, type_ in reported["numbers"].items() if type_ == kind}
+        assert rules[value] == flags - {"gpu-memory-utilization"}
+
+
 def test_no_variable_of_vllm_counts_as_an_argument(reported: dict[str, Any]) -> None:
     assert len(reported["variables"]) > 100
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,14 @@ def test_the_life_of_a_deployment_goes_through(address: Account, tmp_path: Path)
     assert _inventory(address) == []
 
 
-def test_a_step_that_fails_ends_the_run_and_everything_is_removed(
-    address: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["on purpose", "Ctrl-C"])
+def test_a_run_that_ends_early_removes_everything(
+    address: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     def fail(smoke: aws_smoke.Smoke, folder: Path) -> Path:
-        raise aws_smoke.StepFailed("on purpose")
+        if failure == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        raise aws_smoke.StepFailed(failure)
 
     monkeypatch.setattr(aws_smoke.Smoke, "unreachable_plan", fail)
     output = tmp_path / "smoke.json"
@@ -57,7 +61,7 @@ def test_a_step_that_fails_ends_the_run_and_everything_is_removed(
     code = aws_smoke.main(["--yes", "--output", str(output)])
 
     assert code == 1
-    assert json.loads(output.read_text("utf-8"))["failure"] == "on purpose"
+    assert json.loads(output.read_text("utf-8"))["failure"] == failure
     assert _inventory(address) == []
 
 

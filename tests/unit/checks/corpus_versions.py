@@ -206,6 +206,24 @@ VERSIONS = (
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
+        "a value that is none of an argument's choices",
+        lambda f: tiny_case(f, settings={"kv-cache-dtype": "fp7"}),
+        "engine-choice",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
+        "a word instead of a number",
+        lambda f: tiny_case(f, settings={"block-size": "large"}),
+        "engine-choice",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
+        "a fraction instead of a whole number",
+        lambda f: tiny_case(f, settings={"block-size": 1.5}),
+        "engine-choice",
+        not_shown="vLLM's parser refuses it before there is an engine",
+    ),
+    Broken(
         "an unknown argument",
         lambda f: tiny_case(f, settings={"foo": "bar"}),
         "engine-argument",
