@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from peagle.catalog import load_catalog
+from peagle.data import weights_folder
 from peagle.planning import make_plan
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Options, Plan
 from peagle.render.requests import folders, owned_requests, with_replaced
@@ -90,15 +91,7 @@ class Inventory:
 
     def deploy_by_script(self) -> None:
         """Deploy the tiny pair as `peagle render boto3` does, without this toolkit."""
-        plan = _plan()
-        s3, sagemaker = self.account.s3, self.account.sagemaker
-        s3.create_bucket(Bucket=BUCKET)
-        for folder in folders(plan):
-            for name in ("config.json", "model.safetensors"):
-                s3.put_object(Bucket=BUCKET, Key=f"{folder.prefix}{name}", Body=b"{}")
-        filled = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: BUCKET}
-        for request in owned_requests(plan, "boto3"):
-            getattr(sagemaker, request.operation)(**with_replaced(request.parameters, filled))
+        create_as(self.account, "boto3")
         self.wait_until_stable()
 
     def remove_everything(self) -> None:
@@ -106,5 +99,19 @@ class Inventory:
         self.sandbox.reset()
 
 
-def _plan() -> Plan:
+def create_as(account: Account, owner: str) -> None:
+    """Create the tiny pair's endpoint with the calls and tags of a rendered format."""
+    plan = tiny_plan()
+    account.s3.create_bucket(Bucket=BUCKET)
+    for folder in folders(plan):
+        for path in weights_folder(folder.location).iterdir():
+            account.s3.upload_file(str(path), BUCKET, f"{folder.prefix}{path.name}")
+    filled = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: BUCKET}
+    for request in owned_requests(plan, owner):
+        create = getattr(account.sagemaker, request.operation)
+        create(**with_replaced(request.parameters, filled))
+
+
+def tiny_plan() -> Plan:
+    """The tiny pair on the type of the trials."""
     return make_plan(Options(pair="tiny", instance_type=INSTANCE_TYPE), load_catalog())

@@ -184,9 +184,9 @@ class Trials:
         if served != expected:
             raise Broken(f"{trial.name}: after the rerun K is {served} instead of {expected}")
         shown = self._peagle(("status", NAME)).document
-        right = {"state": "InService", "k": expected, "owner": "peagle"}
-        if trial.scenario.command[0] != "adopt":  # which proves nothing
-            right["proved"] = True
+        proved = trial.scenario.command[0] != "adopt"  # which proves nothing
+        state = "InService" if proved else "Unproved"
+        right = {"state": state, "proved": proved, "k": expected, "owner": "peagle"}
         wrong = {key: shown[key] for key, value in right.items() if shown[key] != value}
         if wrong:
             raise Broken(f"{trial.name}: after the rerun status says {wrong} instead of {right}")
