@@ -305,6 +305,19 @@ def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> Non
     assert world.cloud.is_empty
 
 
+def test_another_machine_uploads_shared_weights_only_once(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    world.deploy(another(a_plan(head)))
+    (bucket,) = world.cloud.buckets.values()
+    world.forget()
+
+    world.deploy(a_plan(head))
+
+    assert len(bucket) == 2
+    world.destroy()
+    assert world.cloud.is_empty
+
+
 def test_an_update_that_aws_rolls_back_leaves_nothing_pending(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.next_scripts = [[("Updating", None), ("InService", "the ping failed")]]

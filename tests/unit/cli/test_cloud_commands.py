@@ -301,6 +301,17 @@ def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal)
     assert terminal.cloud.is_empty
 
 
+def test_what_is_ours_already_is_not_adopted_again(terminal: Terminal) -> None:
+    terminal.run(*FIRST, "--yes")
+    tagged = terminal.cloud.calls.count("add_tags")
+
+    done = terminal.run("adopt", NAME)
+
+    assert (done.code, done.out) == (0, "")
+    assert f"Nothing to adopt: {NAME} belongs to this toolkit already." in done.err
+    assert terminal.cloud.calls.count("add_tags") == tagged
+
+
 def test_adopting_is_asked_and_can_be_declined(terminal: Terminal) -> None:
     by_template(terminal.world, a_plan(), "terraform")
 

@@ -101,6 +101,8 @@ def test_a_process_ends_as_a_command_in_this_one(
         (["plan"], "Missing argument"),
         (["plan", "gpt-oss-20b", "--k", "many"], "'many' is not a valid integer"),
         (["nothing"], "No such command"),
+        (["delete", "peagle-tiny"], "use destroy"),
+        (["update", "peagle-tiny"], "deploy the changed plan again"),
         (["plan", "gpt-oss-21b"], "gpt-oss-20b"),
         (["plan", "gpt-oss-20b", "--instance-type", "ml.g6e.3xlarge"], "ml.g6e.2xlarge"),
     ],

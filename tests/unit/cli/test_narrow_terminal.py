@@ -91,6 +91,19 @@ def test_the_doctor_folds(narrow: Terminal) -> None:
     assert max(map(len, shown.splitlines())) <= max(WIDTH, len(longest) + 3)
 
 
+def test_the_plan_before_the_question_folds(
+    narrow: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.cli.output.console.stderr_width", lambda: WIDTH)
+
+    shown = narrow.run(*FIRST, answers="n\n").err
+
+    facts = shown[: shown.index("Deploy this plan?")]
+    too_long = [line for line in facts.splitlines() if len(line) > WIDTH]
+    assert [line for line in too_long if len(line.split()) > 2] == []  # label and word
+    assert "proof       at least 100 drafts" in facts
+
+
 def test_status_folds(narrow: Terminal) -> None:
     assert narrow.run(*FIRST, "--yes").code == 0
 

@@ -42,6 +42,18 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
     assert last == ""
 
 
+def test_other_output_does_not_follow_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting")
+        status.clear()
+        sys.stderr.write("These resources exist:")
+
+    assert capsys.readouterr().err.count("\r\x1b[2KThese resources exist:") == 1
+
+
 @pytest.mark.parametrize(
     ("progress", "sandbox", "line"),
     [

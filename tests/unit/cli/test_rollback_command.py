@@ -103,6 +103,20 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 5
 
 
+def test_an_interrupted_update_says_how_to_undo_it(deployed: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "update_endpoint":
+            raise KeyboardInterrupt
+
+    deployed.cloud.after = interrupt
+    done = deployed.run(*FIRST, "--k", "3", "--yes")
+    deployed.cloud.after = lambda operation: None
+
+    assert done.code == 130
+    assert f"Undo     peagle rollback {NAME}" in done.err
+    assert deployed.run("rollback", NAME, "--yes", "--json").document["k"] == 5
+
+
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
 

@@ -21,6 +21,10 @@ ADD = ("sandbox", "fault", "add")
         ((*ADD, "CreateEndpoint", "throttling", "--times", "0"), "a number above 0"),
         ((*ADD, "CreateEndpoint", "throttling", "--times", "often"), "'often' is not once"),
         ((*ADD, "CreateEndpoint", "throttling"), "the sandbox is not running"),
+        (
+            (*ADD, "CreateEndpoint", "out-of-service", "--instance-type", "ml.g5.lage"),
+            "ml.g5.xlarge",
+        ),
         (("sandbox", "fault", "list"), "the sandbox is not running"),
         (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "not a valid integer range"),
         (("sandbox", "quota", "list"), "the sandbox is not running"),

@@ -36,6 +36,8 @@ def find_drafter(target: Target, name: str) -> Drafter:
             return drafter
     names = [drafter.name for drafter in target.drafters]
     hint = nearest(name, names) or f"its drafters: {', '.join(names)}"
+    if name.endswith("/"):
+        hint = f"there is no folder {name}; {hint}"
     raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
 
 

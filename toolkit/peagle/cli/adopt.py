@@ -26,6 +26,12 @@ def adopt(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bo
     change deletes or replaces what is adopted.
     """
     owner = record.owner
+    if not owner and api.load_record(*record.key):
+        if as_json:
+            print_json({"name": record.name, "from": "peagle", "id": record.id})
+        else:
+            print_status(f"Nothing to adopt: {record.name} belongs to this toolkit already.")
+        return
     if owner and not yes:
         for resource in record.resources:
             print_status(f"  {resource.text}")

@@ -205,6 +205,7 @@ class _Deploy:
             except (NotProved, WillNotServe) as ended:
                 error = ended
             except (PeagleError, KeyboardInterrupt):
+                status.clear()
                 show_attempts(attempts)
                 self._show_what_exists(found.desired.plan.name)
                 raise

@@ -183,7 +183,7 @@ def _texts(found: Sequence[Resource | Leftover]) -> Iterator[str]:
 
 def _show(title: str, *lines: str) -> None:
     print_status(title)
-    for line in lines:
+    for line in dict.fromkeys(lines):  # revisions may share what was uploaded
         print_status(f"  {line}")
 
 

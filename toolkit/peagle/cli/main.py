@@ -58,6 +58,18 @@ _NAMES = [name for commands in COMMANDS.values() for name in commands]
 UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
+COMMAND_HINTS: dict[str, str] = {
+    "delete": "use destroy",
+    "remove": "use destroy",
+    "rm": "use destroy",
+    "undeploy": "use destroy",
+    "update": "deploy the changed plan again; it updates the endpoint",
+    "create": "use deploy",
+    "describe": "use status",
+    "models": "use catalog list",
+}
+"""Commands that other tools have -> what to use instead."""
+
 _TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --instance-type"
 OPTION_HINTS: dict[str, str] = {
     "--tp": _TENSOR_PARALLEL,
@@ -106,7 +118,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _NAMES and not args[0].startswith("-"):
-            hint = nearest(args[0], _NAMES)
+            hint = COMMAND_HINTS.get(args[0]) or nearest(args[0], _NAMES)
             raise click.UsageError(f"No such command {args[0]!r}{': ' if hint else ''}{hint}", ctx)
         return super().resolve_command(ctx, args)
 

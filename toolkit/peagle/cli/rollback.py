@@ -10,7 +10,13 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog, yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import (
+    confirm,
+    json_option,
+    print_facts,
+    print_json,
+    print_status,
+)
 from peagle.cli.output.deploy import measured, show_changes, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.diff import SettingChange
@@ -57,10 +63,10 @@ def _show(
 ) -> None:
     """What the endpoint returns to: on stderr, before the confirmation."""
     print_status(click.style(record.name, bold=True))
-    print_status(f"  where       {account.where(record.region)}")
-    print_status(f"  serves      configuration {target.config} again")
+    serves = f"configuration {target.config} again"
+    print_facts((("where", account.where(record.region)), ("serves", serves)))
     show_changes(changes)
-    print_status(f"  price       {format_price(target.served.usd_per_hour, account.sandbox)}")
+    print_facts((("price", format_price(target.served.usd_per_hour, account.sandbox)),))
 
 
 def _rollback(

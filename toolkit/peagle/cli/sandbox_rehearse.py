@@ -7,8 +7,9 @@ from dataclasses import asdict
 import click
 
 from peagle import api
+from peagle.catalog.find import find_instance
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import complete_instance_type, region_option
+from peagle.cli.options import command_catalog, complete_instance_type, region_option
 from peagle.cli.output.console import json_option, print_json
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
@@ -75,7 +76,9 @@ def fault() -> None:
     help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
 )
 @json_option
+@click.pass_context
 def add(
+    ctx: click.Context,
     operation: str,
     kind: str,
     times: int | None,
@@ -83,6 +86,8 @@ def add(
     seconds: float,
     as_json: bool,
 ) -> None:
+    if instance_type:
+        find_instance(command_catalog(ctx).instances, instance_type)
     added = api.add_fault(operation, kind, times, instance_type, seconds)
     if as_json:
         print_json(asdict(added))

@@ -132,19 +132,19 @@ def _other_folder(
     for uri in uris:
         if any(str(with_replaced(uri, moved)).startswith(one.name) for one in earlier):
             return moved
-        if any(
-            uri.startswith(one.name) and not _holds(one, contents, fingerprint) for one in earlier
-        ):
+        below = [one for one in earlier if uri.startswith(one.name)]
+        if below and not _hold(below, contents, fingerprint):
             return moved
     return {}
 
 
-def _holds(uploaded: Resource, contents: str, fingerprint: str) -> bool:
-    """Whether these objects are the files; what another machine uploaded has no ``contents``, and
-    the revision decides."""
-    if uploaded.contents:
-        return uploaded.contents == contents
-    return uploaded.revision == fingerprint
+def _hold(folder: list[Resource], contents: str, fingerprint: str) -> bool:
+    """Whether these records of one folder are about the files. What another machine uploaded has no
+    ``contents``: there, the revision decides, and one of several that share the folder is enough,
+    because nothing replaces the files of a folder."""
+    if known := {one.contents for one in folder if one.contents}:
+        return known == {contents}
+    return any(one.revision == fingerprint for one in folder)
 
 
 def _digest(document: Any) -> str:

@@ -87,7 +87,7 @@ class Fault:
         known = sorted(operation_names(service))
         if operation not in known:
             hint = nearest(operation, known)
-            raise ValueError(f"unknown operation {self.operation!r}. {hint}".strip())
+            raise ValueError(f"unknown operation {self.operation!r}{': ' if hint else ''}{hint}")
         if self.kind == _ONLY_UPDATES and operation != "UpdateEndpoint":
             raise ValueError(f"{self.kind} is a fault of UpdateEndpoint, not of {operation}")
         if self.kind in ENDPOINT and operation not in ENDPOINT_OPERATIONS:

@@ -200,6 +200,18 @@ def indented(text: str, width: int, indent: int) -> str:
     return f"\n{' ' * indent}".join(wrapped(text, width - indent))
 
 
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print labels and texts to stderr in two columns, as wide as the terminal."""
+    width = stderr_width()
+    for label, text in facts:
+        print_status(f"  {label:<12}{indented(text, width, 14)}")
+
+
+def stderr_width() -> int:
+    """The width of the terminal that shows stderr; a pipe gets every text in one line."""
+    return shutil.get_terminal_size().columns if sys.stderr.isatty() else UNLIMITED
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write ``content`` atomically: a reader sees the old file or the new one.
 

@@ -12,7 +12,7 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.console import print_status
+from peagle.cli.output.console import print_facts, print_status
 from peagle.cli.output.plan import proof_text, speculation_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
@@ -60,15 +60,13 @@ def show_plan(
     if found.change == "update":
         lines["switch"] = _switch(found, prove_first, keep_unproved)
     print_status(click.style(plan.name, bold=True))
-    for label, text in lines.items():
-        print_status(f"  {label:<12}{text}")
+    print_facts(lines.items())
     show_changes(found.changes)
 
 
 def show_changes(changes: Iterable[SettingChange]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
-    for number, change in enumerate(changes):
-        print_status(f"  {'' if number else 'changes':<12}{change.text}")
+    print_facts(("" if number else "changes", one.text) for number, one in enumerate(changes))
 
 
 def _new_uploads(found: Preflight) -> list[Upload]:
@@ -158,6 +156,9 @@ def show_remaining_resources(aws: Aws, record: Deployment, account: Account, aga
         print_status(f"  {resource.text}{uncertain}")
     print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
     print_status(f"Continue {again}")
+    undo = command_text(("peagle", "rollback", record.name))
+    if record.serving and record.pending and again != undo:
+        print_status(f"Undo     {undo}")
     if again != destroy:
         print_status(f"Remove   {destroy}")
 

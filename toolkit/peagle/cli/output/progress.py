@@ -41,6 +41,10 @@ class StatusLine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the line from a terminal, before other output."""
         if self._on_terminal:
             self._write(_CLEAR)
 
