@@ -25,6 +25,7 @@ from peagle.cli.options import command_catalog, deploy_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import (
     print_calls,
+    show_cost,
     show_not_applied,
     show_plan,
     show_remaining_resources,
@@ -218,9 +219,12 @@ class _Deploy:
                 self.aws, name, error, self.account, self.again, self.remove_failed
             )
         record = api.find_record(found.desired.plan.name, self.aws.scope, self.aws.region)
-        self._report(record, found, attempts, warm, error)
-        if error:
+        state = self._report(record, found, attempts, warm, error)
+        if error and state == "InService":  # what served before does
+            show_cost(self.aws, record, self.account)
+        elif error:
             show_remaining_resources(self.aws, record, self.account, self.again)
+        if error:
             raise error
 
     def _show_what_exists(self, name: str) -> None:
@@ -240,8 +244,8 @@ class _Deploy:
         attempts: list[Attempt],
         warm: WarmStart | None,
         unproved: NotProved | None,
-    ) -> None:
-        """Print what is deployed, and how to call it if it is proved."""
+    ) -> str:
+        """Print what is deployed, and how to call it if it is proved. Returns its state."""
         if warm:
             print_status(warm.text)
         document = api.deployment_status(self.aws, record) | {
@@ -260,6 +264,7 @@ class _Deploy:
             print_status(f"The endpoint was requested. {to_wait}")
         elif not unproved:
             print_calls(document, found, self.account)
+        return str(document["state"])
 
 
 def show_and_refuse(

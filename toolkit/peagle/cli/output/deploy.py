@@ -144,6 +144,11 @@ def engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
+def show_cost(aws: Aws, record: Deployment, account: Account) -> None:
+    """Show on stderr what the deployment's resources cost."""
+    print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
+
+
 def show_remaining_resources(aws: Aws, record: Deployment, account: Account, again: str) -> None:
     """Show on stderr which resources remain after a failure, what they cost, and how to continue.
 
@@ -154,7 +159,7 @@ def show_remaining_resources(aws: Aws, record: Deployment, account: Account, aga
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
         print_status(f"  {resource.text}{uncertain}")
-    print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
+    show_cost(aws, record, account)
     print_status(f"Continue {again}")
     undo = command_text(("peagle", "rollback", record.name))
     if record.serving and record.pending and again != undo:
