@@ -10,7 +10,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import state as records
-from peagle.deploy.discover import find_deployment, find_deployments
+from peagle.deploy.discover import current_deployment, find_deployment, find_deployments
 from peagle.deploy.owner import adopt, require_own
 from peagle.deploy.state import Deployment
 from tests.support import raises_code
@@ -168,3 +168,68 @@ def test_what_carries_no_tags_of_ours_cannot_be_adopted(world: World) -> None:
     world.cloud._create_endpoint(NAME, "theirs", [])
 
     assert find_deployment(world.aws, NAME, prices) is None
+
+
+def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:
+    made = world.deploy(a_plan())
+    world.cloud._get_resources = lambda **_: {"ResourceTagMappingList": []}  # type: ignore[method-assign]
+
+    found = elsewhere(world)
+
+    assert found.serving is not None
+    assert made.serving is not None
+    assert found.serving.config == made.serving.config
+    assert found.serving.model == made.serving.model
+    assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
+
+
+def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    theirs = world.cloud.configs[world.cloud.endpoints[NAME].config]
+    variants = [{**one, "InitialInstanceCount": 2} for one in theirs["ProductionVariants"]]
+    tags = [{"Key": "peagle:deployment", "Value": "second"}]
+    world.cloud._create_endpoint_config("second", [], ProductionVariants=variants)
+    world.cloud._create_endpoint("second", "second", tags)
+
+    found = find_deployment(world.aws, "second", prices)
+
+    assert found is not None
+    assert found.serving is not None
+    assert found.serving.served.k > 0
+    assert found.serving.served.instance_count == 2
+    assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
+    assert [one.name for one in find_deployments(world.aws, prices)] == [NAME, "second"]
+
+
+def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: World) -> None:
+    made = world.deploy(a_plan())
+    assert made.serving is not None
+    del world.cloud.configs[made.serving.config]
+    del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.config)]
+
+    found = elsewhere(world)
+
+    assert found.serving is not None
+    assert found.serving.config == made.serving.config
+    assert found.serving.fingerprint == made.serving.fingerprint
+    assert found.serving.served.usd_per_hour is None
+    assert found.serving.proof is not None
+
+
+def test_a_rollback_on_another_machine_is_seen_by_the_record_of_this_one(world: World) -> None:
+    first = world.deploy(a_plan()).serving
+    second = world.deploy(another(a_plan()))
+    world.forget()
+    world.rollback()
+    world.forget()
+    records.save(second)
+
+    found = current_deployment(world.aws, NAME, world.record(), prices)
+
+    assert found is not None
+    assert found.serving is not None
+    assert found.previous is not None
+    assert first is not None
+    assert second.serving is not None
+    assert found.serving.config == first.config
+    assert found.previous.config == second.serving.config

@@ -46,6 +46,17 @@ def test_destroy_may_be_repeated(deployed: Terminal) -> None:
     assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
 
 
+def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal) -> None:
+    config = deployed.cloud.endpoints[NAME].config
+    deployed.cloud._create_endpoint("somebody-elses", config, [])
+
+    done = deployed.run("destroy", "somebody-elses", "--all", "--yes")
+
+    assert done.code == 3
+    assert "the endpoint somebody-elses in us-east-1 exists" in done.err
+    assert "somebody-elses" in deployed.cloud.endpoints
+
+
 def test_an_interrupted_destroy_lists_the_rest_and_can_be_continued(deployed: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "delete_endpoint_config":

@@ -25,7 +25,7 @@ from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.leftovers import Leftover
 from peagle.deploy.state import Deployment, Resource
-from peagle.errors import Fix, NotFound, PeagleError, UserError
+from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import SANDBOX
 from peagle.text import format_price
@@ -154,6 +154,12 @@ def _destroy_leftovers(
     found: tuple[Leftover, ...] = ()
     if account.is_available:
         aws = account.connect(region or default_region())
+        if api.endpoint_created(aws, name) is not None:
+            raise Refused(
+                f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
+                "remove it with whatever created it",
+                code="endpoint-not-ours",
+            )
         found = _leftovers(aws, name, needed=everything)
     removable = found if everything else ()
     if not removable:

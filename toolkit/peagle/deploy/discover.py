@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +29,7 @@ from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
+    PAIR_TAG,
     PLAN_TAG,
     REVISION_TAG,
     VARIANT,
@@ -65,9 +66,12 @@ def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Dep
     """The deployment ``name`` of the account and region, without a record; ``None`` when no
     resource carries its tags.
 
-    Raises AccessDenied when tags or descriptions may not be read: then it is unknown.
+    An endpoint of that name is also looked up itself: the index of tags is minutes behind. Raises
+    AccessDenied when tags or descriptions may not be read: then it is unknown.
     """
     found = list(_found(aws, name))
+    if all(one.kind != "Endpoint" for one in found):
+        found += _endpoint_not_indexed(aws, name)
     return _deployment(aws, name, found, prices) if found else None
 
 
@@ -80,8 +84,8 @@ def current_deployment(
 ) -> Deployment | None:
     """The record as the account has it now; without a record, the deployment that the tags show.
 
-    A record whose endpoint serves a configuration that it does not know was changed from another
-    machine: the account then replaces what the record says about revisions. ``live`` is the
+    A record whose endpoint serves another configuration than this machine left it with was changed
+    from elsewhere: the account then replaces what the record says about revisions. ``live`` is the
     endpoint, if it was described already. Raises what ``find_deployment`` does.
     """
     if record is None:
@@ -108,7 +112,8 @@ def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployme
     by_name: dict[str, list[Found]] = {}
     for one in _found(aws):
         by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
-    return [_deployment(aws, name, found, prices) for name, found in sorted(by_name.items())]
+    made = (_deployment(aws, name, found, prices) for name, found in sorted(by_name.items()))
+    return [one for one in made if one]
 
 
 def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
@@ -123,14 +128,29 @@ def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
         yield Found(kind, description[f"{kind}Name"], one.tags, description)
 
 
-def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Deployment:
-    """One deployment from its tagged resources. The endpoint's owner counts; without an endpoint,
-    that of any resource."""
+def _endpoint_not_indexed(aws: Aws, name: str) -> Iterator[Found]:
+    """The endpoint ``name``, if its own tags say that it is a deployment."""
+    try:
+        described = sagemaker.description(aws, "Endpoint", name)
+        tags = sagemaker.tags_of(aws, described["EndpointArn"])
+    except Missing:
+        return
+    if tags.get(DEPLOYMENT_TAG) == name:
+        yield Found("Endpoint", described["EndpointName"], tags, described)
+
+
+def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Deployment | None:
+    """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
+    counts; without an endpoint, that of any resource."""
     endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
     live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
     tags = (endpoints or found)[0].tags
+    described = [*found, *_served_without_index(aws, found, live)] if live else found
+    found = [one for one in described if one.tags.get(DEPLOYMENT_TAG) == name]
     ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
-    revisions = _revisions(aws.region, found, live, tags, prices)
+    revisions = _revisions(aws.region, described, live, tags, prices)
+    if not revisions:
+        return None
     roles = roles_by_tags(revisions, live, tags)
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
@@ -145,6 +165,44 @@ def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Depl
         billing_since=live.created if live else None,
         owner=owner_of(tags),
     )
+
+
+def _served_without_index(aws: Aws, found: list[Found], live: Endpoint) -> Iterator[Found]:
+    """Configuration and model in service that the index of tags does not name: it is behind, or
+    these carry no tags of ours."""
+    known = {(one.kind, one.name): one for one in found}
+    config = known.get(("EndpointConfig", live.config))
+    if config is None:
+        config = _described(aws, "EndpointConfig", live.config) or _deleted_config(live, found)
+        yield config
+    model = config.description["ProductionVariants"][0].get("ModelName", "")
+    described = _described(aws, "Model", model) if ("Model", model) not in known else None
+    if described:
+        yield described
+
+
+def _deleted_config(live: Endpoint, found: list[Found]) -> Found:
+    """A configuration that was deleted while it serves: what the endpoint still says of it."""
+    tags = next((one.tags for one in found if (one.kind, one.name) == ("Endpoint", live.name)), {})
+    variants = [{"VariantName": name} for name in live.running] or [{"VariantName": VARIANT}]
+    description = {
+        "EndpointConfigName": live.config,
+        "ProductionVariants": variants,
+        "CreationTime": datetime.fromtimestamp(live.created, UTC),
+    }
+    said = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
+    return Found("EndpointConfig", live.config, said, description)
+
+
+def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
+    """The resource with its tags; ``None`` when it does not exist."""
+    if not name:
+        return None
+    try:
+        description = sagemaker.description(aws, kind, name)
+        return Found(kind, name, sagemaker.tags_of(aws, description[f"{kind}Arn"]), description)
+    except Missing:
+        return None
 
 
 def _revisions(
@@ -204,14 +262,16 @@ def _resources(
     for one in found:
         if one.kind != "Endpoint" or live is not None:
             yield Resource(type=one.kind, name=one.name, made=True, revision=_revision_of(one))
-    for revision in revisions:
+    models = {one.name for one in found if one.kind == "Model"}
+    own = [revision for revision in revisions if revision.model in models]
+    for revision in own:
         for uri in filter(_is_uploaded, revision.served.weights.values()):
             place = S3Uri.parse(uri)
             keys = tuple(Bucket(aws, place.bucket).sizes(place.folder.key))
             yield Resource(
                 type="S3Objects", name=uri, made=True, revision=revision.fingerprint, keys=keys
             )
-    for bucket in {revision.bucket for revision in revisions if revision.bucket}:
+    for bucket in {revision.bucket for revision in own if revision.bucket}:
         yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
 
 
