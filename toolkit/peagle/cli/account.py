@@ -19,17 +19,13 @@ from click.shell_completion import CompletionItem
 from peagle import api
 from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
-from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.cli.context import typed_command
 from peagle.cli.options import REGION_VARIABLES, catalog_of, command_catalog
 from peagle.cli.output.console import print_status
-from peagle.cli.plan_options import is_plan_file, resolve_plan
 from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import EngineError, Fix, NotFound, UserError
-from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.s3uri import is_s3_uri
 from peagle.store import SANDBOX
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -270,29 +266,6 @@ def _find_by_tag(
             raise _in_sandbox(unknown)
         raise unknown
     return found, aws
-
-
-def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
-    """The plan for PAIR|PLAN and the chosen options, with today's price and findings about quota
-    and weights. Of a plan file only the price changes.
-
-    Raises what planning raises, and UserError for a wrong profile.
-    """
-    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
-    account.start()
-    catalog = command_catalog(ctx)
-    saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
-    aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)
-    # Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading.
-    limited = aws if account.sandbox else aws.best_effort()
-    if saved:
-        return api.live_price_of_plan(limited, catalog, saved)
-
-    def planned(catalog: Catalog, reads_head: bool) -> Plan:
-        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else None)
-
-    head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
-    return api.plan_with_live_prices(limited, catalog, planned, head_in_s3)
 
 
 def complete_name(

@@ -28,6 +28,7 @@ from peagle.errors import Fix, NotFound, UserError
 from peagle.planning import Options, Plan
 from peagle.planning.plan import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.s3uri import is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.weights.layout import AwsOf
@@ -133,9 +134,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             # A plan file has its own region; AWS_REGION does not override it.
             chosen["region"] = None
         if ctx.params.get("online"):  # only `peagle plan` has it
-            from peagle.cli.account import online_plan  # imports boto3
-
-            plan = online_plan(ctx, pair, chosen)
+            plan = _online_plan(ctx, pair, chosen)
         else:
             plan = resolve_plan(pair, chosen, command_catalog(ctx))
         return ctx.invoke(command, plan=plan, **given)
@@ -152,6 +151,31 @@ def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
     chosen = {name: ctx.params[name] for name in _PLAN_FIELDS & ctx.params.keys()}
     pair = chosen.pop("pair")
     return resolve_plan(pair, {**chosen, "instance_type": instance_type}, command_catalog(ctx))
+
+
+def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+    """The plan for PAIR|PLAN and the chosen options, with today's price and findings about quota
+    and weights. Of a plan file only the price changes.
+
+    Raises what planning raises, and UserError for a wrong profile.
+    """
+    from peagle.cli.account import chosen_account  # imports boto3
+
+    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
+    account.start()
+    catalog = command_catalog(ctx)
+    saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
+    aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)
+    # Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading.
+    limited = aws if account.sandbox else aws.best_effort()
+    if saved:
+        return api.live_price_of_plan(limited, catalog, saved)
+
+    def planned(catalog: Catalog, reads_head: bool) -> Plan:
+        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else None)
+
+    head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
+    return api.plan_with_live_prices(limited, catalog, planned, head_in_s3)
 
 
 def is_plan_file(pair: str) -> bool:

@@ -58,7 +58,7 @@ def adopt(aws: Aws, found: Deployment, observe: Observer = unobserved) -> Deploy
     # has changed nothing and may be repeated.
     for kind in KINDS:
         for resource in found.of_type(kind):
-            observe(Progress("Adopting", line=f"{kind} {resource.name}", lasting=False))
+            observe(Progress("Adopting", line=resource.text, lasting=False))
             arn = sagemaker.description(aws, kind, resource.name)[f"{kind}Arn"]
             sagemaker.retag(aws, arn, tags)
     adopted = found.model_copy(update={"owner": ""})
