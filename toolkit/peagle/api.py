@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
+    from peagle.catalog import find_instance as find_instance
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
     from peagle.catalog.evidence import evidence_for as evidence_for
@@ -161,7 +162,7 @@ _FUNCTIONS = {
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
-    "peagle.catalog": ("find_pair", "load_catalog"),
+    "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
     "peagle.catalog.find": ("describe_pair", "summarize_target", "summarize_targets"),
     "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),

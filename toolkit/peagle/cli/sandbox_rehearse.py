@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from peagle import api
-from peagle.catalog.find import find_instance
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, complete_instance_type, region_option
 from peagle.cli.output.console import json_option, print_json
@@ -87,7 +86,7 @@ def add(
     as_json: bool,
 ) -> None:
     if instance_type:
-        find_instance(command_catalog(ctx).instances, instance_type)
+        api.find_instance(command_catalog(ctx).instances, instance_type)
     added = api.add_fault(operation, kind, times, instance_type, seconds)
     if as_json:
         print_json(asdict(added))
