@@ -111,7 +111,7 @@ def test_the_price_of_another_region_is_replaced_or_remains_a_warning(world: Wor
 
 def test_the_name_of_a_foreign_endpoint_is_an_error(world: World) -> None:
     world.deploy(a_plan())
-    world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:id"] = "another-owner"
+    world.cloud.tags[world.cloud.endpoints[NAME].arn] = {"peagle:id": "another-owner"}
 
     assert _codes(world.preflight(another(a_plan())))["name-in-use"] == "error"
 

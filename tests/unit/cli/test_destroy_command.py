@@ -87,7 +87,7 @@ def test_destroy_keeps_foreign_objects_in_the_bucket(deployed: Terminal) -> None
 
 
 def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
-    deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 5 + [("InService", "")]
+    deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 12 + [("InService", "")]
 
     done = deployed.run("destroy", NAME, "--yes")
 

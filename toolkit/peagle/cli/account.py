@@ -212,9 +212,11 @@ def _in_sandbox(unknown: NotFound) -> NotFound:
     return NotFound(unknown.message, fix, _IN_SANDBOX)
 
 
-def find_deployment(account: Account, name: str, region: str | None) -> tuple[Deployment, Aws]:
+def find_deployment(
+    account: Account, name: str, region: str | None, complete: bool = False
+) -> tuple[Deployment, Aws]:
     """The deployment as the account has it, and a connection to its account and region: by this
-    machine's record, else by the tags of its resources.
+    machine's record, else by the tags of its resources; with ``complete`` by both.
 
     Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
     UserError for another account's deployment.
@@ -238,7 +240,8 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
             "choose a different --profile",
             code="other-account",
         )
-    return api.current_deployment(aws, name, record, prices) or record, aws
+    current = api.current_deployment(aws, name, record, prices) or record
+    return (api.complete_deployment(aws, current, prices) if complete else current), aws
 
 
 def _prices(ctx: click.Context) -> Callable[[], InstanceTable]:

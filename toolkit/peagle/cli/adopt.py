@@ -45,7 +45,9 @@ def adopt(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bo
         print_json({"name": adopted.name, "from": owner or "peagle", "id": adopted.id})
         return
     click.echo(f"{adopted.name} is adopted{f' from {owner}' if owner else ''}.")
-    if owner:
+    if "script" in owner:
+        print_status(f"Do not run {owner} for it again.")
+    elif owner:
         print_status(f"Remove its resources from {owner} now, and keep them: see the documentation")
         print_status("of DeletionPolicy: Retain (CloudFormation) or of removed blocks (Terraform).")
     print_status(f"Prove it: {command_text(('peagle', 'prove', adopted.name))}")

@@ -88,7 +88,7 @@ def destroy(
             "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
         )
     try:
-        record, aws = find_deployment(account, name, region)
+        record, aws = find_deployment(account, name, region, complete=True)
     except NotFound as unknown:
         if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
@@ -104,9 +104,7 @@ def _destroy_deployment(
     aws: Aws, record: Deployment, account: Account, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
-    left_behind = everything and not record.of_type("Endpoint")
-    if not left_behind:
-        api.require_own(record)
+    _require_own(record, everything)
     found = _leftovers(aws, record.name, needed=everything)
     removable = found if everything else ()
     if not yes:
@@ -127,6 +125,19 @@ def _destroy_deployment(
     _report(record.name, removed, kept, removable, () if everything else found, as_json)
 
 
+def _require_own(record: Deployment, everything: bool) -> None:
+    """Raise Refused for what belongs to a template, unless it is what that left without its
+    endpoint, and ``everything`` is to go."""
+    if record.of_type("Endpoint") or not record.owner:
+        api.require_own(record)
+    elif not everything:
+        raise Refused(
+            f"{', '.join(_texts(record.resources))}: left by {record.owner}",
+            Fix("remove this too", ("peagle", "destroy", record.name, "--all")),
+            code="other-owner",
+        )
+
+
 def _destroy_previous(
     aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
 ) -> None:
@@ -140,8 +151,7 @@ def _destroy_previous(
         api.deployment_lock(*record.key),
         DeploymentProgress(account.sandbox) as status,
     ):
-        latest = api.load_record(*record.key) or record
-        removed = api.remove_previous(aws, latest, status.observe)
+        removed = api.remove_previous(aws, _latest(account, record), status.observe)
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed, (), (), (), as_json)
@@ -230,14 +240,22 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
     with api.deployment_lock(*record.key):
         try:
             with DeploymentProgress(account.sandbox) as status:
-                latest = api.load_record(*record.key) or record
-                return api.destroy(aws, latest, status.observe)
+                return api.destroy(aws, _latest(account, record), status.observe)
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*record.key)
             if left:
                 again = command_text(("peagle", "destroy", record.name))
                 show_remaining_resources(aws, left, account, again)
             raise
+
+
+def _latest(account: Account, record: Deployment) -> Deployment:
+    """The deployment as it is now that no other command of this machine changes it."""
+    try:
+        latest, _ = find_deployment(account, record.name, record.region, complete=True)
+    except NotFound:
+        return record
+    return latest
 
 
 def _report(

@@ -36,6 +36,13 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     return None
 
 
+def _price(document: dict[str, Any], account: Account) -> str:
+    """Nothing runs of a Missing endpoint, and what it cost last says nothing."""
+    if document["state"] == "Missing":
+        return ""
+    return format_price(document["price_per_hour_usd"], account.sandbox)
+
+
 def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
@@ -46,11 +53,11 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
-        "engine": engine_text(document["vllm"], document["vllm_here"]),
+        "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "previous": _previous(document["previous"]),
-        "price": format_price(document["price_per_hour_usd"], account.sandbox),
+        "price": _price(document, account),
         "OpenAI URL": document["openai_base_url"],
         "failure": document["failure_reason"] or "",
         "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from peagle.aws import sagemaker
+from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.aws.tagging import tagged
 from peagle.catalog.tables import InstanceTable
@@ -84,21 +84,34 @@ def current_deployment(
 ) -> Deployment | None:
     """The record as the account has it now; without a record, the deployment that the tags show.
 
-    A record whose endpoint serves another configuration than this machine left it with was changed
-    from elsewhere: the account then replaces what the record says about revisions. ``live`` is the
-    endpoint, if it was described already. Raises what ``find_deployment`` does.
+    A record whose endpoint was made again elsewhere, has another owner now, or serves a
+    configuration that it does not know, is out of date: the account then replaces what the record
+    says about revisions. ``live`` is the endpoint, if it was described already. Raises what
+    ``find_deployment`` does.
     """
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
-    if live is None or serves_known_config(record, live):
+    if live is None or (serves_known_config(record, live) and _is_same(aws, record, live)):
         return record
     found = find_deployment(aws, name, prices)
     if found is None or found.serving is None:
         return record
-    listed = {(one.type, one.name) for one in found.resources}
-    forgotten = [one for one in record.resources if (one.type, one.name) not in listed]
-    return found.model_copy(update={"resources": (*found.resources, *forgotten)})
+    return _with_resources(found, record.resources)
+
+
+def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_prices) -> Deployment:
+    """The deployment with what the tags show besides, such as the revisions that another machine
+    has added since; as it is known where the tags may not be read."""
+    try:
+        found = find_deployment(aws, known.name, prices)
+    except AccessDenied:
+        return known
+    if found is None or found.id != known.id:
+        return known
+    keys = {key for one in known.of_type("S3Objects") for key in one.keys}
+    more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
+    return _with_resources(known, tuple(more))
 
 
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
@@ -107,12 +120,33 @@ def serves_known_config(record: Deployment, live: Endpoint) -> bool:
     return revision_in_service(record, live.config) is not None
 
 
+def _is_same(aws: Aws, record: Deployment, live: Endpoint) -> bool:
+    """Whether the endpoint's tags say what the record does: else it was made again elsewhere, or
+    its template owns it again. As recorded, where tags may not be read."""
+    try:
+        tags = sagemaker.tags_of(aws, live.arn)
+    except AccessDenied:
+        return True
+    return tags.get(ID_TAG, "") == record.id and owner_of(tags) == record.owner
+
+
+def _with_resources(deployment: Deployment, more: tuple[Resource, ...]) -> Deployment:
+    """The deployment with those of the resources that it does not have."""
+    listed = {(one.type, one.name) for one in deployment.resources}
+    added = [one for one in more if (one.type, one.name) not in listed]
+    return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
+
+
 def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployment]:
-    """All deployments of the account and region, by name. Raises what ``find_deployment`` does."""
+    """All deployments of the account and region, by name, without what they have in S3. Raises
+    what ``find_deployment`` does."""
     by_name: dict[str, list[Found]] = {}
     for one in _found(aws):
         by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
-    made = (_deployment(aws, name, found, prices) for name, found in sorted(by_name.items()))
+    made = (
+        _deployment(aws, name, found, prices, stored=False)
+        for name, found in sorted(by_name.items())
+    )
     return [one for one in made if one]
 
 
@@ -139,9 +173,11 @@ def _endpoint_not_indexed(aws: Aws, name: str) -> Iterator[Found]:
         yield Found("Endpoint", described["EndpointName"], tags, described)
 
 
-def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Deployment | None:
+def _deployment(
+    aws: Aws, name: str, found: list[Found], prices: Prices, stored: bool = True
+) -> Deployment | None:
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
-    counts; without an endpoint, that of any resource."""
+    counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
     endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
     live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
     tags = (endpoints or found)[0].tags
@@ -161,7 +197,10 @@ def _deployment(aws: Aws, name: str, found: list[Found], prices: Prices) -> Depl
         serving=roles.serving,
         pending=roles.pending,
         previous=roles.previous,
-        resources=tuple(_resources(aws, found, live, revisions)),
+        resources=(
+            *_tagged_resources(found, live),
+            *(_stored(aws, found, revisions) if stored else ()),
+        ),
         billing_since=live.created if live else None,
         owner=owner_of(tags),
     )
@@ -254,25 +293,44 @@ def _created(one: Found) -> float:
     return moment.timestamp()
 
 
-def _resources(
-    aws: Aws, found: list[Found], live: Endpoint | None, revisions: list[Revision]
-) -> Iterator[Resource]:
-    """Everything that destroy removes: what carries our tags, and the weights that deploy
-    uploaded, which are below a prefix of its own."""
+def _tagged_resources(found: list[Found], live: Endpoint | None) -> Iterator[Resource]:
+    """What carries our tags; without the endpoint, if that was deleted meanwhile."""
     for one in found:
         if one.kind != "Endpoint" or live is not None:
             yield Resource(type=one.kind, name=one.name, made=True, revision=_revision_of(one))
+
+
+def _stored(aws: Aws, found: list[Found], revisions: list[Revision]) -> Iterator[Resource]:
+    """The uploaded weights of models with our tags, which are below a prefix of their own, and
+    their bucket if it may be one that deploy created."""
     models = {one.name for one in found if one.kind == "Model"}
-    own = [revision for revision in revisions if revision.model in models]
-    for revision in own:
-        for uri in filter(_is_uploaded, revision.served.weights.values()):
-            place = S3Uri.parse(uri)
-            keys = tuple(Bucket(aws, place.bucket).sizes(place.folder.key))
-            yield Resource(
-                type="S3Objects", name=uri, made=True, revision=revision.fingerprint, keys=keys
-            )
-    for bucket in {revision.bucket for revision in own if revision.bucket}:
-        yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+    own = [revision for revision in own if revision.model in models]
+    uploaded = {
+        uri: revision.fingerprint
+        for revision in own
+        for uri in filter(_is_uploaded, revision.served.weights.values())
+    }
+    for uri, fingerprint in uploaded.items():
+        keys = _keys(aws, S3Uri.parse(uri))
+        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
+    for bucket in sorted({revision.bucket for revision in own if revision.bucket}):
+        if _may_be_ours(aws, bucket):
+            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+
+
+def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
+    try:
+        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
+    except Missing:  # without its bucket
+        return ()
+
+
+def _may_be_ours(aws: Aws, bucket: str) -> bool:
+    """Whether deploy created the bucket, or that may not be looked at."""
+    try:
+        return s3.is_our_bucket(aws, bucket)
+    except AccessDenied:
+        return True
 
 
 def _bucket(served: Served) -> str | None:

@@ -70,8 +70,9 @@ def served_by_descriptions(
     variants = config["ProductionVariants"]
     serves = live is not None and live.config == config["EndpointConfigName"]
     counts = {one["VariantName"]: int(one.get("InitialInstanceCount") or 1) for one in variants}
+    configured = sum(counts.values())
     if live is not None and serves:
-        counts |= live.running
+        counts |= {name: count for name, count in live.running.items() if count}
     read = settings_of(model, config)
     found = _VERSION_TAG.search(read["image"])
     return Served(
@@ -80,6 +81,7 @@ def served_by_descriptions(
         pair=tags.get(PAIR_TAG, ""),
         vllm=found[1] if found else None,
         instance_count=sum(counts.values()),
+        configured_count=None if configured == sum(counts.values()) else configured,
         usd_per_hour=_price(variants, counts, instances, region) if instances else None,
         **read,
     )

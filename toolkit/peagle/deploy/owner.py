@@ -24,7 +24,7 @@ def require_own(deployment: Deployment) -> None:
             f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
             "or orphaned there",
             Fix(
-                f"change {deployment.owner} instead, or record the change of owner",
+                "change it there, or record the change of owner",
                 ("peagle", "adopt", deployment.name),
             ),
             code="other-owner",

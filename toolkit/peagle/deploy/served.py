@@ -23,7 +23,8 @@ class Served(Frozen):
     """The settings of one endpoint.
 
     ``pair`` is empty when unknown. ``k`` is 0 without speculation. ``instance_count`` is the number
-    of instances of all variants that run, or that a plan starts; ``settings`` are vLLM's arguments
+    of instances of all variants that run, or that a plan starts; ``configured_count`` is set where
+    the configuration in the account starts another number. ``settings`` are vLLM's arguments
     without the dashes, ``variables`` the container's other variables, ``weights`` the S3 prefixes
     by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances, ``None`` when
     unknown.
@@ -39,6 +40,7 @@ class Served(Frozen):
     ami: str | None
     instance_type: str
     instance_count: int
+    configured_count: int | None = None
     max_model_len: int | None
     settings: dict[str, Value | None]
     variables: dict[str, str]

@@ -74,7 +74,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "price_per_hour_usd": usd_per_hour(record, live),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
-        "instance_count": served.instance_count,
+        "instance_count": served.configured_count or served.instance_count,
         "instances_running": live.instance_count if live else 0,
         "vllm": served.vllm,
         "vllm_here": engine.vllm,
@@ -149,7 +149,7 @@ def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[
     deployment = record or found
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
-    if record and found and live and not serves_known_config(record, live):
+    if record and found and live and not _is_up_to_date(record, found, live):
         deployment = found
     revision = shown_revision(deployment, live)
     return {
@@ -163,6 +163,12 @@ def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[
         "stand_in": sandbox_engine(aws, live).stand_in,
         "owner": deployment.owner or "peagle",
     }
+
+
+def _is_up_to_date(record: Deployment, found: Deployment, live: Endpoint) -> bool:
+    """Whether the record is of what the account shows."""
+    same = (record.id, record.owner) == (found.id, found.owner)
+    return same and serves_known_config(record, live)
 
 
 @dataclass(frozen=True)
