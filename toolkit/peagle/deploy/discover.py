@@ -304,7 +304,7 @@ def _stored(aws: Aws, found: list[Found], revisions: list[Revision]) -> Iterator
     """The uploaded weights of models with our tags, which are below a prefix of their own, and
     their bucket if it may be one that deploy created."""
     models = {one.name for one in found if one.kind == "Model"}
-    own = [revision for revision in own if revision.model in models]
+    own = [revision for revision in revisions if revision.model in models]
     uploaded = {
         uri: revision.fingerprint
         for revision in own

@@ -1,0 +1,155 @@
+"""Deployments that a template or another machine made, and what the commands say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.sandbox.sandboxes import BUCKET, ROLE, Account
+from tests.support import run_in_process
+
+FROZEN = Path(__file__).parents[1] / "catalog" / "peagle" / "tiny"
+TYPE = "ml.g5.xlarge"
+PAIR = "peagle/tiny+p-eagle"
+PLAN = ("tiny", "--instance-type", TYPE)
+FOLDERS = {"target": FROZEN / "target", "drafter": FROZEN / "p-eagle"}
+REFUSED = 3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A ``$PEAGLE_HOME``, and the variables with which its commands reach the account."""
+
+    home: Path
+    account: Account
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            **self.account.sandbox.settings,
+            **reaching(self.account),
+            "PEAGLE_HOME": str(self.home),
+        }
+
+    def peagle(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_in_process(*arguments, env=self.environment)
+
+    def json(self, *arguments: str) -> Any:
+        """The JSON document of a command that succeeds."""
+        done = self.peagle(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def row(self, name: str) -> Any:
+        """The deployment in ``peagle list``."""
+        (row,) = [one for one in self.json("list")["deployments"] if one["name"] == name]
+        return row
+
+    def render(self, form: str, name: str, folder: Path, *options: str) -> Path:
+        """The folder with the files of a plan for ``PAIR``."""
+        self.json("render", form, *PLAN, "--name", name, "--output", str(folder), *options)
+        return folder
+
+
+def reaching(account: Account) -> dict[str, str]:
+    """The variables that lead AWS's clients to the account."""
+    variables: dict[str, str] = account.sandbox.json("sandbox", "env")
+    return variables
+
+
+def upload_weights(account: Account, name: str) -> None:
+    """What the README of a rendered template asks for."""
+    for part, folder in FOLDERS.items():
+        content = {path.name: path.read_bytes() for path in folder.iterdir()}
+        account.upload(f"peagle-toolkit/{name}/{part}/", content)
+
+
+def run_script(machine: Machine, script: Path, *arguments: str) -> None:
+    """Run a rendered ``deploy.py``, which here asks often whether the endpoint is in service."""
+    text = script.read_text().replace("POLL_SECONDS = 15", "POLL_SECONDS = 0.1")
+    script.write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env=machine.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def script_arguments() -> tuple[str, ...]:
+    """The options of ``deploy.py`` that create the endpoint."""
+    folders = (word for part, folder in FOLDERS.items() for word in (f"--{part}", str(folder)))
+    return ("--role", ROLE, "--bucket", BUCKET, *folders)
+
+
+def left_of(account: Account, name: str) -> list[str]:
+    """The models, configurations and endpoints with the tag of the deployment ``name``."""
+    tagging = account.client("resourcegroupstaggingapi")
+    wanted = {"Key": "peagle:deployment", "Values": [name]}
+    found = tagging.get_resources(TagFilters=[wanted])["ResourceTagMappingList"]
+    return [one["ResourceARN"] for one in found]
+
+
+def tags_of(account: Account, name: str) -> Mapping[str, str]:
+    """The tags of the endpoint."""
+    arn = account.describe(name)["EndpointArn"]
+    listed = account.sagemaker.list_tags(ResourceArn=arn)["Tags"]
+    return {tag["Key"]: tag["Value"] for tag in listed}
+
+
+def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
+    """What a template made is listed, shown, logged, invoked and proved, and changed only once it
+    is adopted."""
+    row = machine.row(name)
+    assert (row["owner"], row["pair"], row["state"]) == (owner, PAIR, "Unproved")
+    price = row["price_per_hour_usd"]
+    assert price == 1.408
+    shown = machine.json("status", name)
+    assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 5, False)
+    assert {one["type"] for one in shown["resources"]} == {
+        "Endpoint", "EndpointConfig", "Model", "S3Objects",
+    }  # fmt: skip
+    assert "fake: INFO starting" in machine.peagle("logs", name).stdout
+    assert "an answer" in machine.peagle("invoke", name, "hello", "--no-stream").stdout
+    assert machine.json("prove", name)["passed"] is True
+    assert machine.row(name)["state"] == "InService"
+
+    served = machine.account.describe(name)["EndpointConfigName"]
+    changes = (
+        ("destroy", name, "--yes"),
+        ("deploy", *PLAN, "--name", name, "--k", "4", "--yes"),
+        ("rollback", name, "--yes"),
+    )
+    for command in changes:
+        done = machine.peagle(*command)
+        assert done.returncode == REFUSED, done.stderr
+        assert f"{name} belongs to {owner}" in done.stderr
+        assert f"peagle adopt {name}" in done.stderr
+    assert machine.account.describe(name)["EndpointConfigName"] == served
+
+
+def check_an_adopted_deployment(machine: Machine, name: str) -> None:
+    """After ``peagle adopt`` it is updated, rolled back and removed like any other."""
+    adopted = machine.json("adopt", name, "--yes")
+    assert tags_of(machine.account, name)["peagle:id"] == adopted["id"]
+    assert machine.row(name)["owner"] == "peagle"
+    served = machine.account.describe(name)["EndpointConfigName"]
+    updated = machine.json("deploy", *PLAN, "--name", name, "--k", "4", "--yes")
+    assert (updated["k"], updated["proved"]) == (4, True)
+    rolled_back = machine.json("rollback", name, "--yes")
+    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (5, served)
+    assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
+    assert left_of(machine.account, name) == []
+    assert not (machine.home / "deployments").exists() or not list(
+        (machine.home / "deployments").rglob(f"{name}*")
+    )

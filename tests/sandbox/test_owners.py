@@ -1,0 +1,254 @@
+"""Deployments of templates and of other machines, as every machine finds them by their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.sandbox.client import set_quota
+from tests.sandbox.owners import (
+    PLAN,
+    REFUSED,
+    TYPE,
+    Machine,
+    check_a_foreign_deployment,
+    check_an_adopted_deployment,
+    left_of,
+    run_script,
+    script_arguments,
+    tags_of,
+    upload_weights,
+)
+from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
+
+pytestmark = pytest.mark.sandbox
+
+EVERY_SECOND = {"Delay": 1}
+DEPLOY = ("deploy", *PLAN, "--yes")
+PRICE = 1.408
+"""USD per hour of one instance."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quota(sandbox: Sandbox) -> Iterator[None]:
+    with sandbox.at_home():
+        set_quota(TYPE, 40)
+        yield
+        set_quota(TYPE, 2)
+
+
+@pytest.fixture
+def machine(account: Account, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "first", account)
+
+
+@pytest.fixture
+def second(account: Account, tmp_path: Path) -> Machine:
+    """Another machine with credentials for the account, which knows nothing of the first."""
+    return Machine(tmp_path / "second", account)
+
+
+def test_what_a_rendered_script_made(machine: Machine, tmp_path: Path) -> None:
+    name = "by-script"
+    script = machine.render("boto3", name, tmp_path / "boto3") / "deploy.py"
+    run_script(machine, script, *script_arguments())
+
+    check_a_foreign_deployment(machine, name, "a rendered boto3 script")
+    check_an_adopted_deployment(machine, name)
+
+
+def create_stack(machine: Machine, name: str, stack: str, folder: Path) -> Any:
+    """A stack of a rendered template, complete; CloudFormation's client."""
+    upload_weights(machine.account, name)
+    template = machine.render("cloudformation", name, folder) / "template.yaml"
+    stacks = machine.account.client("cloudformation")
+    values = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET}
+    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
+    stacks.create_stack(StackName=stack, TemplateBody=template.read_text(), Parameters=given)
+    stacks.get_waiter("stack_create_complete").wait(StackName=stack, WaiterConfig=EVERY_SECOND)
+    return stacks
+
+
+def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -> None:
+    name = "by-stack"
+    create_stack(machine, name, "chat", tmp_path / "stack")
+
+    assert tags_of(account, name)["peagle:stack"] == "chat"
+    check_a_foreign_deployment(machine, name, "CloudFormation stack chat")
+    check_an_adopted_deployment(machine, name)
+
+
+def test_a_stack_leaves_a_log_an_alarm_and_a_scaling_target(
+    machine: Machine, account: Account, tmp_path: Path
+) -> None:
+    name = "left"
+    stacks = create_stack(machine, name, "left", tmp_path / "stack")
+    scaling, alarms = account.client("application-autoscaling"), account.client("cloudwatch")
+    variant = {
+        "ServiceNamespace": "sagemaker",
+        "ResourceId": f"endpoint/{name}/variant/AllTraffic",
+        "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+    }
+    scaling.register_scalable_target(**variant, MinCapacity=1, MaxCapacity=2)
+    alarms.put_metric_alarm(
+        AlarmName="slow", MetricName="ModelLatency", Namespace="AWS/SageMaker",
+        Dimensions=[{"Name": "EndpointName", "Value": name}], Statistic="Average", Period=60,
+        EvaluationPeriods=1, Threshold=1.0, ComparisonOperator="GreaterThanThreshold",
+    )  # fmt: skip
+    stacks.delete_stack(StackName="left")
+    stacks.get_waiter("stack_delete_complete").wait(StackName="left", WaiterConfig=EVERY_SECOND)
+
+    first = machine.peagle("destroy", name, "--yes")
+    gone = machine.json("destroy", name, "--all", "--yes")
+
+    assert first.returncode == 0
+    assert "Nothing to remove" in first.stderr
+    assert f"LogGroup /aws/sagemaker/Endpoints/{name}; to remove this too: peagle destroy" in (
+        first.stderr
+    )
+    assert {one["type"] for one in gone["removed"]} == {"ScalableTarget", "Alarm", "LogGroup"}
+    assert scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
+    assert alarms.describe_alarms()["MetricAlarms"] == []
+
+
+def test_a_script_leaves_an_earlier_revision(machine: Machine, tmp_path: Path) -> None:
+    """It deletes what its own plan names."""
+    name = "rendered-twice"
+    arguments = script_arguments()
+    for k in ("5", "4"):
+        script = machine.render("boto3", name, tmp_path / k, "--k", k) / "deploy.py"
+        run_script(machine, script, *arguments)
+    run_script(machine, script, "--delete")
+    assert machine.row(name)["price_per_hour_usd"] == 0
+
+    refused = machine.peagle("destroy", name, "--yes")
+    assert refused.returncode == REFUSED
+    assert "left by a rendered boto3 script" in refused.stderr
+    assert f"peagle destroy {name} --all" in refused.stderr
+    assert len(left_of(machine.account, name)) == 2
+
+    assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
+    assert left_of(machine.account, name) == []
+
+
+def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
+    machine: Machine, second: Machine, account: Account
+) -> None:
+    name = "shared"
+    made = machine.json(*DEPLOY, "--name", name)
+
+    found = second.json("status", name)
+    assert (found["state"], found["owner"]) == ("InService", "peagle")
+    assert found["acceptance_length"] == made["acceptance_length"]
+    assert second.json("prove", name)["passed"] is True
+    updated = second.json(*DEPLOY, "--name", name, "--k", "4")
+    truth = machine.json("status", name)
+    assert (truth["k"], truth["endpoint_config"]) == (4, updated["endpoint_config"])
+    assert truth["acceptance_length"] == updated["acceptance_length"]
+    assert second.json("rollback", name, "--yes")["endpoint_config"] == made["endpoint_config"]
+
+    removed = machine.json("destroy", name, "--yes")["removed"]
+
+    assert {"type": "Model", "name": updated["endpoint_config"]} in removed
+    assert left_of(account, name) == []
+    assert [one["Name"] for one in account.s3.list_buckets()["Buckets"]] == [BUCKET]
+    assert second.peagle("destroy", name, "--yes").returncode == 0, "its record goes too"
+
+
+def test_what_was_removed_and_made_again_elsewhere_is_shown_and_removed(
+    machine: Machine, second: Machine, account: Account
+) -> None:
+    """The same plan, so that all names are those of the first machine's record."""
+    name = "made-again"
+    first_made = machine.json(*DEPLOY, "--name", name)
+    assert second.peagle("destroy", name, "--yes").returncode == 0, "found without a record"
+    assert machine.row(name)["state"] == "Missing"
+    again = second.json(*DEPLOY, "--name", name)
+    assert again["endpoint_config"] == first_made["endpoint_config"]
+    assert machine.row(name)["state"] == "InService"
+
+    assert machine.json("destroy", name, "--yes")["kept"] == []
+
+    assert left_of(account, name) == []
+
+
+def test_an_endpoint_that_was_deleted_elsewhere_is_missing_and_the_rest_goes(
+    machine: Machine, account: Account
+) -> None:
+    name = "deleted"
+    machine.json(*DEPLOY, "--name", name)
+    account.delete(name)
+
+    assert (machine.row(name)["state"], machine.row(name)["price_per_hour_usd"]) == (
+        "Missing",
+        None,
+    )
+    shown = machine.peagle("status", name).stdout
+    assert f"{name}: Missing" in shown
+    assert "price" not in shown
+    done = machine.peagle("destroy", name, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert left_of(account, name) == []
+
+
+def test_instances_that_another_client_added_are_counted(
+    machine: Machine, second: Machine, account: Account
+) -> None:
+    name = "scaled"
+    machine.json(*DEPLOY, "--name", name)
+    wanted = [{"VariantName": "AllTraffic", "DesiredInstanceCount": 3}]
+    account.sagemaker.update_endpoint_weights_and_capacities(
+        EndpointName=name, DesiredWeightsAndCapacities=wanted
+    )
+    until(lambda: account.describe(name)["EndpointStatus"], lambda found: found == "InService")
+
+    for one in (machine, second):
+        shown = one.json("status", name)
+        assert (shown["instance_count"], shown["instances_running"]) == (1, 3)
+        assert shown["price_per_hour_usd"] == round(3 * PRICE, 4)
+        assert f"1 x {TYPE}, us-east-1, 3 running" in one.peagle("status", name).stdout
+        assert one.row(name)["price_per_hour_usd"] == round(3 * PRICE, 4)
+    assert len(machine.json("prove", name)["instances"]) == 3
+    machine.peagle("destroy", name, "--yes")
+
+
+def test_all_variants_are_counted(machine: Machine, account: Account) -> None:
+    """A template that its user extended."""
+    name = "variants"
+    model = account.model(name)
+    tags = [
+        {"Key": "peagle:deployment", "Value": name},
+        {"Key": "peagle:owner", "Value": "terraform"},
+    ]
+    variants = [
+        {"VariantName": variant, "ModelName": model, "InitialInstanceCount": count,
+         "InstanceType": TYPE, "InitialVariantWeight": 1.0}
+        for variant, count in (("a", 1), ("b", 2))
+    ]  # fmt: skip
+    account.sagemaker.create_endpoint_config(
+        EndpointConfigName=name, ProductionVariants=variants, Tags=tags
+    )
+    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)
+    account.wait_until_stable(name)
+
+    shown = machine.json("status", name)
+
+    assert (shown["instance_count"], shown["instances_running"]) == (3, 3)
+    assert shown["price_per_hour_usd"] == round(3 * PRICE, 4)
+    assert shown["vllm"] == "0.28.0", "of a model without our tags"
+    account.delete(name)
+
+
+def test_a_template_that_failed_costs_nothing(machine: Machine, account: Account) -> None:
+    name = "failed"
+    tags = [{"Key": "peagle:deployment", "Value": name}, {"Key": "peagle:owner", "Value": "boto3"}]
+    model = account.model(name, {"FAKE_ENGINE": "crash"})
+    account.config(name, model)
+    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)
+    assert account.wait_until_stable(name)["EndpointStatus"] == "Failed"
+
+    assert (machine.row(name)["state"], machine.row(name)["price_per_hour_usd"]) == ("Failed", 0)
+    account.delete(name)
