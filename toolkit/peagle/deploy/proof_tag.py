@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from peagle.proof import Proof
-
-PROOF_TAG = "peagle:proof"
+from peagle.render.requests import PROOF_TAG
 
 PREVIOUS_TAG = "peagle:previous"
 """Tag of an endpoint with the revision that served before, and its proof."""

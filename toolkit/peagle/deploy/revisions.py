@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from peagle.aws.sagemaker import Endpoint
-from peagle.deploy.proof_tag import PREVIOUS_TAG, PROOF_TAG, revision_in
+from peagle.deploy.proof_tag import PREVIOUS_TAG, revision_in
 from peagle.deploy.served import weight_prefixes
 from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.planning.runtime import MAX_NAME_LENGTH
+from peagle.render.requests import PROOF_TAG
 
 _OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
 """What revisions need, in the order of removal."""

@@ -57,6 +57,7 @@ def readme(plan: Plan, form: str) -> RenderedFile:
         "domain": domain(plan.region),
         "words": shlex.join(plan_arguments(plan)),
         "calling": _calling(plan),
+        "proving": _PROVING.format(name=plan.name, region=plan.region),
         "price": _price(plan),
         "upload": _upload(plan),
         "image": plan.runtime.image,
@@ -103,6 +104,15 @@ EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()`
 For OpenAI clients, set the base URL to `{url}`, the model to
 `{model}`, and the key to a SageMaker bearer token (valid for at most 12 hours):
 `OPENAI_API_KEY="$(peagle token {name} --region {region})"`.
+"""
+
+
+_PROVING = """
+## Proving it
+
+`peagle prove {name} --region {region}` measures whether drafts are accepted, and exits with 3 if
+not. `peagle list`, `status` and `logs` find the endpoint by its tags. `peagle deploy`, `rollback`
+and `destroy` leave it to its owner until `peagle adopt {name}`.
 """
 
 

@@ -57,6 +57,9 @@ REVISION_TAG = "peagle:revision"
 """Tag with the fingerprint of the revision: on its model and configuration, and on the endpoint
 that serves it."""
 
+PROOF_TAG = "peagle:proof"
+"""Tag of an endpoint with the result of its last proof."""
+
 _HASH_DIGITS = 8
 
 

@@ -57,4 +57,4 @@ python deploy.py --delete
 ```
 {folders}
 The endpoint takes up to {minutes} minutes to start.
-{calling}"""
+{calling}{proving}"""

@@ -142,4 +142,4 @@ aws cloudformation deploy --region {region} --stack-name {name} --template-file 
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with
 `aws cloudformation delete-stack --region {region} --stack-name {name}`.
-{calling}"""
+{calling}{proving}"""

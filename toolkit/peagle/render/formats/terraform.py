@@ -11,7 +11,7 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, json_file, readme
-from peagle.render.requests import folders, openai_base_url, owned_requests
+from peagle.render.requests import PROOF_TAG, folders, openai_base_url, owned_requests
 
 MAIN = "main.tf.json"
 FILES = (MAIN, "README.md")
@@ -22,6 +22,9 @@ PROVIDER_WITH_ADDITIONAL_SOURCES = ">= 6.25"
 first known to have ``additional_model_data_source``."""
 
 _REPLACED_BEFORE_REMOVED = {"create_before_destroy": True}
+
+_KEEPS_THE_PROOF = {"ignore_changes": [f'tags["{PROOF_TAG}"]']}
+"""`peagle prove` records the proof in this tag of the endpoint."""
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
@@ -49,6 +52,7 @@ def configuration(plan: Plan) -> dict[str, Any]:
                     "name": endpoint["EndpointName"],
                     "endpoint_config_name": "${aws_sagemaker_endpoint_configuration.this.name}",
                     "tags": tags,
+                    "lifecycle": _KEEPS_THE_PROOF,
                 }
             },
         },
@@ -170,4 +174,4 @@ terraform apply -var execution_role_arn=ROLE_ARN{bucket_variable}
 ```
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with `terraform destroy`.
-{calling}"""
+{calling}{proving}"""
