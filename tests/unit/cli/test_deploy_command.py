@@ -106,6 +106,16 @@ def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
     assert "update_endpoint" in terminal.cloud.calls
 
 
+def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed: Terminal) -> None:
+    deployed.cloud.endpoints[NAME].script = [("UpdateRollbackFailed", "no capacity")]
+
+    done = deployed.run(*FIRST, answers="n\n")
+
+    told, _, _ = done.err.partition("Deploy this plan?")
+    assert "first deletes the endpoint, which is UpdateRollbackFailed" in told
+    assert NAME in deployed.cloud.endpoints
+
+
 def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert terminal.run("plan", *FIRST[1:], "--out", str(file)).code == 0

@@ -26,7 +26,7 @@ from peagle.aws.prices import (
 )
 from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings, quotas_at_plan
 from peagle.aws.roles import Role, find_role
-from peagle.aws.sagemaker import Endpoint, update_batch_size
+from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.deploy import state
@@ -68,7 +68,8 @@ CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES
 class Preflight:
     """The change to make, the requests to make it with, and the findings.
 
-    ``changes`` are the settings that an update changes.
+    ``changes`` are the settings that an update changes. ``broken`` is the state of an endpoint that
+    is deleted and created anew, empty otherwise.
     """
 
     desired: DesiredState
@@ -77,6 +78,7 @@ class Preflight:
     record: Deployment | None
     findings: tuple[Finding, ...]
     changes: tuple[SettingChange, ...] = ()
+    broken: str = ""
 
 
 def preflight(
@@ -115,7 +117,8 @@ def preflight(
     changed: tuple[SettingChange, ...] = ()
     if change == "update" and record and live:
         changed = changes_of_live(record, live, desired.revision)
-    return Preflight(desired, change, used, record, tuple(found), changed)
+    broken = live.status if live and live.status in BROKEN else ""
+    return Preflight(desired, change, used, record, tuple(found), changed, broken)
 
 
 def _record(

@@ -57,6 +57,8 @@ def show_plan(
     lines["change"] = (_CONTINUES if resumes else _CHANGES[found.change]).format(
         name=plan.name, config=desired.config_name, model=desired.model_name
     )
+    if found.broken:
+        lines["change"] += f"; first deletes the endpoint, which is {found.broken}"
     if found.change == "update":
         lines["switch"] = _switch(found, prove_first, keep_unproved)
     print_status(click.style(plan.name, bold=True))
