@@ -55,8 +55,16 @@ def test_a_users_bucket_is_not_ours(aws: Aws) -> None:
     assert not storage.is_our_bucket(aws, "users-own")
 
 
+def _upload(aws: Aws, upload: Upload) -> tuple[int, int]:
+    """The bytes that were sent, and those of files that were there."""
+    sent: list[int] = []
+    present: list[int] = []
+    storage.upload_missing(aws, upload, sent.append, present.append)
+    return sum(sent), sum(present)
+
+
 def test_hidden_files_are_not_uploaded(aws: Aws, upload: Upload) -> None:
-    storage.upload_missing(aws, upload, lambda count: None)
+    _upload(aws, upload)
 
     assert _stored(aws) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
 
@@ -76,19 +84,18 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
     assert expected in caught.value.message
 
 
-def test_progress_ends_at_the_total_size(aws: Aws, upload: Upload) -> None:
-    sent: list[int] = []
-    storage.upload_missing(aws, upload, sent.append)
-    again: list[int] = []
-    storage.upload_missing(aws, upload, again.append)
+def test_progress_tells_what_is_sent_from_what_is_there(aws: Aws, upload: Upload) -> None:
+    sent, present = _upload(aws, upload)
+    sent_again, present_again = _upload(aws, upload)
 
-    assert sum(sent) == sum(again) == upload.size == 7002
+    assert (sent, present) == (upload.size, 0) == (7002, 0)
+    assert (sent_again, present_again) == (0, upload.size)
 
 
 def test_only_changed_files_are_uploaded_again(
     aws: Aws, upload: Upload, head: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage.upload_missing(aws, upload, lambda count: None)
+    _upload(aws, upload)
     (head / "config.json").write_text("[]")
     sent: list[str] = []
     original = aws.upload
@@ -98,15 +105,13 @@ def test_only_changed_files_are_uploaded_again(
         original(path, bucket, key, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(aws, "upload", spy)
-    storage.upload_missing(
-        aws, Upload(BUCKET, PREFIX, files_below(head), "hash"), lambda count: None
-    )
+    _upload(aws, Upload(BUCKET, PREFIX, files_below(head), "hash"))
 
     assert sent == [f"{PREFIX}config.json"]
 
 
 def test_only_the_named_objects_are_deleted(aws: Aws, upload: Upload) -> None:
-    storage.upload_missing(aws, upload, lambda count: None)
+    _upload(aws, upload)
     aws.call("s3", "put_object", Bucket=BUCKET, Key=f"{PREFIX}theirs", Body=b"x")
 
     storage.delete_objects(aws, BUCKET, upload.keys)

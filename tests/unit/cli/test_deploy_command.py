@@ -262,3 +262,11 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
     assert prompts == 0
     assert second.document["state"] == "InService"
     assert terminal.cloud.calls.count("create_endpoint") == 1
+
+
+def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) -> None:
+    done = deployed.run(*FIRST, "--k", "3", "--yes")
+
+    assert done.code == 0
+    assert "MB are in S3 already" in done.err
+    assert "Uploading" not in done.err

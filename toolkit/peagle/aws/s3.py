@@ -175,9 +175,14 @@ def delete_bucket(aws: Aws, bucket: str) -> bool:
 
 
 def upload_missing(
-    aws: Aws, upload: Upload, progress: Callable[[int], object], earlier: Iterable[str] = ()
+    aws: Aws,
+    upload: Upload,
+    sent: Callable[[int], object],
+    present: Callable[[int], object],
+    earlier: Iterable[str] = (),
 ) -> None:
-    """Upload the files that S3 does not have yet; ``progress`` receives bytes done.
+    """Upload the files that S3 does not have yet; ``sent`` receives the bytes of these as they are
+    uploaded, ``present`` those of a file that is there.
 
     What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead.
     """
@@ -187,12 +192,12 @@ def upload_missing(
         metadata = {_CHECKSUM: file.sha256}
         same_name = [one for one in earlier if one != key and one.endswith(f"/{part}/{file.name}")]
         if _is_uploaded(aws, upload.bucket, key, file):
-            progress(file.size)
+            present(file.size)
         elif copied := _first_uploaded(aws, upload.bucket, same_name, file):
             aws.copy(upload.bucket, copied, key, metadata)
-            progress(file.size)
+            present(file.size)
         else:
-            aws.upload(file.path, upload.bucket, key, metadata, progress)
+            aws.upload(file.path, upload.bucket, key, metadata, sent)
 
 
 def _first_uploaded(aws: Aws, bucket: str, keys: Iterable[str], file: LocalFile) -> str | None:

@@ -38,16 +38,21 @@ class Unknown(CloudError, code="resources-unknown"):
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     """Upload folders of weights to S3; create the bucket if it does not exist."""
     total = sum(upload.size for upload in desired.uploads)
-    done = 0
+    done, uploads = 0, False
     lock = threading.Lock()
 
-    def advance(count: int) -> None:
+    def sent(count: int) -> None:
         """Called by several threads when a file is uploaded in parts."""
+        nonlocal done, uploads
+        with lock:
+            done, uploads = done + count, True
+            known = done
+        context.say_bytes("Uploading", known, total)
+
+    def present(count: int) -> None:
         nonlocal done
         with lock:
             done += count
-            sent = done
-        context.say_bytes("Uploading", sent, total)
 
     for upload in desired.uploads:
         _ensure_bucket(context, upload.bucket, desired)
@@ -55,7 +60,9 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         earlier = _uploaded_keys(context.record, upload.bucket)
         with context.creating(objects):
-            s3.upload_missing(context.aws, upload, advance, earlier)
+            s3.upload_missing(context.aws, upload, sent, present, earlier)
+    if total and not uploads:
+        context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
 
 
 def _uploaded_keys(record: Deployment, bucket: str) -> tuple[str, ...]:
