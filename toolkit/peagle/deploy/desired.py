@@ -14,7 +14,7 @@ from typing import Any, Literal
 from peagle.aws.s3 import Upload, files_below
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.data import weights_folder
-from peagle.deploy.served import served_by_requests
+from peagle.deploy.served import served_by_requests, weight_prefixes
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
 from peagle.render.requests import Request, requests, with_replaced
@@ -133,18 +133,25 @@ def _other_folder(
         if any(str(with_replaced(uri, moved)).startswith(one.name) for one in earlier):
             return moved
         below = [one for one in earlier if uri.startswith(one.name)]
-        if below and not _hold(below, contents, fingerprint):
+        revisions = record.revisions if record else ()
+        sharing = {one.fingerprint for one in revisions if _reads(one, uri)}
+        if below and not _hold(below, sharing, contents, fingerprint):
             return moved
     return {}
 
 
-def _hold(folder: list[Resource], contents: str, fingerprint: str) -> bool:
+def _reads(revision: Revision, uri: str) -> bool:
+    """Whether the revision mounts the folder, or one above it."""
+    return any(uri.startswith(prefix) for prefix in weight_prefixes(revision.served))
+
+
+def _hold(folder: list[Resource], sharing: set[str], contents: str, fingerprint: str) -> bool:
     """Whether these records of one folder are about the files. What another machine uploaded has no
-    ``contents``: there, the revision decides, and one of several that share the folder is enough,
+    ``contents``: there, the revision decides, and one of those ``sharing`` the folder is enough,
     because nothing replaces the files of a folder."""
     if known := {one.contents for one in folder if one.contents}:
         return known == {contents}
-    return any(one.revision == fingerprint for one in folder)
+    return fingerprint in {*(one.revision for one in folder), *sharing}
 
 
 def _digest(document: Any) -> str:
