@@ -113,7 +113,7 @@ def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
     assert there[f"{warmed['key']}.tar.gz"] == warmed["bytes"] > 10_000
     assert warmed["files"] > 10
     assert warmed["stand_in"] is None
-    assert reported("list") == {"deployments": []}
+    assert reported("list")["deployments"] == []
     assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
 
 

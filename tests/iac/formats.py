@@ -14,6 +14,7 @@ import yaml
 
 from peagle.planning import Plan
 from peagle.render import render, requests
+from peagle.render.requests import OWNER_TAG, STACK_TAG
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 
@@ -46,8 +47,13 @@ def from_api(model: dict[str, Any], config: dict[str, Any], endpoint: dict[str, 
         environment=container["Environment"],
         mounts={s["ChannelName"]: s["S3DataSource"]["S3Uri"] for s in sources},
         variant={key: value for key, value in variant.items() if key != "ModelName"},
-        tags={tag["Key"]: tag["Value"] for tag in endpoint["Tags"]},
+        tags=_without_owner({tag["Key"]: tag["Value"] for tag in endpoint["Tags"]}),
     )
+
+
+def _without_owner(tags: dict[str, str]) -> dict[str, str]:
+    """The tags that all formats share; the golden files have those of the owner."""
+    return {key: value for key, value in tags.items() if key not in (OWNER_TAG, STACK_TAG)}
 
 
 def from_requests(plan: Plan) -> Described:
@@ -69,7 +75,7 @@ def from_cloudformation(plan: Plan) -> Described:
 
 
 def _resolved(value: Any) -> Any:
-    known = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET}
+    known = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET, "AWS::StackName": "stack"}
     if isinstance(value, list):
         return [_resolved(item) for item in value]
     if not isinstance(value, dict):
@@ -120,7 +126,7 @@ def from_terraform(plan: Plan) -> Described:
         environment=container["environment"],
         mounts={s.get("channel_name"): s["s3_data_source"][0]["s3_uri"] for s in sources},
         variant=described,
-        tags=endpoint["tags"],
+        tags=_without_owner(endpoint["tags"]),
     )
 
 

@@ -14,6 +14,7 @@ parser.add_argument(
 )
 class ServerArguments:
     root_path: str | None = None
+    block_size: int | None = None
     enable_auto_tool_choice: bool = False
     async_scheduling: bool | None = None
     tool_call_parser: str | None = None

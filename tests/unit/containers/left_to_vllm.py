@@ -66,6 +66,7 @@ REFUSED: dict[str, str] = {
 """Name of the case -> part of the refusal."""
 
 LOUD = "vLLM refuses it at start, and the container's last line names the cause"
+PARSER = "vLLM's parser refuses it at once, and says which value is wrong"
 VERSION = "it depends on the version of vLLM"
 LAYOUT = "vLLM knows which tensors a class needs, and their types and shapes"
 OTHER_FILES = "it needs the target's weights or other files, which differ between classes of models"
@@ -99,6 +100,7 @@ LEFT: dict[str, str] = {
     "draft-tensor-parallel": LOUD,
     "pipeline-parallel": LOUD,
     "speculative-setting": LOUD,
+    "engine-choice": PARSER,
     "rejection-sample-method": LOUD,
     "tensors-unknown": LOUD,
     "biases in config.json only": LAYOUT,

@@ -7,11 +7,12 @@ plans are compared with plans and with what is in service by the same function.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.deploy.served import Served
+from peagle.text import format_usd
 
 _IN_SPECULATION = ("method", "num_speculative_tokens")
 """Keys of vLLM's speculative configuration that ``Served`` has as fields."""
@@ -23,10 +24,10 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
 _HIDDEN = "(hidden)"
 _DIGEST_DIGITS = 12
 
-_UNITS = {
-    "usd_per_hour": "${:,.2f}",
-    "startup_timeout_seconds": "{} s",
-    "download_timeout_seconds": "{} s",
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "usd_per_hour": format_usd,
+    "startup_timeout_seconds": "{} s".format,
+    "download_timeout_seconds": "{} s".format,
 }
 
 _LABELS = {
@@ -131,7 +132,7 @@ def _shown(setting: str, value: Any) -> str:
         return "unknown" if setting == "usd_per_hour" else "default" if "." in setting else "none"
     if setting == "k" and value == 0:
         return "no speculation"
-    return _UNITS.get(setting, "{}").format(value)
+    return _FORMATS.get(setting, str)(value)
 
 
 def _short_images(before: str, after: str) -> tuple[str, str]:
