@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from peagle.catalog import load_catalog
 from peagle.data import weights_folder
 from peagle.planning import make_plan
@@ -62,13 +64,21 @@ class Inventory:
         """What the instances of all endpoints cost, those too that are being created."""
         total = 0
         for one in self.endpoints():
-            found = self.account.describe(one["EndpointName"])
+            found = self._described(one["EndpointName"])
             if found["EndpointStatus"] == "Creating":
                 total += sum(variant["InitialInstanceCount"] for variant in self._asked(found))
             elif found["EndpointStatus"] != "Failed":
                 running = found.get("ProductionVariants") or []
                 total += sum(variant["CurrentInstanceCount"] for variant in running)
         return round(self.price * total, 4)
+
+    def _described(self, name: str) -> dict[str, Any]:
+        """DescribeEndpoint; of one that has just been deleted, that nothing runs."""
+        try:
+            found: dict[str, Any] = self.account.describe(name)
+        except ClientError:
+            return {"EndpointStatus": "Deleting"}
+        return found
 
     def states(self) -> dict[str, str]:
         """The status of every endpoint."""

@@ -23,7 +23,7 @@ import pytest
 from botocore.client import BaseClient
 
 from peagle.aws import client
-from peagle.sandbox.rehearsal import add_fault, clear_faults
+from peagle.sandbox.rehearsal import add_fault, clear_faults, list_faults
 from tests.faults.account import NAME, Inventory, Resources
 from tests.sandbox.sandboxes import Sandbox
 from tests.support import Done, in_process
@@ -135,7 +135,10 @@ class Trials:
                 return self._peagle(trial.scenario.command)
         finally:
             with self.sandbox.at_home():
+                met = any(fault.seen for fault in list_faults())
                 clear_faults()
+            if not met:
+                raise Broken(f"{trial.name}: the command does not call the operation")
 
     def _nothing_is_lost(self, trial: Trial) -> None:
         """Every resource is shown, and the reported cost is the account's."""

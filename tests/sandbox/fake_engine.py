@@ -131,7 +131,7 @@ class Statistics:
 
     def run(self) -> None:
         while True:
-            time.sleep(float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10")))
+            time.sleep(min(0.2, float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))))
             with self._lock:
                 tokens, self._tokens = self._tokens, 0
             if tokens:
