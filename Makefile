@@ -1,6 +1,6 @@
 # make demo   everything from nothing: set up, deploy the tiny pair in the sandbox, stream an answer
 # make check  before a commit: format, style, types, unit tests
-# make unit   the unit tests alone, on all cores
+# make unit   the quick unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
 # make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
@@ -30,7 +30,7 @@ aws-smoke: .venv/core.ready
 	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)
 
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit -n logical --dist worksteal
+	$(BIN)/pytest tests/unit -m 'not thorough' -n logical --dist worksteal
 
 check: style types unit
 

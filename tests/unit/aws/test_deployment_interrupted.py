@@ -10,6 +10,8 @@ from tests.unit.aws.interruptions import interrupt, moments_of, snapshot
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import World
 
+pytestmark = pytest.mark.thorough
+
 
 def _assert_removable(world: World, where: str) -> None:
     world.destroy()

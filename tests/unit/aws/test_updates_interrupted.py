@@ -14,6 +14,8 @@ from tests.unit.aws.interruptions import interrupt, moments_of, snapshot
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
+pytestmark = pytest.mark.thorough
+
 Work = Callable[[World], object]
 
 

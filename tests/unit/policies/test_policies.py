@@ -27,6 +27,8 @@ from tests.unit.policies.evaluation import (
 from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
 from tests.unit.policies.runs import MOTO_ACCOUNT, Runs, all_runs
 
+pytestmark = pytest.mark.thorough
+
 ROOT = POLICIES.parents[1]
 ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
 
