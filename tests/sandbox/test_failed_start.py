@@ -36,12 +36,12 @@ def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> N
     assert done.returncode == 4
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    told = f"endpoint {NAME} will never serve: torch.OutOfMemoryError: CUDA out of memory"
-    assert lines.index(told) < lines.index(f"Removing | Endpoint {NAME}")
+    cause = f"endpoint {NAME} will never serve: torch.OutOfMemoryError: CUDA out of memory"
+    assert lines.index(cause) < lines.index(f"Removing | Endpoint {NAME}")
     assert "non-default args" not in done.stderr
     error = json.loads(lines[-1])["error"]
     assert error["code"] == "will-not-serve"
-    assert error["message"].startswith(f"{told}; removed")
+    assert error["message"].startswith(f"{cause}; removed")
     assert _endpoints(account) == {}
     assert account.sagemaker.list_models()["Models"] == []
     assert account.s3.list_buckets()["Buckets"] == []

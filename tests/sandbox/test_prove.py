@@ -36,15 +36,15 @@ def _removed(sandbox: Sandbox) -> Iterator[None]:
 
 
 @contextmanager
-def engines_told(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None]:
+def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None]:
     """A file beside the stand-in for vLLM, which changes what it counts."""
     (package,) = sandbox.engine.parent.glob("packages/vllm/entrypoints/openai")
-    told = Path(package) / file
-    told.write_text(content)
+    path = Path(package) / file
+    path.write_text(content)
     try:
         yield
     finally:
-        told.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> None:
@@ -59,7 +59,7 @@ def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> No
 
 
 def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
-    with engines_told(sandbox, "silent"):
+    with engine_file(sandbox, "silent"):
         done = sandbox.peagle(*DEPLOY, *TWO, "--json")
 
     assert done.returncode == 3, done.stderr
@@ -78,7 +78,7 @@ def test_prove_is_a_gate(sandbox: Sandbox) -> None:
     assert json.loads(above.stderr.splitlines()[-1])["error"]["code"] == "not-proved"
     assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService", "another standard"
 
-    with engines_told(sandbox, "acceptance", "1.3"):
+    with engine_file(sandbox, "acceptance", "1.3"):
         worse = sandbox.peagle("prove", NAME, "--sandbox")
     assert worse.returncode == 3
     assert f"{NAME} is not proved: acceptance length 1.3" in worse.stdout

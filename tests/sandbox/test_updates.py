@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sandbox.sandboxes import Account, Sandbox
-from tests.sandbox.test_prove import engines_told
+from tests.sandbox.test_prove import engine_file
 
 pytestmark = pytest.mark.sandbox
 
@@ -34,7 +34,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
 ) -> None:
     first = sandbox.json(*DEPLOY)
 
-    with engines_told(sandbox, "acceptance", "1.1"):
+    with engine_file(sandbox, "acceptance", "1.1"):
         failed = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
 
     document = json.loads(failed.stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -66,12 +66,16 @@ class Endpoint:
 def describe(aws: Aws, name: str) -> Endpoint | None:
     """The endpoint, or ``None`` when there is none of that name."""
     try:
-        found = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+        return described_endpoint(description(aws, "Endpoint", name))
     except Missing:
         return None
+
+
+def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
+    """The endpoint in DescribeEndpoint's answer."""
     pending = found.get("PendingDeploymentSummary") or {}
     return Endpoint(
-        name=name,
+        name=found["EndpointName"],
         arn=found["EndpointArn"],
         status=found["EndpointStatus"],
         config=found.get("EndpointConfigName", ""),

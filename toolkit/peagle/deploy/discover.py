@@ -179,7 +179,7 @@ def _deployment(
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
     counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
     endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
-    live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
+    live = sagemaker.described_endpoint(endpoints[0].description) if endpoints else None
     tags = (endpoints or found)[0].tags
     described = [*found, *_served_without_index(aws, found, live)] if live else found
     found = [one for one in described if one.tags.get(DEPLOYMENT_TAG) == name]
@@ -229,8 +229,8 @@ def _deleted_config(live: Endpoint, found: list[Found]) -> Found:
         "ProductionVariants": variants,
         "CreationTime": datetime.fromtimestamp(live.created, UTC),
     }
-    said = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
-    return Found("EndpointConfig", live.config, said, description)
+    known = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
+    return Found("EndpointConfig", live.config, known, description)
 
 
 def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
