@@ -43,10 +43,11 @@ SPEED_METHOD = (
     " length. A row of speeds is the fastest repetition, with that repetition's latencies and"
     " acceptance_length (the engine's own count); low and high are the slowest and the fastest, raw"
     " has each. Repetitions end within 5 % of each other, or at a maximum of number or time. vLLM"
-    " compiles Triton kernels when a batch first has a new shape, about 1 s each: it is in low, in"
-    " the p99 of TTFT and ITL, and in high where every repetition has it. TTFT is from a request's"
-    " sending to its first output, the wait for other prompts included; ITL is between two"
-    " outputs of a request, of several tokens each with speculation; TPOT is per token after"
+    " compiles Triton kernels when a batch first has a new shape, about 1 s each: it is in"
+    " not_counted, a repetition before the others that no row counts, and where a row has none, in"
+    " low, in the p99 of TTFT and ITL, and in high where every repetition has it. TTFT is from a"
+    " request's sending to its first output, the wait for other prompts included; ITL is between"
+    " two outputs of a request, of several tokens each with speculation; TPOT is per token after"
     " the first."
 )
 WARM_METHOD = (

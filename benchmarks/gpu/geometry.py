@@ -27,6 +27,9 @@ OWN_TENSORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("gemma-4-31b", "eagle3"): ("embed_tokens", "lm_head"),
 }
 
+ADAPTIVE = "-adaptive"
+"""Suffix of a drafter whose draft length vLLM chooses for each step, up to K (0.30.0 and later)."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -60,7 +63,7 @@ class Setting:
         """The tensors that the head does not share with the target."""
         if not self.drafter or not self.own_tensors:
             return ()
-        return OWN_TENSORS[self.pair, self.drafter]
+        return OWN_TENSORS[self.pair, self.drafter.removesuffix(ADAPTIVE)]
 
 
 def speculation(setting: Setting) -> dict[str, Any] | None:
@@ -69,11 +72,13 @@ def speculation(setting: Setting) -> dict[str, Any] | None:
         return None
     config: dict[str, Any] = {
         "method": "eagle3",
-        "model": str(ROOT / setting.pair / setting.drafter),
+        "model": str(ROOT / setting.pair / setting.drafter.removesuffix(ADAPTIVE)),
         "num_speculative_tokens": setting.k,
     }
     if setting.drafter == "p-eagle":
         config["parallel_drafting"] = True
+    if setting.drafter.endswith(ADAPTIVE):
+        config["enable_adaptive_verification"] = True
     return config
 
 

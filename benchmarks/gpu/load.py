@@ -74,14 +74,18 @@ class Repetition:
 
 
 def measure(llm: Any, workload: Workload, concurrency: int) -> dict[str, Any]:
-    """The fastest repetition of one load, the interval of all, and each of them."""
-    tries = repeated(
-        lambda: generate(
-            llm, concurrency, workload.prompt_tokens, workload.output_tokens
-        ).summary(),
-        workload,
-    )
+    """The fastest repetition of one load, the interval of all, and each of them.
+
+    One repetition before them is not counted: vLLM compiles kernels for its shapes of batch.
+    """
+
+    def once() -> dict[str, Any]:
+        return generate(llm, concurrency, workload.prompt_tokens, workload.output_tokens).summary()
+
+    not_counted = once()
+    tries = repeated(once, workload)
     return {
+        "not_counted": not_counted["output_tokens_per_second"],
         "workload": workload.name,
         "concurrency": concurrency,
         "prompt_tokens": workload.prompt_tokens,

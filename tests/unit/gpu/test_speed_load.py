@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import load, speed
+from benchmarks.gpu import geometry, load, speed
 from benchmarks.gpu.load import Workload
 
 WORKLOAD = Workload("short-prompt", 16, 6, (2,), repetitions=(2, 4))
@@ -72,7 +72,8 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
 def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
     row = load.measure(llm, WORKLOAD, 2)
 
-    assert llm.llm_engine.prompts == [16] * 4
+    assert llm.llm_engine.prompts == [16] * 6, "one repetition that is not counted, then two"
+    assert row["not_counted"] == 4.0
     assert (row["output_tokens_per_second"], row["low"], row["high"]) == (4.0, 4.0, 4.0)
     assert (row["repetitions"], row["acceptance_length"]) == (2, 2.0)
     assert row["ttft_seconds"] == {"mean": 1, "p50": 1, "p90": 1, "p99": 1}
@@ -126,12 +127,21 @@ def test_imposed_rates_give_the_published_acceptance_lengths() -> None:
     assert length("gpt-oss-20b", "eagle3", 3) == 2.24
     assert length("qwen3-coder-30b", "p-eagle", 10) == pytest.approx(6.66, abs=0.02)
     assert length("qwen3-coder-30b", "p-eagle", 4) == pytest.approx(4.30, abs=0.08)
+    assert length("gpt-oss-120b", "p-eagle", 5) == pytest.approx(3.13, abs=0.01)
+    assert length("gemma-4-31b", "eagle3", 5) == pytest.approx(2.95, abs=0.02)
 
 
 def test_a_list_of_settings() -> None:
     none, head = speed.settings("gpt-oss-20b", "none,p-eagle:5")
     assert (none.drafter, none.k) == (None, 0)
     assert (head.drafter, head.k, head.max_num_batched_tokens) == ("p-eagle", 5, 8192)
+    (adaptive,) = speed.settings("gpt-oss-20b", "eagle3-adaptive:5")
+    eagle3 = geometry.Setting("gpt-oss-20b", "eagle3", 5)
+    assert geometry.speculation(adaptive) == {
+        **(geometry.speculation(eagle3) or {}),
+        "enable_adaptive_verification": True,
+    }
+    assert adaptive.own() == eagle3.own()
     for wrong in ("p-eagle", "none:3", "p-eagle:x", "mtp:3"):
         with pytest.raises(ValueError, match=r"p-eagle:3|published"):
             speed.settings("gpt-oss-20b", wrong)
