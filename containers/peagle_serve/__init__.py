@@ -4,6 +4,7 @@
     variable_names, environment_checks   is the environment valid? Is the image for this pair?
     weights, folder                      which weights, and are they complete?
     head_checks                          do head and target fit?
+    json_reader                          the one reader of JSON, shared with the toolkit
     safetensors, heads                   parsers, shared with the toolkit
     environment                          vLLM's arguments, as in AWS's container
     warm                                 compile caches of an identical engine
