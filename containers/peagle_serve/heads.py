@@ -34,7 +34,16 @@ _HEAD_KEYS = (*_SPECULATORS, "eagle_config", AUX_LAYERS)
 _HEAD_CLASS = re.compile(r"eagle3|p_?eagle", re.IGNORECASE)
 _OWN_TENSOR = re.compile(rf"(?:^|\.)(?:fc|midlayer|d2t|t2d)(?:\.|$)|{MASK}")
 """Tensors that only a head has; some heads name the class of a plain model in their config."""
-_LAYER = re.compile(r"(?:^|\.)(?:layers\.(\d+)|midlayer)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers\.(\d{1,9})|midlayer)\.")
+
+MOST_LAYERS = 1_000
+"""The deepest known models have about 200 layers. Rules and readers make a list of the layers, so
+a damaged or hostile number must not reach them."""
+_LAYER_COUNTS = frozenset({
+    "num_aux_hidden_states", "num_hidden_layers", "num_kv_shared_layers",
+    "num_nextn_predict_layers",
+})  # fmt: skip
+_LARGEST = 2**31 - 1
 _KNOWN_LAYERS = ("llama", "qwen3")
 """Model types whose layer names in vLLM are known here (llama_eagle3.py, qwen3_eagle3.py)."""
 
@@ -90,15 +99,18 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
 
     def number(key: str, holder: Mapping[str, Any] = inner) -> int | None:
         value = holder.get(key)
-        if value is None or (type(value) is int and value > 0):
+        if value is None or (type(value) is int and 0 < value <= most(key)):
             return value
-        invalid[key] = f"{key} is {ascii(value)[:80]}, not a positive whole number"
+        wanted = f"a positive whole number of at most {most(key):,}"
+        invalid[key] = f"{key} is {ascii(value)[:80]}, not {wanted}"
         return None
 
     def layers(holder: Mapping[str, Any]) -> tuple[int, ...] | None:
         value = holder.get(AUX_LAYERS)
-        if value is None or (isinstance(value, list) and all(type(one) is int for one in value)):
-            return tuple(value or ()) or None  # vLLM ignores an empty list too
+        value = [] if value is None else value
+        is_list = isinstance(value, list) and len(value) <= MOST_LAYERS
+        if is_list and all(type(one) is int for one in value):
+            return tuple(value) or None  # vLLM ignores an empty list too
         invalid[AUX_LAYERS] = f"{AUX_LAYERS} is {ascii(value)[:80]}, not a list of whole numbers"
         return None
 
@@ -136,6 +148,11 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
                       for one in (config, inner)),
         invalid=invalid,
     )  # fmt: skip
+
+
+def most(key: str) -> int:
+    """The largest number that a config.json may have under this key."""
+    return MOST_LAYERS if key in _LAYER_COUNTS else _LARGEST
 
 
 def is_head(config: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from peagle.catalog.tables import (
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
-from peagle.errors import DamagedCheckpoint
+from peagle.errors import DamagedCheckpoint, UserError
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
 from peagle_serve.heads import is_head
@@ -37,6 +37,8 @@ _KEYS = {"attention-backend": ("attention-config", "backend")}
 
 _DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
 _ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
+MOST_COUNT = 2**31 - 1
+"""The most tokens, requests or instances of an option: vLLM's and AWS's own limits are lower."""
 DECIDED: Mapping[str, str] = {
     "model": "use PAIR, and --model-source for weights in S3",
     "revision": "use PAIR: the catalogue names the commit, also one of your own with --catalog",
@@ -200,8 +202,10 @@ def build_case(
     open. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
-    rules report them, with the nearest known one. Raises UserError for a malformed version.
+    rules report them, with the nearest known one. Raises UserError for a malformed version, and for
+    a count that no engine takes.
     """
+    _check_counts(options)
     runtime = runtime_of(catalog.runtimes, options.vllm)
     types = {instance.type: instance for instance in catalog.instances.instances}
     instance = types.get(options.instance_type or "")
@@ -241,6 +245,19 @@ def build_case(
         },
         environment=options.environment,
     )
+
+
+def _check_counts(options: CaseOptions) -> None:
+    counts = {
+        "--k": options.k,
+        "--max-model-len": options.max_model_len,
+        "--concurrency": options.concurrency,
+        "--tp": options.tensor_parallel_size,
+        "--max-num-batched-tokens": options.settings.get("max-num-batched-tokens"),
+    }
+    for flag, value in counts.items():
+        if isinstance(value, int | float) and value > MOST_COUNT:
+            raise UserError(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
 
 
 def _key_of(value: Value | None, key: str) -> Value | None:

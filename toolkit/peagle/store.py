@@ -78,7 +78,7 @@ def read_limited(path: Path, limit: int) -> bytes:
     Raises OSError for another kind of file, without waiting for the writer of a pipe, and for a
     larger one.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -21,9 +21,9 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 """Eight lines, which stand for 100 million values."""
 
 HOSTILE = {
-    "aliases of aliases": (BOMB, "more than 100,000 values"),
+    "aliases of aliases": (BOMB, "more than 50,000 values"),
     "one alias many times": (
-        f"a: &a [{'x,' * 400}]\nb: [{'*a,' * 400}]", "more than 100,000 values",
+        f"a: &a [{'x,' * 400}]\nb: [{'*a,' * 400}]", "more than 50,000 values",
     ),
     "aliases as keys": ("a: &a x\n? [*a]\n: 1\n", "a key must be plain text"),
     "deep brackets": ("a: " + "[" * 200_000, "nested more than 40 deep"),
@@ -31,7 +31,7 @@ HOSTILE = {
     "deep dashes": ("- " * 200_000, "nested more than 40 deep"),
     "deep questions": ("? " * 50_000, "nested more than 40 deep"),
     "deep indents": ("".join(" " * n + "a:\n" for n in range(1_000)), "nested more than 40 deep"),
-    "many values": ("a: [" + "x," * 150_000 + "]", "more than 100,000 values"),
+    "many values": ("a: [" + "x," * 60_000 + "]", "more than 50,000 values"),
     "an alias to its own list": ("a: &a [*a]", "refers to itself"),
     "an alias to its own mapping": ("a: &a {b: {c: *a}}", "refers to itself"),
     "a long file": ("# " + "x" * 1_000_001, "it has 1,000,003 bytes"),
@@ -81,5 +81,5 @@ def test_a_file_that_is_no_file_is_not_waited_for(kind: str, tmp_path: Path) -> 
     path = tmp_path / "x.yaml"
     os.mkfifo(path) if kind == "pipe" else path.mkdir()
 
-    with pytest.raises(BadFile, match="it is not a regular file"):
+    with pytest.raises(BadFile, match=r"read: (it is not a regular file|Is a directory)"):
         read_document(path, "x.yaml")

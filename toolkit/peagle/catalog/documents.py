@@ -111,7 +111,7 @@ LARGEST_EVIDENCE = 16_000_000
 """Bytes of a JSON file of measurements."""
 DEEPEST = 40
 """Nested lists and mappings. The bundled files have 6."""
-MOST_VALUES = 100_000
+MOST_VALUES = 50_000
 """Scalars, lists and mappings of a file, those behind aliases included. The largest bundled file
 has 1,700."""
 
@@ -131,14 +131,14 @@ class _Loader(*_BASES):  # type: ignore[misc]
         self._behind: dict[str, int] = {}
         """The number of values that each anchor stands for, once its node is complete."""
 
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         event, before = self.peek_event(), self._values
         line = event.start_mark.line + 1
         self._depth += 1
         if self._depth > DEEPEST:
             message = f"is nested more than {DEEPEST} deep"
             raise BadFile(self._file, message, "write it with fewer levels", line)
-        node: yaml.Node = Composer.compose_node(self, parent, index)
+        node: yaml.Node = Composer.compose_node(self, parent, index)  # type: ignore[assignment]
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
             self._values += 1

@@ -12,6 +12,7 @@ from peagle.catalog.tables import (
     NO_VERSION_RULES,
     CatalogEntry,
     InstanceTable,
+    Layers,
     NotNegative,
     Positive,
     RuntimeTable,
@@ -31,7 +32,7 @@ class AttentionGroup(CatalogEntry):
     """Layers with the same KV cache. ``window`` is in tokens."""
 
     kind: Literal["full", "sliding"]
-    layers: Positive
+    layers: Layers
     kv_heads: Positive
     head_dim: Positive
     window: Positive | None = None
@@ -42,7 +43,7 @@ class Architecture(CatalogEntry):
 
     class_name: str
     hidden_size: Positive
-    layers: Positive
+    layers: Layers
     query_heads: Positive
     attention: tuple[AttentionGroup, ...]
     vocab_size: Positive
@@ -111,7 +112,7 @@ class Drafter(CatalogEntry):
     min_vllm: Version
     k_trained: Positive | None = None
     k_recommended: Positive
-    hidden_layers: Positive | None = None
+    hidden_layers: Layers | None = None
     parameters: Positive | None = None
     weight_bytes: Positive | None = None
     max_positions: Positive | None = None

@@ -15,9 +15,11 @@ from peagle.errors import NotFound, nearest
 from peagle.findings import Level
 from peagle.vllm.gpus import capability_of
 from peagle.vllm.versions import in_range
+from peagle_serve.heads import MOST_LAYERS
 
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=2**53)]
+NotNegative = Annotated[int, Field(ge=0, le=2**53)]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$")]
 VersionRange = Annotated[
     str,

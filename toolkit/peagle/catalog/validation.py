@@ -130,6 +130,8 @@ def _expected(detail: ErrorDetails) -> str:
         return known[0] if known else f"text that matches {pattern}"
     if kind == "greater_than_equal":
         return f"a number of at least {context['ge']}"
+    if kind == "less_than_equal":
+        return f"a number of at most {context['le']}"
     if kind == "greater_than":
         return f"a number above {context['gt']}"
     return _EXPECTED.get(kind, detail["msg"])

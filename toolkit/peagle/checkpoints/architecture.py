@@ -20,7 +20,7 @@ from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import Checkpoint, split_revision
 from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
-from peagle_serve.heads import HeadConfig
+from peagle_serve.heads import HeadConfig, most
 
 Config = Mapping[str, Any]
 
@@ -29,9 +29,6 @@ _NESTED = ("text_config", "llm_config", "transformer_layer_config")
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
-
-_LARGEST = 1 << 31
-"""Upper bound for plausible sizes; a larger one means a damaged file."""
 
 
 def read_architecture(config: Config) -> Architecture:
@@ -134,10 +131,9 @@ def optional_number(config: Config, key: str) -> int | None:
     value = config.get(key)
     if value is None:
         return None
-    if type(value) is not int or not 0 < value < _LARGEST:
-        raise DamagedCheckpoint(
-            f"config.json: {key} is {value!r}, not a positive whole number", _FIX
-        )
+    if type(value) is not int or not 0 < value <= most(key):
+        wanted = f"a positive whole number of at most {most(key):,}"
+        raise DamagedCheckpoint(f"config.json: {key} is {ascii(value)[:80]}, not {wanted}", _FIX)
     return value
 
 

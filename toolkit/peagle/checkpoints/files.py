@@ -21,6 +21,7 @@ from peagle.checkpoints.models import Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
 from peagle_serve import folder as folders
 from peagle_serve import safetensors as parser
+from peagle_serve.heads import most
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
 CONFIG = "config.json"
@@ -30,16 +31,16 @@ LONGEST_CONFIG = 1_000_000
 
 SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
-    "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "target_hidden_size",
-    "vocab_size",
+    "num_attention_heads", "num_aux_hidden_states", "num_hidden_layers", "num_key_value_heads",
+    "target_hidden_size", "vocab_size",
 })  # fmt: skip
 """Keys whose value is a positive whole number, or null."""
 
 COUNTS = frozenset({
     "global_head_dim", "hidden_size_per_layer_input", "moe_intermediate_size", "n_routed_experts",
     "num_experts", "num_experts_per_tok", "num_global_key_value_heads", "num_kv_shared_layers",
-    "num_local_experts", "shared_expert_intermediate_size", "sliding_window",
-    "vocab_size_per_layer_input",
+    "num_local_experts", "num_nextn_predict_layers", "shared_expert_intermediate_size",
+    "sliding_window", "vocab_size_per_layer_input",
 })  # fmt: skip
 """Keys whose value is a whole number, 0 included, or null."""
 
@@ -50,7 +51,6 @@ NESTED = ("text_config", "transformer_layer_config", "eagle_config")
 """Keys of nested parts with numbers of their own."""
 
 _QUANTIZATION = "quantization_config"
-_LARGEST = 2**31 - 1
 _FIX = "correct config.json, or copy it again"
 
 
@@ -109,8 +109,8 @@ def _check_numbers(path: str, part: Mapping[str, Any]) -> None:
             _refuse(path + key, value, "a positive number")
         if key in COUNTS and value < 0:
             _refuse(path + key, value, "a number of at least 0")
-        if abs(value) > _LARGEST:
-            _refuse(path + key, value, f"a number of at most {_LARGEST:,}")
+        if abs(value) > most(key):
+            _refuse(path + key, value, f"a number of at most {most(key):,}")
 
 
 def _refuse(key: str, value: Any, expected: str) -> NoReturn:

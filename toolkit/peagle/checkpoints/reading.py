@@ -228,7 +228,7 @@ def _vocabulary_size(document: Mapping[str, Any], added: Mapping[int, str]) -> i
     if isinstance(vocabulary, dict):
         ids = {number for number in vocabulary.values() if type(number) is int}
     elif isinstance(vocabulary, list):
-        ids = set(range(len(vocabulary)))
+        ids = {len(vocabulary) - 1} if vocabulary else set()
     else:
         return None
     return max(ids | set(added), default=-1) + 1 or None

@@ -29,6 +29,7 @@ SECRET = "secret-in-environment"
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_COUNT = re.compile(r"0*[1-9][0-9]{0,9}", re.ASCII)
 _SWITCH = {"true": True, "false": False}
 _TOKENS = "max-num-batched-tokens"
 _SHARE = "gpu-memory-utilization"
@@ -90,8 +91,9 @@ def check_settings(settings: Mapping[str, str]) -> None:
             raise UserError(f"--set {name}: the plan decides this argument", DECIDED[plain])
         if name == _SHARE and value == "":
             raise UserError(f"--set {name} has no value", "the planned memory needs one: 0.92")
-        if name == _TOKENS and not (value == "" or (value.isdecimal() and int(value) > 0)):
-            raise UserError(f"--set {name}={value} is not a number of tokens", "such as 8192")
+        if name == _TOKENS and not (value == "" or _COUNT.fullmatch(value)):
+            shown = value if len(value) < 40 else f"{value[:36]}..."
+            raise UserError(f"--set {name}={shown} is not a number of tokens", "such as 8192")
 
 
 def _check_variable(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
@@ -100,6 +101,8 @@ def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
 def _check_limits(options: Options) -> None:
     if options.instance_count is not None and options.instance_count < 1:
         raise UserError(f"--instance-count {options.instance_count} is less than 1", "use 1")
+    if (options.instance_count or 0) > MOST_COUNT:
+        raise UserError(f"--instance-count is more than {MOST_COUNT:,}", "use a smaller number")
     limits = {
         "--min-tokens-per-second": options.min_tokens_per_second,
         "--max-price-per-hour": options.max_price_per_hour,

@@ -13,7 +13,7 @@ from peagle.checks.registry import Findings, Rule
 
 RULE = Rule("target-incomplete", about="target", vllm_notices="at start")
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 
 
@@ -24,7 +24,8 @@ def check(case: Case) -> Findings:
     names = _decoder_tensors(checkpoint.tensors)
     layers = layers_of(names)
     missing = ", ".join(_missing(case, names, layers))
-    extra = layers - set(range(depth + _prediction_layers(checkpoint)))
+    known = depth + _prediction_layers(checkpoint)
+    extra = {layer for layer in layers if layer >= known}
     if missing:
         message = f"the weights at {checkpoint.location} lack {missing}"
     elif extra:

@@ -1,0 +1,120 @@
+"""Counts of files and options are limited before anything is built from them: the numbers here took
+gigabytes, or minutes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle import api
+from peagle.case import CaseOptions, build_case
+from peagle.catalog import find_pair, load_catalog
+from peagle.checkpoints import Checkpoint, Tensor
+from peagle.checkpoints.architecture import read_architecture
+from peagle.checkpoints.files import parse_config
+from peagle.checks import check
+from peagle.errors import DamagedCheckpoint, UserError
+from peagle.fit.request import FitRequest
+from peagle.planning import Options
+from tests.unit.checks.cases import GEOMETRY, catalog_case, read
+
+HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
+TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)
+HUGE = 2**31 - 1
+DEEPEST = 1_000
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Any:
+    start = time.perf_counter()
+    yield
+    assert time.perf_counter() - start < 5
+
+
+LAYERS = ("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layers",
+          "num_kv_shared_layers")  # fmt: skip
+
+
+@pytest.mark.parametrize("holder", ["", "text_config", "transformer_layer_config"])
+@pytest.mark.parametrize("key", LAYERS)
+@pytest.mark.parametrize("value", [DEEPEST + 1, HUGE])
+def test_a_config_with_too_many_layers_is_refused(key: str, value: int, holder: str) -> None:
+    document = TARGET | {key: value} if not holder else TARGET | {holder: TARGET | {key: value}}
+
+    with pytest.raises(DamagedCheckpoint, match=f"{key} is {value}, not a number of at most 1,000"):
+        parse_config(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_aux_hidden_states"])
+def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
+    case = catalog_case("gpt-oss-20b")
+    head = Checkpoint("/head", HEAD | {key: HUGE}, {"fc.weight": Tensor("BF16", (8, 8), 0, "")})
+
+    with pytest.raises(DamagedCheckpoint, match=f"{key} is {HUGE}, not a .*whole number"):
+        check(replace(case, drafter_checkpoint=head))
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"layer_types": None}, {"layer_types": None, "sliding_window": None},
+    {"layer_types": None, "model_type": "x", "sliding_window_pattern": 6},
+    {"layer_types": None, "model_type": "x", "use_sliding_window": True},
+])  # fmt: skip
+def test_no_list_of_layers_is_made_of_a_huge_number(changes: dict[str, Any]) -> None:
+    with pytest.raises(DamagedCheckpoint, match="num_hidden_layers"):
+        read_architecture(TARGET | {"num_hidden_layers": HUGE} | changes)
+
+
+@pytest.mark.parametrize("layers", [HUGE, -HUGE, 10**90])
+def test_extra_layers_for_prediction_are_only_compared(layers: int) -> None:
+    case = catalog_case("gpt-oss-20b")
+    tensors = {"model.layers.3.x": Tensor("BF16", (8, 8), 0, "")}
+    config = TARGET | {"num_nextn_predict_layers": layers}
+
+    assert check(replace(case, target_checkpoint=Checkpoint("/target", config, tensors)))
+
+
+@pytest.mark.parametrize("name", ["layers.{}.x", "model.layers.{}.mlp.up_proj.weight"])
+def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
+    tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0, "")}
+    case = catalog_case("gpt-oss-20b")
+
+    assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
+    assert check(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
+
+
+@pytest.mark.parametrize("name", ["k", "max_model_len", "concurrency", "tensor_parallel_size"])
+@pytest.mark.parametrize("value", [HUGE + 1, 10**300], ids=["one", "many"])
+def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> None:
+    catalog = load_catalog()
+    pair = find_pair(catalog, "gpt-oss-20b")
+    counts: dict[str, Any] = {name: value}
+    flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
+
+    with pytest.raises(UserError, match=f"{flag} is more than 2,147,483,647"):
+        build_case(catalog, pair.target, pair.drafter, CaseOptions(**counts))
+
+
+@pytest.mark.parametrize("options", [
+    {"instance_count": 10**300}, {"k": 10**300}, {"concurrency": 10**300},
+    {"max_model_len": 10**300}, {"settings": {"max-num-batched-tokens": "9" * 300}},
+    {"settings": {"max-num-batched-tokens": "9" * 5_000}},
+])  # fmt: skip
+def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--"):
+        api.plan(Options(pair="gpt-oss-20b", **options), load_catalog())
+
+
+@pytest.mark.parametrize("options", [
+    {"k": 10**300}, {"max_num_seqs": 10**300}, {"max_model_len": 10**300},
+    {"max_num_batched_tokens": 10**300},
+])  # fmt: skip
+def test_a_fit_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
+    request = FitRequest(pair="gpt-oss-20b", instance_type="ml.g6e.xlarge", **options)
+
+    with pytest.raises(UserError, match="is more than 2,147,483,647"):
+        api.fit(request, load_catalog(), lambda place: read(Path(place)))
