@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import platform
 import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,9 @@ from peagle.engine.machine import (
     find_engine,
     installed_engines,
 )
+from peagle.engine.torch_wheel import PYTHONS, PYTORCH_CPU_INDEX, locked_wheels
 from peagle.errors import EngineError, EngineMissing, UserError
-from tests.support import Peagle
+from tests.support import Peagle, raises_code
 
 VLLM = "0.28.0"
 LOCK = data_folder("containers") / "engine" / VLLM
@@ -28,7 +32,8 @@ _PYTHON = r"""#!/bin/sh
 case "$*" in
   *version_info*) echo 3.11; exit ;;
   *"-m venv"*) step=venv; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
-  *--extra-index-url*) step=index ;;
+  *--dry-run*) step=look ;;
+  *--retries*) step=index ;;
   *torch.txt*) step=torch ;;
   *requirements.txt*) step=packages ;;
   *api_server*) step=import ;;
@@ -137,31 +142,77 @@ def test_progress_counts_tenths_of_the_packages(python: FakePython) -> None:
     assert shown.index("installing the packages") > shown.index(counts[-1])
 
 
-def test_torch_comes_from_pytorchs_index_where_pips_sources_lack_it(python: FakePython) -> None:
-    python.prints("torch", "ERROR: No matching distribution found for torch==1", fails=True)
+def test_torch_is_locked_for_every_python_and_machine() -> None:
+    wheels = locked_wheels(LOCK / "torch.txt")
+
+    machines = ("x86_64", "aarch64")
+    assert {(one.python, one.machine) for one in wheels} == set(product(PYTHONS, machines))
+    assert len({one.hash for one in wheels}) == len(wheels)
+    lines = (LOCK / "torch.txt").read_text().splitlines()
+    assert len(wheels) == sum(not line.startswith("#") for line in lines)
+
+
+def test_torch_comes_from_pytorchs_index_alone_where_no_folder_has_it(python: FakePython) -> None:
+    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
 
     _install(python)
 
     assert python.steps == ["venv", "torch", "index", "packages", "import"]
+    requirement = (engine_folder(VLLM) / "torch.txt").read_text()
+    wheel = f"torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_{platform.machine()}.whl"
+    assert requirement.startswith(f"torch @ {PYTORCH_CPU_INDEX}/{wheel} --hash=sha256:")
 
 
-def test_without_torch_anywhere_the_error_names_both_places(python: FakePython) -> None:
-    missing = "ERROR: No matching distribution found for torch==1"
-    python.prints("torch", missing, fails=True)
-    python.prints("index", missing, fails=True)
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_a_missing_wheel_is_named_with_its_source_and_the_python_that_would_do(
+    python: FakePython, at_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
+    python.prints("index", "ERROR: Name or service not known", fails=True)
+    python.prints("look", fails=not at_hand)
+    other = python.path.with_name("python3.12")
+    other.write_text("#!/bin/sh\necho 3.12\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
 
-    with pytest.raises(EngineError) as failed:
+    with raises_code("wheel-missing", EngineError) as failed:
         _install(python)
 
-    assert install.PYTORCH_CPU_INDEX in failed.value.message
-    assert "PIP_FIND_LINKS" in failed.value.fix
-    assert python.steps[-1] == "index"
+    wheel = f"torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_{platform.machine()}.whl"
+    assert wheel in failed.value.message
+    assert PYTORCH_CPU_INDEX in failed.value.message
+    command = ("peagle", "engine", "install", "--vllm", VLLM, "--python", str(other))
+    assert failed.value.command == (command if at_hand else ())
+    assert at_hand or "PIP_FIND_LINKS" in failed.value.fix
+
+
+@pytest.mark.parametrize("step", ["torch", "index"])
+def test_a_wheel_that_is_not_the_locked_one_ends_the_installation(
+    python: FakePython, step: str
+) -> None:
+    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
+    python.prints(step, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", fails=True)
+
+    with raises_code("wheel-differs", EngineError):
+        _install(python)
+
+    assert python.steps[-1] == step
+
+
+def test_a_machine_without_a_locked_wheel_is_refused(
+    python: FakePython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+
+    with raises_code("unusable-python", UserError) as failed:
+        _install(python)
+
+    assert "riscv64" in failed.value.message
 
 
 @pytest.mark.parametrize(
     ("step", "output", "cause"),
     [
-        ("torch", ("ERROR: THESE PACKAGES DO NOT MATCH", "bye"), "THESE PACKAGES DO NOT MATCH"),
         ("packages", ("Collecting a", "no space left"), "no space left"),
         (
             "import",

@@ -33,7 +33,8 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and takes a minute or more; does nothing if already installed. Every package
-    is checked against its hash, except torch, whose wheel depends on the Python version.
+    is checked against its hash. Without PyTorch's index, torch's wheel for your Python must be in a
+    folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
     present = api.is_installed(version)

@@ -27,19 +27,16 @@ from peagle.engine.machine import (
     install_fix,
     run_python,
 )
+from peagle.engine.torch_wheel import PYTHONS, install_torch, python_version
 from peagle.errors import EngineError, EngineMissing, UserError
 from peagle.images.build import Packages
 from peagle.images.docker import Progress
 from peagle.store import locked, read_json, write_json
 
-PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""The index with torch for CPUs, used when pip's own sources do not have it."""
-
 NEEDED_BYTES = 3 * 2**30
 """Disk space for the environment and for unpacking."""
 
 _ANOTHER_PYTHON = "choose another Python with --python"
-_PYTHONS = ("3.11", "3.12", "3.13")
 _IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
 
 
@@ -154,28 +151,14 @@ def _build(folder: Path, lock: Path, python: Path, progress: Progress) -> None:
     pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
     pip += ["install", "--no-input", "--no-deps", "--no-compile", "--only-binary", ":all:"]
     pip += ["--progress-bar", "off"]
-    _install_torch(pip, lock / "torch.txt", log, progress)
+    progress("downloading torch for CPUs (about 190 MB)")
+    install_torch(pip, lock / "torch.txt", lambda command: _run(command, log), log)
     locked = ["--require-hashes", "-r", str(lock / "requirements.txt")]
     if _run([*pip, *locked], log, _counting(lock / "requirements.txt", progress)):
         raise _install_error(log)
     progress("checking that the server can be imported")
     if _run([str(folder / "bin" / "python"), "-I", "-c", _IMPORT_SERVER], log):
         raise _install_error(log)
-
-
-def _install_torch(pip: list[str], requirements: Path, log: Path, progress: Progress) -> None:
-    progress("downloading torch for CPUs (about 190 MB)")
-    if _run([*pip, "-r", str(requirements)], log) == 0:
-        return
-    if "No matching distribution found" not in log.read_text(encoding="utf-8"):
-        raise _install_error(log)
-    index = ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1", "--timeout", "30"]
-    if _run([*pip, *index, "-r", str(requirements)], log):
-        raise EngineError(
-            f"neither pip's own sources nor {PYTORCH_CPU_INDEX} provide torch for CPUs",
-            "allow pip to reach that index, or set PIP_FIND_LINKS to a folder with the wheel; the "
-            f"log is {log}",
-        )
 
 
 def _run(
@@ -222,12 +205,12 @@ def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
 
 
 def _check_python(python: Path) -> None:
-    found = run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
+    found = python_version(python)
     if not found:
         raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON, "unusable-python")
-    if found not in _PYTHONS:
+    if found not in PYTHONS:
         raise UserError(
-            f"{python} is Python {found}; the engine needs one of {', '.join(_PYTHONS)}",
+            f"{python} is Python {found}; the engine needs one of {', '.join(PYTHONS)}",
             _ANOTHER_PYTHON,
             "unusable-python",
         )
