@@ -34,7 +34,7 @@ from pathlib import Path
 from benchmarks.gpu import evidence, host, load, probe
 from benchmarks.gpu.geometry import ADAPTIVE, PAIRS, Setting, engine_arguments
 
-SETTING_SECONDS = 900
+SETTING_SECONDS = 1500
 """A process is killed after this time, waiting for the GPU included."""
 
 # First acceptance rate and decay by position, which give the published mean acceptance lengths.
