@@ -6,11 +6,14 @@ Exit codes: UserError 2, Refused and DamagedCheckpoint 3, CloudError and EngineE
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from peagle_serve.json_reader import InvalidJson
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,26 @@ class CloudError(PeagleError, code="cloud", exit_code=4):
 
 class EngineError(PeagleError, code="engine", exit_code=4):
     """The engine ended, or never became healthy."""
+
+
+@contextmanager
+def understood(
+    what: str, kind: type[PeagleError], fix: str | Fix = "", code: str = "invalid-response"
+) -> Iterator[None]:
+    """Raise ``kind`` where the block cannot read ``what``, an answer of another program.
+
+    Such as: it is not JSON, is cut short, lacks a key, or has a value of another type. The block
+    only reads the answer; other errors in it are mistaken for one of the answer.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError):
+            reason = f"it has no {error}"
+        elif isinstance(error, InvalidJson):
+            reason = str(error)
+        raise kind(f"{what} has an unknown format: {reason[:300]}", fix, code) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

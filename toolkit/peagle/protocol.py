@@ -5,6 +5,7 @@ Pure functions, shared by the clients of AWS, the sandbox and local engines.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from peagle.errors import fix_text
+from peagle.errors import EngineError, fix_text, understood
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 from peagle_serve.logs import restored_text
 
 STAND_IN_TAG = "peagle:stand-in"
@@ -43,24 +46,55 @@ def request_body(
     return body
 
 
+LARGEST_EVENT = 4 << 20
+"""Bytes of a server-sent event; one of vLLM has a few hundred."""
+
+
 class EventSplitter:
     """Splits a byte stream into server-sent events.
 
     Chunk boundaries are arbitrary (SageMaker's PayloadParts), so bytes are kept until a blank line
-    ends an event.
+    ends an event. Each byte is looked at once, however small the chunks are.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._line = bytearray()
+        self._data: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The ``data`` of every event that ``chunk`` completes."""
-        self._rest = (self._rest + chunk).replace(b"\r\n", b"\n")
-        *events, self._rest = self._rest.split(b"\n\n")
-        for event in events:
-            lines = [line for line in event.split(b"\n") if line.startswith(b"data:")]
-            if lines:
-                yield b"\n".join(line[5:].removeprefix(b" ") for line in lines).decode()
+        """The ``data`` of every event that ``chunk`` completes.
+
+        Raises EngineError for an event that is not UTF-8 or larger than ``LARGEST_EVENT``.
+        """
+        first, *rest = chunk.split(b"\n")
+        self._append(first)
+        for part in rest:
+            line = bytes(self._line).removesuffix(b"\r")
+            self._line.clear()
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and (event := self._take()) is not None:
+                yield event
+            self._append(part)
+
+    def _append(self, part: bytes) -> None:
+        self._line += part
+        self._size += len(part) + 1
+        if self._size > LARGEST_EVENT:
+            raise _invalid(f"an event has more than {LARGEST_EVENT:,} bytes")
+
+    def _take(self) -> str | None:
+        """The data of the event that ends here; ``None`` for one without data, as a comment."""
+        data, self._data, self._size = self._data, [], 0
+        try:
+            return b"\n".join(data).decode() if data else None
+        except UnicodeDecodeError as error:
+            raise _invalid("an event is not UTF-8") from error
+
+
+def _invalid(why: str) -> EngineError:
+    return EngineError(f"the engine's response is not valid: {why}", code="invalid-response")
 
 
 @dataclass(frozen=True)
@@ -81,23 +115,71 @@ class Piece:
         return f"{self.reasoning}{gap}{self.text}"
 
 
+def answer_of(data: bytes | str) -> dict[str, Any]:
+    """The JSON object that an engine answered, also as an event of a stream.
+
+    Raises EngineError for anything else, and for vLLM's report of an error, which after the first
+    byte of a stream is an ordinary document.
+    """
+    try:
+        document = json_reader.read(data, "the document")
+    except InvalidJson as error:
+        start = f"; it begins with {data[:60]!r}" if data else ""
+        raise _invalid(f"{error}{start}") from error
+    if not isinstance(document, dict):
+        raise _invalid(f"it is not an object: {data[:60]!r}")
+    if "error" in document or document.get("object") == "error":
+        raise EngineError(f"the engine failed: {_error_message(document)}")
+    return document
+
+
+def engine_message(text: str) -> str:
+    """The message in an engine's JSON error, or the text as it is."""
+    try:
+        document = json_reader.read(text, "the error")
+    except InvalidJson:
+        return text
+    return _error_message(document) if isinstance(document, dict) else text
+
+
+def _error_message(document: dict[str, Any]) -> str:
+    error = document.get("error", document)
+    message = error.get("message", error) if isinstance(error, dict) else error
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    return text[:2000]
+
+
 def piece_of(document: dict[str, Any]) -> Piece:
-    """Text, reasoning and token count of a complete or streamed chat or completion response."""
-    text = reasoning = ""
-    for choice in document.get("choices") or []:
-        message = choice.get("delta") or choice.get("message") or {}
-        text += choice.get("text") or message.get("content") or ""
-        reasoning += message.get("reasoning") or ""
-    usage = document.get("usage") or {}
-    return Piece(text, usage.get("completion_tokens"), reasoning)
+    """Text, reasoning and token count of a complete or streamed chat or completion response.
+
+    Raises EngineError for a document without vLLM's format.
+    """
+    with understood("the engine's response", EngineError):
+        text = reasoning = ""
+        for choice in document.get("choices") or []:
+            message = choice.get("delta") or choice.get("message") or {}
+            text += choice.get("text") or message.get("content") or ""
+            reasoning += message.get("reasoning") or ""
+        tokens = (document.get("usage") or {}).get("completion_tokens")
+        return Piece(text, None if tokens is None else _count(tokens), reasoning)
 
 
-def pieces(events: Iterator[str]) -> Iterator[Piece]:
-    """The pieces of a stream of events, up to ``[DONE]``."""
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{ascii(value)[:40]} is not a count")
+    return value
+
+
+def pieces(events: Iterable[str]) -> Iterator[Piece]:
+    """The pieces of a stream of events, up to ``[DONE]``.
+
+    Raises EngineError when the stream contains an error, or ends before ``[DONE]``.
+    """
     for event in events:
         if event == "[DONE]":
             return
-        yield piece_of(json.loads(event))
+        yield piece_of(answer_of(event))
+    raise EngineError("the response ended before it was complete", code="incomplete-response")
 
 
 @dataclass(frozen=True)
@@ -137,13 +219,14 @@ class Counters:
 
 
 def parse_counters(document: dict[str, Any]) -> Counters:
-    """Counters as ``peagle_serve`` sends them."""
-    return Counters(
-        drafts=int(document["drafts"]),
-        draft_tokens=int(document["draft_tokens"]),
-        accepted_tokens=int(document["accepted_tokens"]),
-        accepted_per_position=tuple(int(n) for n in document.get("accepted_per_position", ())),
-    )
+    """Counters as ``peagle_serve`` sends them. Raises EngineError for another document."""
+    with understood("the engine's answer about its counters", EngineError):
+        return Counters(
+            drafts=_count(document["drafts"]),
+            draft_tokens=_count(document["draft_tokens"]),
+            accepted_tokens=_count(document["accepted_tokens"]),
+            accepted_per_position=tuple(map(_count, document.get("accepted_per_position", ()))),
+        )
 
 
 def acceptance_length(counters: Counters) -> float | None:
@@ -154,14 +237,16 @@ def acceptance_length(counters: Counters) -> float | None:
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
 
 
-_LENGTH = re.compile(r"Mean acceptance length: (\d+(?:\.\d+)?)")
-_ACCEPTED = re.compile(r"\bAccepted: (\d+) tokens")
-_DRAFTED = re.compile(r"\bDrafted: (\d+) tokens")
-_RATES = re.compile(r"Per-position acceptance rate: (\d[\d.]*(?:, \d[\d.]*)*)")
+_WHOLE = r"\d{1,15}"
+_NUMBER = rf"{_WHOLE}(?:\.{_WHOLE})?"
+_LENGTH = re.compile(rf"Mean acceptance length: ({_NUMBER})")
+_ACCEPTED = re.compile(rf"\bAccepted: ({_WHOLE}) tokens")
+_DRAFTED = re.compile(rf"\bDrafted: ({_WHOLE}) tokens")
+_RATES = re.compile(rf"Per-position acceptance rate: ({_NUMBER}(?:, {_NUMBER})*)")
 _ROUNDED = 0.0051
 """Half of the last digit that vLLM prints of a mean length, and a little for the arithmetic."""
 
-_GENERATION = re.compile(r"Avg generation throughput: (\d+(?:\.\d+)?) tokens/s")
+_GENERATION = re.compile(rf"Avg generation throughput: ({_NUMBER}) tokens/s")
 
 
 def counters_in_log(line: str) -> Counters | None:
@@ -211,8 +296,8 @@ def log_fields(line: str) -> dict[str, Any]:
     if not line.startswith('{"time":'):
         return {}
     try:
-        fields = json.loads(line)
-    except ValueError:
+        fields = json_reader.read(line, "the line")
+    except InvalidJson:
         return {}
     return fields if "event" in fields or "from" in fields else {}
 
@@ -220,8 +305,13 @@ def log_fields(line: str) -> dict[str, Any]:
 def log_text(line: str) -> str:
     """A line of a container's log, formatted for people; lines of other programs are unchanged."""
     fields = log_fields(line)
-    if not fields:
+    try:
+        return _text_of(fields) if fields else line
+    except (TypeError, KeyError):  # another program wrote it
         return line
+
+
+def _text_of(fields: dict[str, Any]) -> str:
     message = str(fields.get("message", ""))
     if fields.get("from") == "engine":
         process = f"({fields['process']}) " if "process" in fields else ""
@@ -265,7 +355,8 @@ def warm_start_in(log: Iterable[str]) -> WarmStart | None:
     last = None
     for fields in map(log_fields, log):
         if fields.get("event") == "warm-start":
-            last = _warm_start(fields)
+            with contextlib.suppress(TypeError, KeyError, ValueError):  # of another program
+                last = _warm_start(fields)
     return last
 
 

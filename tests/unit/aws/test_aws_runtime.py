@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from peagle.aws import runtime
 from peagle.aws.runtime import Tail, clean
-from peagle.errors import CloudError, EngineError, UserError
+from peagle.errors import EngineError, UserError
 from peagle.protocol import request_body
 from tests.support import raises_code
+from tests.unit.answers import INVALID
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
@@ -99,14 +100,27 @@ def test_a_stream_that_ends_too_early_is_an_error(
     assert raised.value.command == ("peagle", "logs", NAME)
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"\xff"])
-def test_an_answer_that_is_not_vllms_is_an_error(
-    serving: World, monkeypatch: pytest.MonkeyPatch, answer: bytes
+@pytest.mark.parametrize("name", INVALID)
+def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
+    serving: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    answer = INVALID[name]
     monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
 
-    with raises_code("invalid-response", CloudError):
+    with raises_code("invalid-response", EngineError) as whole:
         runtime.ask(serving.aws, NAME, BODY)
+
+    _answer_with(
+        serving, monkeypatch, b"data: ", answer.replace(b"\n", b""), b"\n\ndata: [DONE]\n\n"
+    )
+    with raises_code("invalid-response", EngineError) as streamed:
+        list(runtime.stream(serving.aws, NAME, BODY))
+
+    for raised in (whole, streamed):
+        assert raised.value.command == ("peagle", "logs", NAME)
+        assert "\n" not in str(raised.value)
+        assert len(raised.value.message) < 600
+    assert runtime.counters(serving.aws, NAME) is None
 
 
 def test_counters_of_our_image(serving: World) -> None:

@@ -6,7 +6,6 @@ rejects is a CloudError (4); its subclasses here are those that callers handle.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from botocore import exceptions as boto
 from urllib3.exceptions import HTTPError
 
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
+from peagle.protocol import engine_message
 
 CREDENTIALS_FIX = Fix(
     "store an access key, specify a --profile, or use --sandbox, which needs no account; with IAM "
@@ -240,16 +240,6 @@ def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     if 400 <= status < 500:
         return EngineRejected(f"the engine rejects the request: {message}")
     return EngineError(f"the engine failed ({status}): {message}")
-
-
-def engine_message(text: str) -> str:
-    """The message in an engine's JSON error, or the text as it is."""
-    try:
-        document = json.loads(text)
-        error = document.get("error", document)
-        return str(error if isinstance(error, str) else error["message"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return text
 
 
 _OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing, engine_message, translated
-from peagle.errors import CloudError, EngineError, UserError
-from peagle.protocol import Counters, EventSplitter, Piece, log_text, parse_counters, piece_of
+from peagle.aws.errors import AccessDenied, Missing, translated
+from peagle.errors import EngineError, UserError
+from peagle.protocol import (
+    Counters,
+    EventSplitter,
+    Piece,
+    answer_of,
+    log_text,
+    parse_counters,
+    piece_of,
+    pieces,
+)
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
 MAX_BODY_BYTES = 6_291_456
@@ -45,9 +54,14 @@ def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
 
 
 def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dict[str, Any]:
-    """The complete answer to ``body``. Answers that take longer than 60 seconds must stream."""
+    """The complete answer to ``body``. Answers that take longer than 60 seconds must stream.
+
+    Raises EngineError for an answer without vLLM's format.
+    """
     with _log_named(endpoint):
-        return _document(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
+        document = answer_of(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
+        piece_of(document)
+        return document
 
 
 def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
@@ -64,12 +78,8 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
             Body=encoded(body),
             ContentType=_JSON,
         )
-        for event in events:
-            for data in splitter.feed(event.get("PayloadPart", {}).get("Bytes", b"")):
-                if data == "[DONE]":
-                    return
-                yield piece_of(_document(data.encode()))
-        raise EngineError("the response ended before it was complete", code="incomplete-response")
+        chunks = (event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
+        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
 
 
 @contextmanager
@@ -91,8 +101,11 @@ def counters(aws: Aws, endpoint: str) -> Counters | None:
     """
     try:
         response = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
-        return parse_counters(json.loads(response))
-    except (UserError, ValueError, KeyError, TypeError):
+    except UserError:
+        return None
+    try:
+        return parse_counters(answer_of(response))
+    except EngineError:
         return None
 
 
@@ -106,21 +119,6 @@ def encoded(body: dict[str, Any]) -> bytes:
             "request-too-large",
         )
     return data
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    """The engine's JSON. vLLM reports an error after the first byte as an ordinary document."""
-    try:
-        document = json.loads(data)
-    except ValueError as error:
-        message = f"the endpoint did not return JSON: {data[:80]!r}"
-        raise CloudError(message, code="invalid-response") from error
-    if not isinstance(document, dict):
-        message = f"the endpoint's response does not have vLLM's format: {data[:80]!r}"
-        raise CloudError(message, code="invalid-response")
-    if "error" in document or document.get("object") == "error":
-        raise EngineError(f"the engine failed: {engine_message(json.dumps(document))}")
-    return document
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,16 @@ from peagle.engine.state import LocalEngine, local_engines
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
-from peagle.protocol import Counters, EventSplitter, Piece, parse_counters, piece_of, request_body
+from peagle.protocol import (
+    Counters,
+    EventSplitter,
+    Piece,
+    answer_of,
+    parse_counters,
+    piece_of,
+    pieces,
+    request_body,
+)
 from peagle.store import locked
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
@@ -237,12 +246,16 @@ def _ended(engine: LocalEngine) -> PeagleError:
 
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
+_LARGEST_ANSWER = 64 << 20
 _JSON = {"Content-Type": "application/json"}
 
 
 def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request body for ``/invocations``. Raises EngineError."""
-    return _post(port, json.dumps(body).encode(), _JSON)
+    with _log_named(port):
+        document = _post(port, json.dumps(body).encode(), _JSON)
+        piece_of(document)
+        return document
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
@@ -251,42 +264,41 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
     Raises EngineError when the stream contains an error or ends early.
     """
     splitter = EventSplitter()
-    with _reply(port, json.dumps(body).encode(), _JSON) as reply:
+    with _log_named(port), _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
-            raise _refused(port, reply.status, reply.read())
-        while chunk := reply.read1(_CHUNK_BYTES):
-            for data in splitter.feed(chunk):
-                if data == "[DONE]":
-                    return
-                document = json.loads(data)
-                if "error" in document or document.get("object") == "error":
-                    raise EngineError(
-                        f"the engine ended the stream: {data[:300]}", _read_the_log(port)
-                    )
-                yield piece_of(document)
-    raise EngineError(
-        "the stream ended before the answer was complete",
-        _read_the_log(port),
-        "incomplete-response",
-    )
+            raise _refused(reply.status, reply.read(_LARGEST_ANSWER))
+        chunks = iter(lambda: reply.read1(_CHUNK_BYTES), b"")
+        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
 
 
 def counters(port: int) -> Counters:
     """The engine's speculation counters. Raises EngineError."""
-    return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
+    with _log_named(port):
+        return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
 
 
 def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
     status, text = exchange(port, body, headers)
     if status != http.HTTPStatus.OK:
-        raise _refused(port, status, text)
-    document: dict[str, Any] = json.loads(text)
-    return document
+        raise _refused(status, text)
+    return answer_of(text)
 
 
-def _refused(port: int, status: int, text: bytes) -> EngineError:
+@contextmanager
+def _log_named(port: int) -> Iterator[None]:
+    """Give an error without a fix the command that prints the engine's log."""
+    try:
+        yield
+    except EngineError as error:
+        if not error.fix:
+            fix = _read_the_log(port)
+            error.fix, error.command = fix.sentence, fix.command
+        raise
+
+
+def _refused(status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine rejected a request ({status}): {answer}", _read_the_log(port))
+    return EngineError(f"the engine rejected a request ({status}): {answer}")
 
 
 def _read_the_log(port: int) -> Fix:
@@ -301,7 +313,11 @@ def _read_the_log(port: int) -> Fix:
 def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body of the answer. Raises EngineError without an answer."""
     with _reply(port, body, headers) as reply:
-        return reply.status, reply.read()
+        content = reply.read(_LARGEST_ANSWER + 1)
+        if len(content) > _LARGEST_ANSWER:
+            message = f"the engine's response has more than {_LARGEST_ANSWER:,} bytes"
+            raise EngineError(message, "ask for fewer tokens", "invalid-response")
+        return reply.status, content
 
 
 @contextmanager
@@ -312,7 +328,8 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
         connection.request("POST", "/invocations", body, headers)
         with connection.getresponse() as reply:
             yield reply
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # http.client raises ValueError for a chunk of negative length.
         raise EngineError(
             f"the engine on port {port} does not respond: {error}", _read_the_log(port)
         ) from error

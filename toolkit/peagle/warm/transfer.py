@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws.errors import engine_message
 from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
+from peagle.protocol import engine_message
 from peagle.store import replacing
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 

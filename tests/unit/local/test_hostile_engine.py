@@ -1,0 +1,119 @@
+"""An engine of this machine that answers with something else than vLLM: errors with a fix."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from peagle.engine import local
+from peagle.errors import EngineError
+from peagle.protocol import LARGEST_EVENT, request_body
+from tests.support import raises_code
+from tests.unit.answers import INVALID
+
+BODY = request_body("Hello", chat=True, max_tokens=5)
+STREAM = request_body("Hello", chat=True, max_tokens=5, stream=True)
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A server that answers every request with these bytes, and closes the connection."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_an_invalid_answer_is_an_error(name: str) -> None:
+    with answering(OK + b"\r\n" + INVALID[name]) as port:
+        with raises_code("invalid-response", EngineError):
+            local.ask(port, BODY)
+        with raises_code("invalid-response", EngineError):
+            local.counters(port)
+
+
+COUNTERS = {
+    "another object": b"{}",
+    "text": b'{"drafts": "1", "draft_tokens": 1, "accepted_tokens": 1}',
+    "null": b'{"drafts": null, "draft_tokens": 1, "accepted_tokens": 1}',
+    "below zero": b'{"drafts": -1, "draft_tokens": 1, "accepted_tokens": 1}',
+    "positions of text": b'{"drafts": 1, "draft_tokens": 1, "accepted_tokens": 1, '
+    b'"accepted_per_position": "12"}',
+    "one position": b'{"drafts": 1, "draft_tokens": 1, "accepted_tokens": 1, '
+    b'"accepted_per_position": 1}',
+}
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_invalid_counters_are_an_error(name: str) -> None:
+    with answering(OK + b"\r\n" + COUNTERS[name]) as port, raises_code("invalid-response"):
+        local.counters(port)
+
+
+STREAMS = {
+    "no UTF-8": (CHUNKED + b"9\r\ndata: \xff\n\n\r\n0\r\n\r\n", "invalid-response"),
+    "no JSON": (OK + b"\r\ndata: busy\n\n", "invalid-response"),
+    "a list": (OK + b"\r\ndata: []\n\n", "invalid-response"),
+    "an endless event": (OK + b"\r\ndata: " + b"x" * (LARGEST_EVENT + 1), "invalid-response"),
+    "many lines": (OK + b"\r\n" + b"data: \n" * (LARGEST_EVENT // 7 + 1), "invalid-response"),
+    "nothing": (OK + b"\r\n", "incomplete-response"),
+    "an error": (OK + b'\r\ndata: {"error": {"message": ["died"]}}\n\n', "engine"),
+    "an error of text": (OK + b'\r\ndata: {"error": "died"}\n\n', "engine"),
+    "an error of null": (OK + b'\r\ndata: {"error": null}\n\n', "engine"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_an_invalid_stream_is_an_error(name: str) -> None:
+    answer, code = STREAMS[name]
+
+    with answering(answer) as port, raises_code(code, EngineError):
+        list(local.stream(port, STREAM))
+
+
+HTTP = {
+    "no HTTP": b"\x00\xff\xfe",
+    "no status": b"HTTP/1.1 \r\n\r\n",
+    "a status of letters": b"HTTP/1.1 abc OK\r\n\r\n",
+    "endless headers": OK + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+    "many headers": OK + b"X: y\r\n" * 1_000 + b"\r\n",
+    "a chunk of letters": CHUNKED + b"zz\r\ndata: \n\n\r\n",
+    "a chunk cut short": CHUNKED + b"ffff\r\ndata: ",
+    "a huge chunk": CHUNKED + b"f" * 5_000 + b"\r\n",
+    "a negative chunk": CHUNKED + b"-5\r\ndata: \n\n",
+    "a chunk without end": CHUNKED + b"5",
+    "a longer length": OK + b"Content-Length: 100\r\n\r\n{",
+    "a refusal that is not UTF-8": b"HTTP/1.1 400 Bad\r\n\r\n\xff\xfe",
+    "a refusal cut short": b"HTTP/1.1 500 Bad\r\nContent-Length: 100\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_invalid_http_is_an_error(name: str) -> None:
+    with answering(HTTP[name]) as port:
+        with pytest.raises(EngineError) as whole:
+            local.ask(port, BODY)
+        with pytest.raises(EngineError) as streamed:
+            list(local.stream(port, STREAM))
+
+    for raised in (whole, streamed):
+        assert "\n" not in str(raised.value)
+        assert len(raised.value.message) < 600
