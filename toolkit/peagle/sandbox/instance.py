@@ -48,6 +48,10 @@ class LaunchFailed(Exception):
     """The engine did not start; the message is the endpoint's FailureReason."""
 
 
+class Draining(Exception):
+    """The engine takes no further request: another one serves instead."""
+
+
 class EngineInstance:
     """One engine. ``start`` and ``end`` may run in different threads, ``end`` at any time."""
 
@@ -67,6 +71,7 @@ class EngineInstance:
         self._ended = threading.Event()
         self.in_progress = 0
         self._in_progress_changed = threading.Condition()
+        self._drains = False
 
     @property
     def other_engine(self) -> str | None:
@@ -107,8 +112,10 @@ class EngineInstance:
 
     @contextmanager
     def invocation(self) -> Iterator[None]:
-        """Count an invocation as in progress."""
+        """Count an invocation as in progress. Raises Draining."""
         with self._in_progress_changed:
+            if self._drains:
+                raise Draining
             self.in_progress += 1
         try:
             yield
@@ -118,8 +125,10 @@ class EngineInstance:
                 self._in_progress_changed.notify_all()
 
     def drain(self) -> None:
-        """Wait until no invocation is in progress, at most DRAIN_SECONDS."""
+        """Admit no further invocation, and wait until none is in progress, at most
+        DRAIN_SECONDS."""
         with self._in_progress_changed:
+            self._drains = True
             self._in_progress_changed.wait_for(lambda: self.in_progress == 0, DRAIN_SECONDS)
 
     def end_reason(self) -> str | None:

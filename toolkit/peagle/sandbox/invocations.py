@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
@@ -21,7 +21,7 @@ import h11
 
 from peagle.sandbox import protocol
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.instance import EngineInstance
+from peagle.sandbox.instance import Draining, EngineInstance
 from peagle.sandbox.protocol import TIMED_OUT, ErrorResponse, Invocation, Response, json_response
 from peagle.sandbox.relay import (
     BrokenResponse,
@@ -191,12 +191,23 @@ def _signed_region(call: Invocation) -> str:
 
 def _relay(call: Invocation, region: str, path: str, accept: str, seconds: float) -> _Relayed:
     """Send the invocation to one of the endpoint's engines. Raises ErrorResponse."""
-    instance = _serving_instance(call, region)
     with ExitStack() as stack:
-        stack.enter_context(instance.invocation())
+        instance = _admitted(call, region, stack)
         request = _request(call, region, instance, path, accept, seconds)
         stack.callback(request.close)
         return _Relayed(region, call.name, instance, request, stack.pop_all())
+
+
+def _admitted(call: Invocation, region: str, stack: ExitStack) -> EngineInstance:
+    """One of the endpoint's engines, which counts the invocation until ``stack`` is closed.
+
+    An update may replace the engines at any moment: one that drains has a successor already.
+    """
+    while True:
+        instance = _serving_instance(call, region)
+        with suppress(Draining):
+            stack.enter_context(instance.invocation())
+            return instance
 
 
 def _request(

@@ -1,0 +1,48 @@
+"""A request never goes to an engine that an update has begun to drain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from peagle.sandbox import invocations
+from peagle.sandbox.instance import Draining, EngineInstance
+from peagle.sandbox.launch_spec import LaunchSpec
+from peagle.sandbox.protocol import Invocation
+
+CALL = Invocation("e", "invocations", "us-east-1", {}, b"{}", None)
+
+
+def instance() -> EngineInstance:
+    return EngineInstance(LaunchSpec("us-east-1", "e", "v", {}, (), 1))
+
+
+def test_an_engine_that_drains_answers_what_it_has_and_admits_nothing_more() -> None:
+    engine = instance()
+    draining = threading.Thread(target=engine.drain)
+    with engine.invocation():
+        draining.start()
+        with pytest.raises(Draining):  # at the latest when the thread waits
+            while True:
+                with engine.invocation():
+                    pass
+        assert draining.is_alive()
+    draining.join(5)
+    assert not draining.is_alive()
+    assert engine.in_progress == 0
+
+
+def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = instance(), instance()
+    old.drain()
+    chosen: Iterator[EngineInstance] = iter([old, old, new])
+    monkeypatch.setattr(invocations, "_serving_instance", lambda *_: next(chosen))
+    with ExitStack() as stack:
+        assert invocations._admitted(CALL, "us-east-1", stack) is new
+        assert new.in_progress == 1
+    assert new.in_progress == 0
