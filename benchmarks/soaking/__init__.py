@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks.soak``: an engine for load, clients, targets, and memory."""
