@@ -40,7 +40,7 @@ TARGETS: dict[str, Callable[[Engine, Path, bool], Target]] = {
     "container": Container,
 }
 _PROGRESS_SECONDS = 5.0
-_ACTS_APART = (1.0, 6.0)
+ACTS_APART = (1.0, 6.0)
 """Seconds between two acts on one target, from a uniform distribution."""
 
 
@@ -78,7 +78,7 @@ class Soak:
     def finish(self) -> None:
         """Let streams end, and count the rest as silent."""
         self._stop.set()
-        self.seconds = time.monotonic() - self.began
+        self.seconds = time.monotonic() - self.began if self.began else 0.0
         until = time.monotonic() + 2 * SILENCE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -87,9 +87,12 @@ class Soak:
 
     def _disturb(self) -> None:
         chance = random.Random(f"{self.seed}-acts")
-        while not self._stop.wait(chance.uniform(*_ACTS_APART)):
+        left: list[Callable[[random.Random], None]] = []
+        while not self._stop.wait(chance.uniform(*ACTS_APART)):
+            if not left:
+                left = chance.sample(self.target.acts(), len(self.target.acts()))
             try:
-                chance.choice(self.target.acts())(chance)
+                left.pop()(chance)
             except Exception as error:
                 traceback.print_exc()
                 self.target.events.errors.append(f"{type(error).__name__}: {error}")

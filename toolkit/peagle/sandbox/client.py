@@ -254,6 +254,9 @@ def _daemon_environment() -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
         "MOTO_DISABLE_GLOBAL_CORS": "true",
+        # Whole weights pass through its threads: give their memory back.
+        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
         "PYTHONUNBUFFERED": "1",
     }
 

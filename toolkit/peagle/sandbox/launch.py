@@ -5,6 +5,7 @@ As on SageMaker, weights come from S3 (the sandbox's own) and are at ``/opt/ml``
 
 from __future__ import annotations
 
+import functools
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -146,9 +147,15 @@ def _client(region: str) -> Any:
     address = running_sandbox()
     if address is None:
         raise PeagleError("the sandbox has stopped")
+    return _client_of(address.url, region)
+
+
+@functools.cache
+def _client_of(url: str, region: str) -> Any:
+    """One client for all engines: each would take 15 MB."""
     return boto3.client(
         "s3",
-        endpoint_url=address.url,
+        endpoint_url=url,
         region_name=region,
         aws_access_key_id=ACCESS_KEY["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=ACCESS_KEY["AWS_SECRET_ACCESS_KEY"],

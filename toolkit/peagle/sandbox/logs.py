@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from moto.logs.models import logs_backends
 
@@ -19,6 +20,12 @@ _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
 
+
+KEPT_EVENTS = 5000
+"""Of a log group, which AWS keeps whole: a day of requests must not fill the memory."""
+_FIRST_EVENTS = 1000
+"""Of each stream: they are about the engine's start."""
+_KEPT_STREAMS = 100
 
 _REQUEST = re.compile(r'[\d.]+:\d+ - "')
 """The start of uvicorn's line about a request, which has its own form."""
@@ -104,3 +111,18 @@ class LogTail:
             self._backend.ensure_log_group(self._group)
             self._backend.ensure_log_stream(self._group, self._stream)
             self._backend.put_log_events(self._group, self._stream, events)
+            limit_events(self._backend.groups[self._group].streams)
+
+
+def limit_events(streams: dict[str, Any]) -> None:
+    """Forget the oldest streams over a limit, and events over ``KEPT_EVENTS``: of the oldest stream
+    first, those after its first ones."""
+    for name in list(streams)[:-_KEPT_STREAMS]:
+        streams.pop(name, None)
+    there = list(streams.values())
+    excess = sum(len(stream.events) for stream in there) - KEPT_EVENTS
+    for stream in there:
+        dropped = min(excess, len(stream.events) - _FIRST_EVENTS)
+        if dropped > 0:
+            del stream.events[_FIRST_EVENTS : _FIRST_EVENTS + dropped]
+            excess -= dropped

@@ -23,6 +23,7 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.backends import get_service_from_url
+from moto.core.common_models import BaseModel
 from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
@@ -87,8 +88,11 @@ class Iam(IAMBackend):
 
 
 def install() -> None:
-    """Let this process's moto use ``Iam``. Call it before the first request."""
+    """Let this process's moto use ``Iam``, and keep nothing that was deleted: it has a list of all
+    objects that ever were, for a page that the sandbox does not need. Call it before the first
+    request."""
     iam_backends.backend = Iam
+    type.__setattr__(BaseModel, "__new__", lambda cls, *_, **__: object.__new__(cls))
 
 
 def bootstrap() -> None:
