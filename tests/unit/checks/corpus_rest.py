@@ -313,6 +313,24 @@ HARDWARE = (
         "image-in-another-region",
     ),
     Broken(
+        "AWS's image by its tag",
+        lambda f: catalog_case(
+            "tiny", image=f"{REGISTRY}:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
+        ),
+        "image-by-tag",
+        "note",
+        left="the name of the image is SageMaker's matter",
+        not_shown="nothing is wrong with the engine",
+    ),
+    Broken(
+        "an own image by its tag",
+        lambda f: catalog_case("tiny", image=OWN_IMAGE),
+        "image-by-tag",
+        "note",
+        left="the name of the image is SageMaker's matter",
+        not_shown="nothing is wrong with the engine",
+    ),
+    Broken(
         "an image of another vLLM",
         lambda f: catalog_case("tiny", image=OWN_IMAGE.replace(":1", ":0.26.0-mine")),
         "image-version",

@@ -244,4 +244,5 @@ def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> N
     assert f"@{digest}\n" in (out / "Dockerfile").read_text()
     catalog = load_catalog(own)
     plan = make_plan(Options(pair="tiny"), catalog)
-    assert ImageRequest(plan, catalog, "gpu").base_image == f"{plan.runtime.image}@{digest}"
+    assert plan.runtime.image.endswith(f"@{digest}")
+    assert ImageRequest(plan, catalog, "gpu").base_image == plan.runtime.image

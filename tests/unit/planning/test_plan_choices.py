@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from peagle.errors import NotFound, Refused, UserError
+from peagle.render.image_names import is_own_image, pinned_base
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
     CATALOG,
@@ -129,7 +130,26 @@ def test_the_users_image_replaces_that_of_aws() -> None:
     made = plan(image=own)
     assert made.runtime.image == own
     assert because(made, "image") is None
-    assert codes(made) == ["gpus-idle"], "ml.g5.12xlarge has four, and nothing of the image"
+    assert codes(made) == ["gpus-idle", "image-by-tag"], "ml.g5.12xlarge has four GPUs"
+
+
+def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
+    digest = f"sha256:{'d' * 64}"
+    table = CATALOG.runtimes
+    known = [one.model_copy(update={"digest": digest}) for one in table.runtimes]
+    exact = table.model_copy(update={"runtimes": tuple(known)})
+
+    by_digest, by_tag = plan(catalog=CATALOG.model_copy(update={"runtimes": exact})), plan()
+
+    name = by_tag.runtime.image.rpartition(":")[0]
+    assert by_digest.runtime.image == f"{name}@{digest}"
+    assert "image-by-tag" in codes(by_tag, "note")
+    assert "image-by-tag" not in codes(by_digest)
+    assert by_digest.proof.source == "log"
+    assert not is_own_image(by_digest, exact)
+    assert not is_own_image(by_tag, exact)
+    assert pinned_base(by_digest, exact) == f"{name}@{digest}"
+    assert pinned_base(by_tag, exact) == f"{by_tag.runtime.image}@{digest}"
 
 
 def test_the_stock_image_is_proved_from_the_log_and_an_own_one_from_counters() -> None:

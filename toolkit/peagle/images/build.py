@@ -41,7 +41,7 @@ from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_diges
 from peagle.render.image_names import has_host, split_image, without_tag
 
 _DIGITS = 12
-_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region"})
+_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
 _GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
 """The platform of AWS's images and of all SageMaker GPU instances in the catalogue."""
 
@@ -223,7 +223,7 @@ def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
 
 def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
     """The findings for a local engine, whose container image need not be in ECR."""
-    left_out = _ABOUT_REGISTRY if engine_kind == "docker" else ()
+    left_out = _ABOUT_REGISTRY if engine_kind == "docker" else {"image-by-tag"}
     return tuple(one for one in findings_with_own_image(plan) if one.code not in left_out)
 
 

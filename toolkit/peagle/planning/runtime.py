@@ -8,7 +8,7 @@ from typing import Literal
 
 from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of, nearest_version
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Runtime, RuntimeTable, domain, image_uri, region_hint
+from peagle.catalog.tables import Runtime, RuntimeTable, domain, exact_image_uri, region_hint
 from peagle.checks import check
 from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
@@ -78,7 +78,7 @@ def choose_image(
     if options.image is not None:
         _check_image_name(options.image, region)
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
-    image = image_uri(catalog.runtimes, runtime, region)
+    image = exact_image_uri(catalog.runtimes, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
     findings = check(case, only={"image-not-in-region"})
     return replace(decide(image, "image", because), findings=findings)

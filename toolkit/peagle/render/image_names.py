@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from peagle.catalog.tables import Runtime, RuntimeTable, image_uri
+from peagle.catalog.tables import Runtime, RuntimeTable, exact_image_uri, image_uri
 from peagle.errors import NotFound, UserError
 from peagle.planning.plan import Plan
 
@@ -79,8 +79,8 @@ def pinned(name: str, digest: str | None) -> str:
 
 def pinned_base(plan: Plan, table: RuntimeTable) -> str:
     """The base of an image for GPUs: the plan's image, pinned to the digest that ``table`` has."""
-    runtime = _aws_runtime(plan, table)
-    return pinned(plan.runtime.image, runtime.digest if runtime else None)
+    runtime, image = _aws_runtime(plan, table), plan.runtime.image
+    return pinned(image, runtime.digest if runtime and "@" not in image else None)
 
 
 def is_own_image(plan: Plan, table: RuntimeTable) -> bool:
@@ -96,7 +96,8 @@ def _aws_runtime(plan: Plan, table: RuntimeTable) -> Runtime | None:
     """The runtime of ``table`` whose AWS image the plan names."""
     for runtime in table.runtimes:
         try:
-            if image_uri(table, runtime, plan.region) == plan.runtime.image:
+            by_tag = image_uri(table, runtime, plan.region)
+            if plan.runtime.image in (by_tag, exact_image_uri(table, runtime, plan.region)):
                 return runtime
         except NotFound:
             continue

@@ -117,12 +117,13 @@ class _Unpadded:
 
 
 def show_findings(findings: Iterable[Finding]) -> None:
-    """One line per finding on stderr: level, where, message, fix."""
+    """One line per finding on stderr, folded on a terminal: level, where, message, fix."""
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=_COLORS[finding.level], bold=True)
         fix = fix_in_context(finding.fix, finding.command)
         message = f"{finding.message} ({fix})" if fix else finding.message
-        print_status(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
+        line = f"{level} {where_text(finding.where)}: {message} [{finding.code}]"
+        print_status("\n".join(wrapped(line, stderr_width())))
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
