@@ -16,7 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+if TYPE_CHECKING:
+    from peagle.sandbox.state import AccessKey
 
 NAME = "streaming-overhead"
 ROUNDS = 40
@@ -48,14 +56,16 @@ def main() -> None:
 def _paths() -> dict[str, Callable[[], float]]:
     """Three paths to the same engine; each function gives the milliseconds to the first byte."""
     from peagle.aws.client import Keys, connect
-    from peagle.sandbox.client import sandbox_status
+    from peagle.sandbox.client import running_sandbox, sandbox_status
 
-    found = sandbox_status()
-    assert found.url is not None
-    (engine,) = found.endpoints
-    aws = connect("us-east-1", endpoint_url=found.url, keys=Keys("testing", "testing"))
-    sandbox = urlsplit(found.url).netloc
-    signed = {"Authorization": _signature()}
+    address = running_sandbox()
+    assert address is not None
+    (engine,) = sandbox_status().endpoints
+    aws = connect(
+        "us-east-1", endpoint_url=address.url, keys=Keys(address.key.id, address.key.secret)
+    )
+    sandbox = urlsplit(address.url).netloc
+    signed = _signed(f"{address.url}/endpoints/{NAME}/invocations-response-stream", address.key)
     bearer = {"Authorization": f"Bearer {aws.bearer_token()}"}
     base = f"/endpoints/{NAME}"
     return {
@@ -69,9 +79,11 @@ def _paths() -> dict[str, Callable[[], float]]:
     }
 
 
-def _signature() -> str:
-    """An authorization header; the sandbox reads only the scope of the signature."""
-    return "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/sagemaker/aws4_request"
+def _signed(url: str, key: AccessKey) -> dict[str, str]:
+    """The headers of a request to ``url``, signed once for all rounds."""
+    request = AWSRequest("POST", url, {"Content-Type": "application/json"}, BODY)
+    SigV4Auth(Credentials(key.id, key.secret), "sagemaker", "us-east-1").add_auth(request)
+    return dict(request.headers.items())
 
 
 def _first_byte(host: str, path: str, headers: Mapping[str, str]) -> float:

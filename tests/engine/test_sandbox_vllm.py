@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.aws.client import Keys, connect
 from peagle.protocol import Counters, EventSplitter, counters_in_log, piece_of, request_body
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
@@ -68,7 +67,7 @@ def test_every_api_of_the_endpoint_gives_the_same_answer(account: Account, name:
 
 
 def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> list[bytes]:
-    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+    aws = account.connect()
     connection = http.client.HTTPConnection(urlsplit(account.url).netloc, timeout=60)
     path = f"/endpoints/{name}/openai/v1/chat/completions"
     token = {"Authorization": f"Bearer {aws.bearer_token()}", "Content-Type": "application/json"}

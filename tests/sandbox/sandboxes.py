@@ -18,7 +18,9 @@ from typing import Any
 import boto3
 import pytest
 
+from peagle.aws.client import Aws, Keys, connect
 from peagle.protocol import log_text
+from peagle.sandbox.client import Address, running_sandbox
 from tests.support import run_in_process
 from tests.unit.containers.weights import safetensors
 
@@ -74,13 +76,27 @@ class Sandbox:
 
     def reset(self) -> None:
         """Remove all resources, engines and local records."""
-        url = self.json("sandbox", "start")["url"]
-        request = urllib.request.Request(f"{url}/moto-api/reset", method="POST")
-        with urllib.request.urlopen(request):
-            pass
+        self.peagle("sandbox", "start")
+        self.reset_moto()
         for path in self.home.iterdir():
             if path.name != "sandbox":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def reset_moto(self) -> None:
+        """Remove all resources and engines."""
+        address = self.address
+        headers = {"Authorization": address.key.authorization}
+        request = urllib.request.Request(f"{address.url}/moto-api/reset", b"", headers)
+        with urllib.request.urlopen(request):
+            pass
+
+    @property
+    def address(self) -> Address:
+        """The running sandbox's address and key."""
+        with self.at_home():
+            found = running_sandbox()
+        assert found is not None
+        return found
 
     def json(self, *arguments: str) -> Any:
         """The JSON document of a command that succeeds."""
@@ -116,7 +132,9 @@ class Account:
     def __init__(self, sandbox: Sandbox, region: str = "us-east-1") -> None:
         self.sandbox = sandbox
         self.region = region
-        self.url = sandbox.json("sandbox", "env")["AWS_ENDPOINT_URL"]
+        address = sandbox.address
+        self.url = address.url
+        self.keys = Keys(address.key.id, address.key.secret)
         self.sagemaker = self.client("sagemaker")
         self.runtime = self.client("sagemaker-runtime")
         self.logs = self.client("logs")
@@ -124,14 +142,19 @@ class Account:
         self._count = 0
         self._repositories: set[str] = set()
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, **more: Any) -> Any:
         return boto3.client(
             service,
             region_name=self.region,
             endpoint_url=self.url,
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
+            aws_access_key_id=self.keys.access_key,
+            aws_secret_access_key=self.keys.secret_key,
+            **more,
         )
+
+    def connect(self) -> Aws:
+        """The toolkit's connection."""
+        return connect(self.region, endpoint_url=self.url, keys=self.keys)
 
     def upload(self, prefix: str, files: dict[str, bytes]) -> None:
         self.s3.create_bucket(Bucket=BUCKET)

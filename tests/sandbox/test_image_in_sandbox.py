@@ -87,7 +87,8 @@ def _put(place: Environment, peagle: Peagle, tag: str) -> str:
     output = json.loads(peagle("sandbox", "env", "--json", env=place).stdout)
     client = boto3.client(
         "ecr", region_name="us-east-1", endpoint_url=output["AWS_ENDPOINT_URL"],
-        aws_access_key_id="testing", aws_secret_access_key="testing",
+        aws_access_key_id=output["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=output["AWS_SECRET_ACCESS_KEY"],
     )  # fmt: skip
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},

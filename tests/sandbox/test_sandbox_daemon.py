@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -145,6 +146,38 @@ def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     assert home.processes() == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["list", "status endpoint-1", "logs endpoint-1", "invoke endpoint-1 hello", "rollback x",
+     "prove endpoint-1", "destroy endpoint-1", "token endpoint-1", "sandbox env",
+     "sandbox quota list"],
+)  # fmt: skip
+def test_after_a_kill_every_command_says_what_still_runs(killed: Sandbox, command: str) -> None:
+    words = command.split()
+    done = killed.peagle(*words, *(["--sandbox"] if words[0] != "sandbox" else []))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the sandbox was killed; engines still running: 1" in done.stderr.lower()
+    assert "peagle sandbox stop" in done.stderr or command.startswith("destroy")
+    assert len(killed.processes()) == 2
+
+
+def test_destroy_ends_what_a_killed_sandbox_left(killed: Sandbox) -> None:
+    done = killed.peagle("destroy", "endpoint-1", "--sandbox", "--yes")
+    assert (done.returncode, "Engines stopped: 1" in done.stderr) == (0, True)
+    assert killed.processes() == []
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[Sandbox]:
+    """A sandbox that was killed while an endpoint was in service."""
+    home = Sandbox(tmp_path_factory.mktemp("killed"), engine)
+    serving(home)
+    _kill_daemon(home)
+    yield home
+    home.peagle("sandbox", "stop")
+    assert home.processes() == []
+
+
 _DYING = """
 import socket, struct, sys, time
 with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -163,6 +196,7 @@ def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running(home: Sa
         port = int(dying.stdout.readline())
         started = start_time(dying.pid)
         assert started is not None
+        state.write_access_key()
         state.write_daemon(EngineProcess(dying.pid, started, port, ""))
         assert client.sandbox_status() == client.Status(running=False)
 
@@ -210,9 +244,7 @@ def test_a_stale_record_never_affects_another_process(home: Sandbox) -> None:
 
 def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
     account = serving(home)
-    request = urllib.request.Request(f"{account.url}/moto-api/reset", method="POST")
-    with urllib.request.urlopen(request) as answer:
-        assert answer.status == 200
+    home.reset_moto()
     assert len(home.processes()) == 1
     assert account.sagemaker.list_endpoints()["Endpoints"] == []
     roles = account.client("iam").list_roles()["Roles"]

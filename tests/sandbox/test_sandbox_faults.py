@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import (
@@ -29,14 +28,8 @@ def _cleared(sandbox: Sandbox) -> Iterator[None]:
 
 def client(account: Account, service: str, seconds: float = 60) -> Any:
     """A client that tries once and waits ``seconds``."""
-    return boto3.client(
-        service,
-        region_name=account.region,
-        endpoint_url=account.url,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=seconds),
-    )
+    config = Config(retries={"total_max_attempts": 1}, read_timeout=seconds)
+    return account.client(service, config=config)
 
 
 Use = Callable[[Account], Any]

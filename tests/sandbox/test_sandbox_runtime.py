@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from peagle.aws.client import Keys, connect
 from tests.sandbox.sandboxes import OUR_IMAGE, Account
 
 pytestmark = pytest.mark.sandbox
@@ -39,10 +38,9 @@ def address(account: Account) -> str:
 
 
 @pytest.fixture(scope="module")
-def token(address: str) -> str:
+def token(account: Account) -> str:
     """A bearer token as the toolkit makes it."""
-    aws = connect("us-east-1", endpoint_url=f"http://{address}", keys=Keys("testing", "testing"))
-    return aws.bearer_token()
+    return account.connect().bearer_token()
 
 
 def error_of(raised: pytest.ExceptionInfo[ClientError]) -> tuple[int, str, str]:
@@ -231,10 +229,11 @@ def test_openai_clients_reach_the_engines_own_path(address: str, name: str, toke
     [("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/v1/chat/completions")],
 )
 def test_other_paths_of_openai_are_not_served(
-    address: str, name: str, method: str, path: str
+    address: str, name: str, token: str, method: str, path: str
 ) -> None:
     connection = http.client.HTTPConnection(address, timeout=30)
-    connection.request(method, f"/endpoints/{name}/openai{path}")
+    headers = {"Authorization": f"Bearer {token}"}
+    connection.request(method, f"/endpoints/{name}/openai{path}", headers=headers)
     answer = connection.getresponse()
     message = json.load(answer)["error"]["message"]
     assert (answer.status, f"does not serve {method} {path}" in message) == (404, True)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.aws.client import Keys, connect
 from peagle.aws.tagging import tagged
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
@@ -181,7 +180,7 @@ def test_the_account_is_the_same_in_every_region(account: Account) -> None:
 
 
 def test_the_toolkit_connects_to_it(account: Account) -> None:
-    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+    aws = account.connect()
     assert aws.account == ACCOUNT
 
 
@@ -210,7 +209,7 @@ def test_resources_are_found_by_tag(account: Account) -> None:
         Bucket="tagged-bucket",
         Tagging={"TagSet": [{"Key": DEPLOYMENT_TAG, "Value": "other"}]},
     )
-    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+    aws = account.connect()
 
     found = {(one.service, one.kind, one.name) for one in tagged(aws, DEPLOYMENT_TAG)}
     (mine,) = tagged(aws, DEPLOYMENT_TAG, "mine", ("sagemaker:model", "s3"))

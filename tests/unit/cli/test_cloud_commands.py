@@ -133,7 +133,7 @@ def test_a_stopped_sandbox_contains_nothing(
     done = peagle(*command, "--sandbox")
 
     assert done.returncode == 2
-    assert "the sandbox is not running, so nothing is deployed in it" in done.stderr
+    assert "the sandbox is not running (start it: peagle sandbox start)" in done.stderr
     assert not (own_home / "sandbox" / "daemon.json").exists()
 
 

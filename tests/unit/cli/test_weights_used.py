@@ -14,6 +14,7 @@ from peagle.deploy.state import refuse_weights_in_use
 from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
 from peagle.sandbox.client import Address
+from peagle.sandbox.state import AccessKey
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FolderEntry
 from peagle.weights.sources import WeightSource
@@ -84,7 +85,8 @@ def test_a_command_of_the_aws_cli_reaches_the_same_account(
     monkeypatch: pytest.MonkeyPatch, typed: list[str], appended: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(
-        "peagle.sandbox.client.running_sandbox", lambda: Address("http://127.0.0.1:4566", 1)
+        "peagle.sandbox.client.running_sandbox",
+        lambda: Address("http://127.0.0.1:4566", 1, AccessKey("id", "secret")),
     )
     seen: list[tuple[str, ...]] = []
 

@@ -49,6 +49,6 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
     chosen: Iterator[EngineInstance] = iter([old, old, new])
     monkeypatch.setattr(invocations, "_serving_instance", lambda *_: next(chosen))
     with ExitStack() as stack:
-        assert invocations._admitted(CALL, "us-east-1", stack) is new
+        assert invocations._admitted(CALL, stack) is new
         assert new.in_progress == 1
     assert new.in_progress == 0

@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.aws.client import Keys, connect
-from peagle.sandbox.invocations import TOKEN_PREFIX, InvalidToken, region_of_token
+from peagle.sandbox.signatures import TOKEN_PREFIX, InvalidToken, Verifier
+from peagle.sandbox.state import AccessKey
+
+KEYS = Keys("testing", "a-secret")
+region_of_token = Verifier(AccessKey("testing", "a-secret")).region_of_token
 
 
-def make_token(region: str = "eu-west-1", seconds: int = 3600) -> str:
-    aws = connect(region, endpoint_url="http://127.0.0.1:1", keys=Keys("testing", "testing"))
+def make_token(region: str = "eu-west-1", seconds: int = 3600, keys: Keys = KEYS) -> str:
+    aws = connect(region, endpoint_url="http://127.0.0.1:1", keys=keys)
     return aws.bearer_token(seconds)
 
 
@@ -49,11 +53,20 @@ def test_a_token_expires() -> None:
         ("X-Amz-Signature=", "X-Amz-Signature=&was="),
         ("%2Fsagemaker%2F", "%2Fs3%2F"),
         ("X-Amz-Credential=testing", "X-Amz-Credential=too%2Fmany%2Fparts"),
+        ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
+        ("%2Feu-west-1%2F", "%2Fus-east-1%2F"),
+        ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
     ],
 )
 def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
     with pytest.raises(InvalidToken):
         region_of_token(f"Bearer {tampered(old, new)}")
+
+
+def test_a_token_of_another_key_is_refused() -> None:
+    for keys in (Keys("testing", "another-secret"), Keys("another", "a-secret")):
+        with pytest.raises(InvalidToken, match="access key"):
+            region_of_token(f"Bearer {make_token(keys=keys)}")
 
 
 @given(st.text(max_size=80))

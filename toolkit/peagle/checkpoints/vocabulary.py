@@ -45,7 +45,7 @@ def find_vocabulary() -> Path | None:
         if hashlib.sha256(content).hexdigest() != VOCABULARY_SHA256:
             continue
         if path.name != VOCABULARY_FILE:
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            store.private_folder(kept.parent)
             store.write_file(kept, content)
             return kept
         return path

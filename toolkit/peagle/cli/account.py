@@ -91,18 +91,10 @@ class Account:
             return api.connect(region, self.profile)
         address = api.running_sandbox()
         if address is None:
-            raise _sandbox_stopped()
+            raise api.sandbox_not_running()
         given = address.environment(region)
         keys = Keys(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
         return api.connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
-
-
-def _sandbox_stopped() -> NotFound:
-    return NotFound(
-        "the sandbox is not running, so nothing is deployed in it",
-        Fix("start it", ("peagle", "sandbox", "start")),
-        code="sandbox-stopped",
-    )
 
 
 def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
@@ -222,7 +214,7 @@ def find_deployment(
     UserError for another account's deployment.
     """
     if not account.is_available:
-        raise _sandbox_stopped()
+        raise api.sandbox_not_running()
     prices = _prices(click.get_current_context())
     try:
         record = api.find_record(name, account.scope, region)

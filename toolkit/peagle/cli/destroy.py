@@ -27,6 +27,7 @@ from peagle.deploy.leftovers import Leftover
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.sandbox.client import SANDBOX_KILLED
 from peagle.store import SANDBOX
 from peagle.text import format_price
 
@@ -90,6 +91,9 @@ def destroy(
     try:
         record, aws = find_deployment(account, name, region, complete=True)
     except NotFound as unknown:
+        if unknown.code == SANDBOX_KILLED:
+            _end_killed_sandbox(name, unknown.message, yes, as_json)
+            return
         if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
         _destroy_leftovers(account, name, region, everything, yes, as_json)
@@ -98,6 +102,15 @@ def destroy(
         _destroy_previous(aws, record, account, yes, as_json)
         return
     _destroy_deployment(aws, record, account, everything, yes, as_json)
+
+
+def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> None:
+    """End the engines of a sandbox that was killed: everything else in it is gone."""
+    print_status(f"{message[:1].upper()}{message[1:]}.")
+    if not yes:
+        confirm("End all of them?", "not removed")
+    print_status(f"Engines stopped: {api.stop_sandbox().engines}")
+    _report(name, (), (), (), (), as_json)
 
 
 def _destroy_deployment(

@@ -21,6 +21,7 @@ from peagle.cli.output.console import (
 )
 from peagle.deploy.status import Listing
 from peagle.errors import UserError
+from peagle.sandbox.client import SANDBOX_KILLED
 from peagle.store import SANDBOX
 
 _COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
@@ -50,6 +51,8 @@ def list_deployments(
             if api.deployment_names(account.scope):
                 raise
             unreachable = f" on this machine; the account is unknown: {error.message}"
+    elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
+        raise stopped
     for denied in found.unknown:
         print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
     if as_json:

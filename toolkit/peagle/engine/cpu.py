@@ -12,6 +12,7 @@ from peagle.data import weights_folder
 from peagle.engine.machine import Machine
 from peagle.errors import UserError
 from peagle.planning.plan import Plan, Weights
+from peagle.store import private_folder
 from peagle_serve.contract import (
     ENFORCE_EAGER,
     ML_ROOT,
@@ -211,7 +212,7 @@ def link_weights(plan: Plan, ml_root: Path) -> None:
     """Link every local folder below ``ml_root``, which stands for ``/opt/ml``."""
     for path, folder in local_folders(plan).items():
         link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
-        link.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(link.parent)
         link.symlink_to(folder.resolve(), target_is_directory=True)
 
 

@@ -162,6 +162,7 @@ def _start(
 ) -> LocalEngine:
     """Start the engine and record it. ``notes`` become the first lines of its log."""
     log = records.log_of(plan.name)
+    log.touch(mode=0o600)
     log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
     recorded: list[LocalEngine] = []
 

@@ -22,9 +22,11 @@ import psutil
 
 from peagle.data import entrypoint_folder
 from peagle.engine.machine import Engine
-from peagle.errors import DockerMissing, EngineError, NotFound
+from peagle.errors import DockerMissing, EngineError, NotFound, Refused
 from peagle.images import Docker
-from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE
+from peagle.store import private_folder
+from peagle_serve.code_variables import check_no_code
+from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE, InvalidEnvironment
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,6 +43,7 @@ import os, sys
 if not os.read(0, 1):
     sys.exit("the parent process ended before it recorded this engine")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.umask(0o077)
 os.chdir(sys.argv[1])
 os.execv(sys.argv[2], sys.argv[2:])
 """
@@ -91,6 +94,15 @@ def start_engine(
     return start_program(argv, variables, port, log, record)
 
 
+def refuse_code(environment: Mapping[str, str]) -> None:
+    """Raise Refused for a variable with which a plan or a model would choose the code that a
+    process of this user loads."""
+    try:
+        check_no_code(environment)
+    except InvalidEnvironment as error:
+        raise Refused(error.message, error.fix, "code-variable") from None
+
+
 def start_program(
     argv: list[str],
     environment: Mapping[str, str],
@@ -105,7 +117,7 @@ def start_program(
     if this process dies before it returns, the program never begins: every running engine is
     recorded.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(log.parent)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     reading, writing = os.pipe()
     try:

@@ -25,7 +25,7 @@ from peagle.engine.cpu import (
 )
 from peagle.engine.install import check_machine
 from peagle.engine.machine import check_compiler, check_compiler_in, find_engine, this_machine
-from peagle.engine.process import EngineProcess, free_port, start_engine
+from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
 from peagle.errors import Fix, Refused, UserError
 from peagle.images import Docker, Image
 from peagle.planning.plan import Plan
@@ -87,6 +87,7 @@ class ProcessRunner:
 
     def local_environment(self, plan: Plan) -> LocalEnvironment:
         check_machine()
+        refuse_code(plan.environment)
         if plan.target.weights.kind == "image":
             raise Refused(
                 f"the weights are baked into {plan.runtime.image}, which a process does not use",

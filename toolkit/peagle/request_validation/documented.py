@@ -75,6 +75,11 @@ def _container(path: str, container: Parameters, region: str) -> Iterator[Invali
     for where, mount in mounts.items():
         yield from _s3_source(f"{where}.S3DataSource", _mapping(mount.get("S3DataSource")))
     yield from _duplicates(sources, "ChannelName", channels)
+    for number, channel in enumerate(channels):
+        if channel.get("ChannelName") in (".", ".."):
+            where = f"{sources}[{number}].ChannelName"
+            message = f"{channel['ChannelName']!r} names no folder below /opt/ml"
+            yield Invalid(where, message, "use letters and digits")
 
 
 def _s3_source(path: str, source: Parameters) -> Iterator[Invalid]:

@@ -23,7 +23,7 @@ from peagle.sandbox.protocol import Response, json_response, request_body
 Protocol = Literal["json", "cbor", "query", "s3"]
 
 SIGNED = re.compile(
-    r"Credential=[^/\s]+(?:/|%2F)\d+(?:/|%2F)"
+    r"Credential=(?P<key>[^/%\s]+)(?:/|%2F)\d+(?:/|%2F)"
     r"(?P<region>[^/%]+)(?:/|%2F)(?P<service>[^/%]+)(?:/|%2F)aws4_request"
 )
 """The scope of a Signature Version 4, in a header or in a presigned URL."""
@@ -80,8 +80,19 @@ def call_of(environ: WSGIEnvironment) -> Call | None:
     return Call(service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", "json", region)
 
 
+def protocol_of(environ: WSGIEnvironment) -> Protocol:
+    """The protocol of a request, as far as it is known without its body."""
+    scope = signing_scope(environ)
+    if _CBOR_PATH.fullmatch(environ["PATH_INFO"]):
+        return "cbor"
+    if (scope and scope["service"] == "s3") or "AWSAccessKeyId=" in environ["QUERY_STRING"]:
+        return "s3"
+    return "query" if "form-urlencoded" in environ.get("CONTENT_TYPE", "") else "json"
+
+
 def signing_scope(environ: WSGIEnvironment) -> re.Match[str] | None:
-    """``region`` and ``service`` of a request's signature, which is not verified."""
+    """``key``, ``region`` and ``service`` that a request's signature names; ``signatures`` verifies
+    it."""
     header = SIGNED.search(environ.get("HTTP_AUTHORIZATION", ""))
     return header or SIGNED.search(environ.get("QUERY_STRING", ""))
 

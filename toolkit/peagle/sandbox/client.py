@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.tables import Instance
+from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import check_compiler, find_engine
-from peagle.engine.process import LOOPBACK, EngineProcess, stop_engine, wait_for_end
-from peagle.errors import EngineError, Fix, UserError
+from peagle.engine.process import (
+    INHERITED_VARIABLES,
+    LOOPBACK,
+    EngineProcess,
+    stop_engine,
+    wait_for_end,
+)
+from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.images import Docker
 from peagle.sandbox import state
-from peagle.sandbox.state import EngineKind
+from peagle.sandbox.state import AccessKey, EngineKind
 
 ACCOUNT = "123456789012"
 """The account that owns everything in the sandbox."""
 
 EXECUTION_ROLE = "peagle-sandbox-role"
 """The role that exists from the start and that SageMaker may assume."""
-
-ACCESS_KEY = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-"""Placeholder keys: the sandbox accepts any."""
 
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
@@ -44,16 +48,18 @@ _STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 @dataclass(frozen=True)
 class Address:
-    """The address and the process of the running sandbox."""
+    """The address and the process of the running sandbox, and the key that it accepts."""
 
     url: str
     pid: int
+    key: AccessKey
 
     def environment(self, region: str = "us-east-1") -> dict[str, str]:
         """Variables with which boto3, the AWS CLI and Terraform use only the sandbox."""
         return {
             "AWS_ENDPOINT_URL": self.url,
-            **ACCESS_KEY,
+            "AWS_ACCESS_KEY_ID": self.key.id,
+            "AWS_SECRET_ACCESS_KEY": self.key.secret,
             "AWS_DEFAULT_REGION": region,
             "AWS_REGION": region,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -121,6 +127,7 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
                 Docker().check()
             state.sweep()
             state.write_engine_kind(engine or "process")
+            state.write_access_key()
             daemon = _start(port, lock)
     if port not in (0, daemon.port):
         message = f"the sandbox is already running on port {daemon.port}"
@@ -185,13 +192,23 @@ def add_instances(instances: Iterable[Instance]) -> None:
     state.forget_cached_answers()
 
 
-def sandbox_not_running() -> UserError:
+def sandbox_not_running() -> NotFound:
+    """The error of a command that needs it; after a kill it says what still runs."""
+    left = len(state.living_engines())
+    if left:
+        fix = Fix("end them", ("peagle", "sandbox", "stop"))
+        message = f"the sandbox was killed; engines still running: {left}"
+        return NotFound(message, fix, SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
-    return UserError("the sandbox is not running", fix, "sandbox-not-running")
+    return NotFound("the sandbox is not running", fix, "sandbox-not-running")
+
+
+SANDBOX_KILLED = "sandbox-killed"
+"""The code of the error when a killed sandbox has left engines."""
 
 
 def _address(daemon: EngineProcess) -> Address:
-    return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid)
+    return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
 
 
 def _check_moto() -> None:
@@ -245,12 +262,24 @@ def _start(port: int, lock: int) -> EngineProcess:
     raise EngineError("the sandbox exited during startup", f"see {state.log_file()}")
 
 
+_INHERITED = (
+    *INHERITED_VARIABLES,
+    *("PEAGLE_HOME", "PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+    *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
+)
+"""All that the daemon gets of this process's environment: no token, no password, no AWS account.
+The last two lines are for the ``docker`` command."""
+
+
 def _daemon_environment() -> dict[str, str]:
-    """This process's environment without variables that lead AWS libraries in the daemon to AWS."""
-    foreign = ("AWS_", "MOTO_", "WERKZEUG_")
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
-        **ACCESS_KEY,
+        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+        # moto calls boto3, which must find no credentials of this machine.
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
         "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
         "MOTO_DISABLE_GLOBAL_CORS": "true",
@@ -278,9 +307,11 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
 
     A process that is being killed closes its connections before it disappears.
     """
+    key = state.read_access_key()
     connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:
-        connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document))
+        headers = {"Authorization": key.authorization}
+        connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document), headers)
         response = connection.getresponse()
         body = json.loads(response.read())
     except (OSError, ValueError, http.client.HTTPException) as error:

@@ -1,6 +1,6 @@
 """The sandbox's own requests, below ``/_peagle``: status, quotas, instance types, faults, calls.
 
-They are answered to this machine only, as the whole sandbox is.
+They are answered to whoever has the secret of the sandbox's access key (``router``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ _STARTED = time.time()
 
 
 def respond(method: str, path: str, body: bytes) -> Response:
-    """The answer to a request for ``/_peagle<path>``."""
+    """The answer to a request for ``/_peagle<path>``; 400 for an invalid document."""
+    try:
+        return _answer(method, path, body)
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        return _refused(f"{method} {path} got an invalid document: {reason}", "see the commands")
+
+
+def _answer(method: str, path: str, body: bytes) -> Response:
     match method, path:
         case "GET", "/status":
             endpoints = [asdict(_endpoint_status(*found)) for found in all_endpoints()]

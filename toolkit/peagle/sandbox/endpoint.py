@@ -6,6 +6,8 @@
     UpdateEndpointWeightsAndCapacities
                      Updating -> InService with other numbers of instances
     DeleteEndpoint   Deleting -> removed
+    its last engine ends by itself
+                     InService -> Failed
 
 One thread per change waits for the engines. Its result is stored under ``LOCK``. Faults of
 endpoints (``faults``) lead to the other states.
@@ -63,6 +65,7 @@ class SandboxEndpoint(FakeEndpoint):
         config: EndpointConfig,
         tags: list[dict[str, str]] | None,
     ) -> None:
+        self.current: Fleet | None = None
         super().__init__(
             account_id=account_id,
             region_name=region_name,
@@ -76,11 +79,27 @@ class SandboxEndpoint(FakeEndpoint):
         self.next_config: EndpointConfig | None = None
         self._next_variants: Variants = ()
         self._is_ended = False
-        self.current: Fleet | None = None
         self.starting: Fleet | None = None
         self.deployment_config: dict[str, Any] | None = None
         self._changed_since = self.creation_time
         self._thread: threading.Thread | None = None
+
+    @property
+    def endpoint_status(self) -> str:
+        """Its state. In service, it fails with its last engine."""
+        with LOCK:
+            fleet = self.current
+            ended = fleet.end_reason() if fleet and self._status == "InService" else None
+            if fleet and ended:
+                self.endpoint_status = "Failed"
+                self.failure_reason = f"The engine ended: {ended}"[:1024]
+                self.last_modified_time = utcnow()
+                threading.Thread(target=fleet.end, daemon=True).start()  # what it left running
+            return self._status
+
+    @endpoint_status.setter
+    def endpoint_status(self, status: str) -> None:
+        self._status = status
 
     @property
     def variants(self) -> list[dict[str, Any]]:

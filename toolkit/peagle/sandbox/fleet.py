@@ -59,6 +59,11 @@ class Fleet:
             instance.drain()
             instance.end()
 
+    def end_reason(self) -> str | None:
+        """Why the first engine ended, once all have; ``None`` while one runs."""
+        reasons = [instance.end_reason() for instance in self.instances]
+        return reasons[0] if reasons and all(reasons) else None
+
     def drain(self) -> None:
         """Wait until no engine answers a request, each at most DRAIN_SECONDS."""
         for instance in self.instances:

@@ -2,20 +2,14 @@
 
 A stream is passed on chunk by chunk as it arrives. A whole response is completed before it is sent,
 so that an engine that breaks off is a ModelError.
-
-The bearer token of the OpenAI-compatible path is ``sagemaker-api-key-`` and, in base64, a URL
-presigned for CallWithBearerToken. Its signature is not checked: the sandbox knows no secret keys.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from urllib.parse import parse_qs
 
 import h11
 
@@ -33,7 +27,7 @@ from peagle.sandbox.sagemaker import find_endpoint
 from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
 BODY_LIMIT = 6 * 1024 * 1024
-"""Bytes; the limit of InvokeEndpoint's Body in the service model."""
+"""Bytes; the limit of InvokeEndpoint's Body in the service model, in both directions."""
 
 RESPONSE_SECONDS = 60.0
 STREAM_SECONDS = 480.0
@@ -44,48 +38,11 @@ INVOCATION_PATH = re.compile(
     r"/endpoints/(?P<name>[^/]+)/"
     r"(?P<operation>invocations|invocations-response-stream|openai/v1/chat/completions)"
 )
-_OPENAI_PATH = re.compile(r"/endpoints/[^/]+/openai(?P<path>/.*)?")
-TOKEN_PREFIX = "sagemaker-api-key-"
-_TOKEN_LIFETIME = timedelta(hours=12)
-_TOKEN_ACTION = "CallWithBearerToken"
+OPENAI_PATH = re.compile(r"/endpoints/[^/]+/openai(?P<path>/.*)?")
 _OWN_HEADERS = "x-amzn-sagemaker-"
 _OUR_ATTRIBUTES = (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE)
 """What the toolkit's entrypoint understands, and AWS's image does not."""
 _VARIANT = "x-Amzn-Invoked-Production-Variant"
-
-
-class InvalidToken(Exception):
-    """The bearer token is malformed, for another service, or expired."""
-
-
-def region_of_token(authorization: str, now: datetime | None = None) -> str:
-    """The region of the bearer token in an Authorization header. Raises InvalidToken."""
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token.startswith(TOKEN_PREFIX):
-        raise InvalidToken(f"expected a bearer token that begins with {TOKEN_PREFIX}")
-    query = _token_query(token.removeprefix(TOKEN_PREFIX).strip())
-    try:
-        if query["Action"] != _TOKEN_ACTION or not query["X-Amz-Signature"]:
-            raise InvalidToken(f"the token is not for {_TOKEN_ACTION}")
-        _, _, region, service, _ = query["X-Amz-Credential"].split("/")
-        signed = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        lifetime = timedelta(seconds=int(query["X-Amz-Expires"]))
-    except (KeyError, ValueError, OverflowError) as error:
-        raise InvalidToken(f"the token is not a presigned URL ({error})") from None
-    if service != "sagemaker":
-        raise InvalidToken(f"the token is for the service {service}")
-    if (now or datetime.now(UTC)) > signed + min(lifetime, _TOKEN_LIFETIME):
-        raise InvalidToken("the token has expired")
-    return region
-
-
-def _token_query(encoded: str) -> dict[str, str]:
-    try:
-        text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
-        query = parse_qs(text.partition("?")[2])
-    except ValueError:
-        raise InvalidToken("the token is not a base64-encoded URL") from None
-    return {name: values[0] for name, values in query.items()}
 
 
 @dataclass
@@ -114,9 +71,16 @@ class _Relayed:
             yield from self.request.chunks()
 
     def whole(self) -> bytes:
-        """The complete body. Raises ErrorResponse."""
+        """The complete body, of at most BODY_LIMIT bytes. Raises ErrorResponse."""
+        parts, size = [], 0
         try:
-            return b"".join(self.chunks())
+            for chunk in self.chunks():
+                size += len(chunk)
+                if size > BODY_LIMIT:
+                    message = f"the response has more than {BODY_LIMIT} bytes"
+                    raise protocol.model_error(self.region, self.endpoint, 500, message)
+                parts.append(chunk)
+            return b"".join(parts)
         except BrokenResponse as error:
             raise protocol.model_error(self.region, self.endpoint, 500, str(error)) from error
         except ResponseTimeout:
@@ -125,7 +89,7 @@ class _Relayed:
 
 def not_served(method: str, path: str) -> Response | None:
     """SageMaker's answer about a path below an endpoint's OpenAI address that it does not serve."""
-    other = _OPENAI_PATH.fullmatch(path)
+    other = OPENAI_PATH.fullmatch(path)
     if other is None:
         return None
     message = (
@@ -138,9 +102,6 @@ def not_served(method: str, path: str) -> Response | None:
 
 def invoke(call: Invocation) -> Response:
     try:
-        if len(call.body) > BODY_LIMIT:
-            message = f"HTTP content length exceeded {BODY_LIMIT} bytes."
-            raise ErrorResponse(413, "", {"message": message})  # AWS gives no code
         return _OPERATIONS[call.operation](call)
     except ErrorResponse as error:
         return error.response
@@ -148,7 +109,7 @@ def invoke(call: Invocation) -> Response:
 
 def _invoke_endpoint(call: Invocation) -> Response:
     accept = call.headers.get("accept", "*/*")
-    relayed = _relay(call, _signed_region(call), "/invocations", accept, RESPONSE_SECONDS)
+    relayed = _relay(call, "/invocations", accept, RESPONSE_SECONDS)
     _raise_for_status(relayed)
     body = relayed.whole()
     return Response(200, {**relayed.headers, "Content-Length": str(len(body))}, iter((body,)))
@@ -156,7 +117,7 @@ def _invoke_endpoint(call: Invocation) -> Response:
 
 def _invoke_with_response_stream(call: Invocation) -> Response:
     accept = call.headers.get("x-amzn-sagemaker-accept", "*/*")
-    relayed = _relay(call, _signed_region(call), "/invocations", accept, STREAM_SECONDS)
+    relayed = _relay(call, "/invocations", accept, STREAM_SECONDS)
     _raise_for_status(relayed)
     headers = relayed.headers
     headers["X-Amzn-SageMaker-Content-Type"] = headers["Content-Type"]
@@ -166,12 +127,8 @@ def _invoke_with_response_stream(call: Invocation) -> Response:
 
 def _chat_completions(call: Invocation) -> Response:
     """The engine's own response, errors included, for a caller with a bearer token."""
-    try:
-        region = region_of_token(call.headers.get("authorization", ""))
-    except InvalidToken as error:
-        raise ErrorResponse(401, "", {"message": f"Unauthorized: {error}"}) from None
     accept = call.headers.get("accept", "*/*")
-    relayed = _relay(call, region, "/v1/chat/completions", accept, STREAM_SECONDS)
+    relayed = _relay(call, "/v1/chat/completions", accept, STREAM_SECONDS)
     return Response(relayed.request.head.status, relayed.headers, _unframed(relayed))
 
 
@@ -182,36 +139,29 @@ _OPERATIONS: dict[str, Callable[[Invocation], Response]] = {
 }
 
 
-def _signed_region(call: Invocation) -> str:
-    if call.region is None:
-        message = {"message": "Missing Authentication Token"}
-        raise ErrorResponse(403, "MissingAuthenticationTokenException", message)
-    return call.region
-
-
-def _relay(call: Invocation, region: str, path: str, accept: str, seconds: float) -> _Relayed:
+def _relay(call: Invocation, path: str, accept: str, seconds: float) -> _Relayed:
     """Send the invocation to one of the endpoint's engines. Raises ErrorResponse."""
     with ExitStack() as stack:
-        instance = _admitted(call, region, stack)
-        request = _request(call, region, instance, path, accept, seconds)
+        instance = _admitted(call, stack)
+        request = _request(call, instance, path, accept, seconds)
         stack.callback(request.close)
-        return _Relayed(region, call.name, instance, request, stack.pop_all())
+        return _Relayed(call.region, call.name, instance, request, stack.pop_all())
 
 
-def _admitted(call: Invocation, region: str, stack: ExitStack) -> EngineInstance:
+def _admitted(call: Invocation, stack: ExitStack) -> EngineInstance:
     """One of the endpoint's engines, which counts the invocation until ``stack`` is closed.
 
     An update may replace the engines at any moment: one that drains has a successor already.
     """
     while True:
-        instance = _serving_instance(call, region)
+        instance = _serving_instance(call)
         with suppress(Draining):
             stack.enter_context(instance.invocation())
             return instance
 
 
 def _request(
-    call: Invocation, region: str, instance: EngineInstance, path: str, accept: str, seconds: float
+    call: Invocation, instance: EngineInstance, path: str, accept: str, seconds: float
 ) -> EngineRequest:
     assert instance.process is not None
     own = {
@@ -229,13 +179,13 @@ def _request(
         raise protocol.validation_error(f"Invalid request header: {error}.") from error
     except (EngineUnreachable, BrokenResponse) as error:
         text = f"the engine ended: {instance.end_reason() or error}"
-        raise protocol.model_error(region, call.name, 503, text) from error
+        raise protocol.model_error(call.region, call.name, 503, text) from error
     except ResponseTimeout:
-        raise protocol.model_error(region, call.name, 0, TIMED_OUT) from None
+        raise protocol.model_error(call.region, call.name, 0, TIMED_OUT) from None
 
 
-def _serving_instance(call: Invocation, region: str) -> EngineInstance:
-    endpoint = find_endpoint(region, call.name)
+def _serving_instance(call: Invocation) -> EngineInstance:
+    endpoint = find_endpoint(call.region, call.name)
     if endpoint is None:
         raise protocol.validation_error(f"Endpoint {call.name} of account {ACCOUNT} not found.")
     fleet = endpoint.serving

@@ -20,15 +20,16 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import model_paths
 from peagle.engine.machine import find_engine
-from peagle.engine.process import EngineProcess, free_port, start_engine
+from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
-from peagle.sandbox.client import ACCESS_KEY, running_sandbox
+from peagle.sandbox.client import Address, running_sandbox
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
 from peagle.sandbox.state import catalog, engine_version, read_engine_kind
+from peagle.store import private_folder
 from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
@@ -49,7 +50,7 @@ def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
         mounts[DRAFTER_PATH] = drafter.weights
     for path, weights in mounts.items():
         link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
-        link.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(link.parent)
         link.symlink_to((folder / weights).resolve(), target_is_directory=True)
 
 
@@ -95,7 +96,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     source = S3Uri.parse(data.uri)
     bucket, key = source.bucket, source.key
     folder = ml_root / data.into
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     client = _client(region)
     try:
         if data.archive:
@@ -147,18 +148,18 @@ def _client(region: str) -> Any:
     address = running_sandbox()
     if address is None:
         raise PeagleError("the sandbox has stopped")
-    return _client_of(address.url, region)
+    return _client_of(address, region)
 
 
 @functools.cache
-def _client_of(url: str, region: str) -> Any:
+def _client_of(address: Address, region: str) -> Any:
     """One client for all engines: each would take 15 MB."""
     return boto3.client(
         "s3",
-        endpoint_url=url,
+        endpoint_url=address.url,
         region_name=region,
-        aws_access_key_id=ACCESS_KEY["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=ACCESS_KEY["AWS_SECRET_ACCESS_KEY"],
+        aws_access_key_id=address.key.id,
+        aws_secret_access_key=address.key.secret,
     )
 
 
@@ -185,6 +186,7 @@ def launch(
         container = Container(name, image.id, variables, _mounts(ml_root), free_port())
         start_container(docker, container, log, record)
     else:
+        refuse_code(spec.environment)
         if environment.get(WARM_MODE_VARIABLE) == COLLECT:
             variables[CACHE_VARIABLE] = str(ml_root.parent / "collected")  # and no other cache
         engine = find_engine(engine_version())
@@ -198,6 +200,9 @@ def _mounts(ml_root: Path) -> dict[str, Path]:
     """
     links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
     folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
+    if not links:  # the container's own user reads them; nobody else gets below $PEAGLE_HOME
+        for path in ml_root.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
     return {f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
 
 

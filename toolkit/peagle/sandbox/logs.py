@@ -15,6 +15,7 @@ from moto.logs.models import logs_backends
 from peagle.protocol import log_fields, log_text
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.protocol import log_group
+from peagle.store import private_folder
 
 _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
@@ -76,7 +77,7 @@ class LogTail:
 
     def start(self) -> None:
         """Create the log group and the stream, and copy from the first line on."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self._file.parent)
         self._file.touch()
         self._backend.ensure_log_group(self._group)
         self._backend.ensure_log_stream(self._group, self._stream)

@@ -30,13 +30,13 @@ TIMED_OUT = (
 class Invocation:
     """A request to an endpoint.
 
-    ``region`` is the signature's, ``None`` for an unsigned request. ``headers`` has lower-case
-    names. ``client`` is the client's connection; it is watched for a disconnect.
+    ``region`` is that of its signature or token. ``headers`` has lower-case names. ``client`` is
+    the client's connection; it is watched for a disconnect.
     """
 
     name: str
     operation: str
-    region: str | None
+    region: str
     headers: dict[str, str]
     body: bytes
     client: socket.socket | None = None
@@ -65,14 +65,49 @@ def json_response(
     return Response(status, headers, iter((content,)))
 
 
-def request_body(environ: WSGIEnvironment, limit: int | None = None) -> bytes:
-    """A request's body, at most ``limit`` bytes of it. A whole body remains readable."""
+LARGEST_BODY = 32 << 20
+"""Bytes of a request that is read as a whole; the largest of AWS, a part of an image's layer for
+ECR, has 27 MB."""
+
+
+class BodyRefused(Exception):
+    """The length of a request's body is invalid, missing or too large; ``status`` as in HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def check_length(environ: WSGIEnvironment, limit: int) -> None:
+    """Raise BodyRefused unless the request declares a body of at most ``limit`` bytes, or sends it
+    in chunks."""
+    names = ("CONTENT_LENGTH", "HTTP_X_AMZ_DECODED_CONTENT_LENGTH")
+    declared = [environ[name] for name in names if environ.get(name)]
+    for text in declared:
+        if not (text.isascii() and text.isdecimal()):
+            raise BodyRefused(400, f"{text[:40]!r} is not the length of a body.")
+        if len(text) > 15 or int(text) > limit:
+            raise BodyRefused(413, f"HTTP content length exceeded {limit} bytes.")
+    has_body = environ["REQUEST_METHOD"] in ("POST", "PUT", "PATCH")
+    if has_body and not declared and not environ.get("wsgi.input_terminated"):
+        raise BodyRefused(411, "You must provide the Content-Length HTTP header.")
+
+
+def request_body(environ: WSGIEnvironment, limit: int = LARGEST_BODY) -> bytes:
+    """A request's body, which remains readable. Raises BodyRefused for more than ``limit`` bytes,
+    after at most that many."""
     if environ.get("wsgi.input_terminated"):  # sent in chunks
-        return io.BufferedReader(environ["wsgi.input"]).read(-1 if limit is None else limit)
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    body: bytes = environ["wsgi.input"].read(length if limit is None else min(length, limit))
-    if limit is None:
-        environ["wsgi.input"] = io.BytesIO(body)
+        try:
+            body = io.BufferedReader(environ["wsgi.input"]).read(limit + 1)
+        except OSError as error:
+            raise BodyRefused(400, f"The body cannot be read: {error}.") from error
+    else:
+        check_length(environ, limit)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    if len(body) > limit:
+        raise BodyRefused(413, f"HTTP content length exceeded {limit} bytes.")
+    environ.pop("wsgi.input_terminated", None)
+    environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
     return body
 
 

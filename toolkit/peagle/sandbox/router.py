@@ -5,7 +5,8 @@
     X-Amz-Target             ``services``: quotas, prices; what AWS would reject: ``validation``
     everything else          moto
 
-Permissions are not checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
+Every request must come from the owner of the sandbox's key (``signatures``); permissions are not
+checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
 """
 
 from __future__ import annotations
@@ -28,20 +29,33 @@ from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
 from peagle.sandbox import control, services
-from peagle.sandbox.calls import Call, call_of, error_response, signing_scope
+from peagle.sandbox.calls import Call, call_of, error_response, protocol_of, signing_scope
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH, EXECUTION_ROLE
 from peagle.sandbox.faults import ERRORS, FAULTS, Fault
-from peagle.sandbox.invocations import BODY_LIMIT, INVOCATION_PATH, invoke, not_served
+from peagle.sandbox.invocations import (
+    BODY_LIMIT,
+    INVOCATION_PATH,
+    OPENAI_PATH,
+    invoke,
+    not_served,
+)
 from peagle.sandbox.protocol import (
+    LARGEST_BODY,
+    BodyRefused,
     ErrorResponse,
     Invocation,
     Response,
+    check_length,
     json_response,
     request_body,
 )
+from peagle.sandbox.signatures import InvalidToken, NotSigned, Verifier
+from peagle.sandbox.state import AccessKey
 from peagle.sandbox.validation import rejected_response
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
+_LARGEST_OBJECT = 5 << 30
+"""Bytes of one request of S3, as on AWS."""
 _TRUST = {
     "Version": "2012-10-17",
     "Statement": [
@@ -54,11 +68,18 @@ _TRUST = {
 }
 
 
-def create_app(moto: WSGIApplication) -> WSGIApplication:
-    """The WSGI application; ``moto`` answers what the sandbox itself does not."""
+def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
+    """The WSGI application, for the owner of ``key``; ``moto`` answers what the sandbox itself does
+    not."""
+    verifier = Verifier(key)
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        response = _response(moto, environ)
+        try:
+            response = _refused(verifier, environ) or _response(moto, environ)
+        except BodyRefused as error:
+            response = _without_body_for_head(
+                environ, json_response({"message": str(error)}, error.status)
+            )
         status = HTTPStatus(response.status)
         start_response(f"{status.value} {status.phrase}", list(response.headers.items()))
         return response.body
@@ -108,11 +129,54 @@ def bootstrap() -> None:
     )
 
 
-def _response(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
-    """The answer to a request, with the faults that were asked for."""
+_OWN_PATHS = (f"{CONTROL_PATH}/", "/moto-api")
+_REGION_KEY = "peagle.region"
+"""In the environment of a request: the region of its signature or token, once it is verified."""
+
+
+def _refused(verifier: Verifier, environ: WSGIEnvironment) -> Response | None:
+    """The answer to a request that is not the owner's; ``None`` for one that is.
+
+    Starting an engine starts a program, so nothing of a stranger is looked at. Raises BodyRefused.
+    """
     if _is_from_a_web_page(environ):
         message = "the sandbox does not accept requests from web pages"
         return json_response({"message": message}, 403)
+    path, scope = environ["PATH_INFO"], signing_scope(environ)
+    check_length(environ, _body_limit(path, scope["service"] if scope else ""))
+    if path.startswith(_OWN_PATHS):
+        if verifier.is_owner(environ):
+            return None
+        return json_response({"message": "the sandbox belongs to another user"}, 403)
+    try:
+        if scope is None and OPENAI_PATH.fullmatch(path):
+            authorization = environ.get("HTTP_AUTHORIZATION", "")
+            environ[_REGION_KEY] = verifier.region_of_token(authorization)
+        else:
+            verifier.check(environ)
+            environ[_REGION_KEY] = scope["region"] if scope else ""
+    except InvalidToken as error:
+        return json_response({"message": f"Unauthorized: {error}"}, 401)
+    except NotSigned as error:
+        return _without_body_for_head(environ, _not_signed(environ, error))
+    return None
+
+
+def _body_limit(path: str, service: str) -> int:
+    """Bytes that the body of a request may have."""
+    if INVOCATION_PATH.fullmatch(path):
+        return BODY_LIMIT
+    return _LARGEST_OBJECT if service in ("s3", "") else LARGEST_BODY
+
+
+def _not_signed(environ: WSGIEnvironment, error: NotSigned) -> Response:
+    protocol = protocol_of(environ)
+    status, code = error.codes["s3" if protocol == "s3" else "query" if protocol == "query" else ""]
+    return error_response(Call("", "", protocol), status, code, str(error))
+
+
+def _response(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
+    """The answer to a request of the owner, with the faults that were asked for."""
     path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
     if path.startswith(f"{CONTROL_PATH}/"):
         path = path.removeprefix(CONTROL_PATH)
@@ -252,8 +316,7 @@ def _install_stacks() -> None:
 
 
 def _is_from_a_web_page(environ: WSGIEnvironment) -> bool:
-    """Starting an engine starts a program, so no web page in a browser of this machine may ask for
-    it: neither across origins nor through a name that resolves to the loopback address."""
+    """Neither across origins nor through a name that resolves to the loopback address."""
     return "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", ""))
 
 
@@ -263,24 +326,22 @@ def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocati
         for key, value in environ.items()
         if key.startswith("HTTP_") or key == "CONTENT_TYPE"
     }
-    scope = signing_scope(environ)
     return Invocation(
         name=name,
         operation=operation,
-        region=scope["region"] if scope else None,
+        region=environ[_REGION_KEY],
         headers=headers,
-        body=request_body(environ, BODY_LIMIT + 1),
+        body=request_body(environ, BODY_LIMIT),
         client=environ.get("werkzeug.socket"),
     )
 
 
 def _service_response(environ: WSGIEnvironment) -> Response | None:
     operation = services.OPERATIONS.get(environ.get("HTTP_X_AMZ_TARGET", ""))
-    scope = signing_scope(environ)
-    if operation is None or scope is None:
+    if operation is None:
         return None
     try:
-        document = operation(scope["region"], json.loads(request_body(environ) or b"{}"))
+        document = operation(environ[_REGION_KEY], json.loads(request_body(environ) or b"{}"))
     except services.NoSuchQuota as error:
         failure = {"__type": error.code, "message": str(error)}
         return ErrorResponse(400, error.code, failure).response

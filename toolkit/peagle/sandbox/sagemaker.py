@@ -149,7 +149,7 @@ class SageMakerBackend(SageMakerModelBackend):
         desired = {one["VariantName"]: one for one in desired_weights_and_capacities}
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
-            if endpoint.current is None:
+            if endpoint.current is None or endpoint.endpoint_status == "Failed":
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
             running = {one["VariantName"]: one for one in endpoint.variants}
             unknown = ", ".join(sorted(set(desired) - set(running)))

@@ -20,10 +20,33 @@ from moto.moto_server.werkzeug_app import (
     MotoRequestHandler,
     create_backend_app,
 )
-from werkzeug.serving import BaseWSGIServer, make_server
+from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import operations, router, sagemaker, state
+
+MAX_CONNECTIONS = 512
+"""Requests at the same time; each has a thread. Further connections are closed at once."""
+
+
+class Server(ThreadedWSGIServer):
+    """werkzeug's server with a limited number of threads."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class RequestHandler(MotoRequestHandler):
@@ -31,6 +54,8 @@ class RequestHandler(MotoRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    timeout = 120
+    """Seconds without a byte of a request, or without a byte taken of its response."""
 
     def handle_expect_100(self) -> bool:
         """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
@@ -46,6 +71,7 @@ class RequestHandler(MotoRequestHandler):
 
 def main() -> None:
     """Serve until SIGTERM."""
+    os.umask(0o077)  # for weights and logs too
     parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
     parser.add_argument("--port", type=int, required=True, help="0: any free one")
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
@@ -80,14 +106,8 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     router.bootstrap()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     host, port = listener.getsockname()
-    return make_server(
-        host,
-        port,
-        router.create_app(moto),
-        threaded=True,
-        request_handler=RequestHandler,
-        fd=listener.fileno(),
-    )
+    app = router.create_app(moto, state.read_access_key())
+    return Server(host, port, app, RequestHandler, fd=listener.fileno())
 
 
 def _this_process(port: int) -> EngineProcess:

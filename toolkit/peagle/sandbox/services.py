@@ -23,6 +23,7 @@ from peagle.sandbox.state import catalog
 PRICE_SERVICE = "AmazonSageMaker"
 QUOTA_SERVICE = "sagemaker"
 DEFAULT_QUOTA = 2.0
+_LARGEST_QUOTA = 1_000_000
 _PAGE = 100
 
 _quotas: dict[tuple[str, str], float] = {}
@@ -123,7 +124,10 @@ def quota_value(instance_type: str, region: str) -> float:
 
 
 def set_quota(instance_type: str, value: float, region: str) -> None:
-    """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have."""
+    """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have, QuotaRefused
+    for a value that is no number of instances."""
+    if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
+        raise QuotaRefused(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
     if instance_type not in _codes():
         raise NoSuchQuota(f"endpoints cannot use the instance type {instance_type}")
     _quotas[region, instance_type] = value

@@ -3,6 +3,7 @@
     $PEAGLE_HOME/sandbox/
         lock                      held while the sandbox is started or stopped
         daemon.json               the running daemon
+        access-key.json           its access key, for this user only
         engine                    how engines run: process or docker
         daemon.log                the daemon's log, one line per AWS call
         engines/<pid>.json        one per engine, written before the engine begins
@@ -14,17 +15,18 @@ A process is identified by pid and start time, so a stale file never names an un
 from __future__ import annotations
 
 import functools
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
 
@@ -40,8 +42,6 @@ def engine_version() -> str:
 
 
 EngineKind = Literal["process", "docker"]
-
-"""The folder below ``$PEAGLE_HOME/deployments`` for deployments in the sandbox."""
 
 ENGINE_GRACE_SECONDS = 5.0
 """Seconds that an engine has to end before it is killed; it has no state worth keeping."""
@@ -88,6 +88,35 @@ def read_daemon() -> EngineProcess | None:
     return daemon if daemon and is_alive(daemon) else None
 
 
+@dataclass(frozen=True)
+class AccessKey:
+    """The key that a sandbox accepts; a new one for every start."""
+
+    id: str
+    secret: str = field(repr=False)
+
+    @property
+    def authorization(self) -> str:
+        """The Authorization header of the sandbox's own requests."""
+        return f"Peagle {self.secret}"
+
+
+def write_access_key() -> AccessKey:
+    """Make the key of a sandbox that is about to start."""
+    key = AccessKey(f"PEAGLE{secrets.token_hex(7).upper()}", secrets.token_hex(20))
+    write_json(_key_file(), asdict(key))
+    return key
+
+
+def read_access_key() -> AccessKey:
+    """The running sandbox's key. Raises UserError when its file is missing or damaged."""
+    try:
+        return AccessKey(**read_json(_key_file()))
+    except (TypeError, ValueError) as error:
+        fix = Fix("restart it", ("peagle", "sandbox", "stop"))
+        raise UserError("the sandbox's access key is missing", fix, "sandbox-key") from error
+
+
 def write_engine_kind(kind: EngineKind) -> None:
     write_file(folder() / "engine", kind.encode())
 
@@ -129,6 +158,7 @@ def sweep() -> None:
         stop_engine(process, ENGINE_GRACE_SECONDS)
         forget_engine(process)
     _daemon_file().unlink(missing_ok=True)
+    _key_file().unlink(missing_ok=True)
     (folder() / "engine").unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
@@ -149,6 +179,10 @@ def _read(file: Path) -> EngineProcess | None:
 
 def _daemon_file() -> Path:
     return folder() / "daemon.json"
+
+
+def _key_file() -> Path:
+    return folder() / "access-key.json"
 
 
 def _engine_file(pid: int) -> Path:

@@ -1,0 +1,115 @@
+"""Variables that choose the code that a process loads: whoever sets one runs code as its user.
+
+The sandbox and ``peagle local`` refuse them for an engine that is a process of this machine; in a
+plan they are a finding. A container has its image's own values of most of them and is closed off,
+so the entrypoint passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from peagle_serve.contract import (
+    CACHE_VARIABLE,
+    PREFIX,
+    ROOT_VARIABLE,
+    WARM_FOLDER_VARIABLE,
+    InvalidEnvironment,
+)
+from peagle_serve.json_reader import InvalidJson, read
+
+PREFIXES = ("PYTHON", "LD_", "DYLD_", "GCONV_", "BASH_FUNC_", "OMPI_MCA_")
+"""Of the interpreter, the dynamic linker and libc."""
+
+NAMES = frozenset(
+    (
+        # Programs that are started, and where they look.
+        *("PATH", "HOME", "SHELL", "ENV", "BASH_ENV", "IFS", "CC", "CXX", "CUDAHOSTCXX"),
+        *("CUDA_HOME", "CUDA_PATH", "ROCM_HOME", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+        *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS"),
+        *("TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH"),
+        # Libraries and modules.
+        *("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES", "GLIBC_TUNABLES"),
+        *("OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"),
+        *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "UCX_MODULE_DIR"),
+        *("TRITON_LIBCUDA_PATH", "TRITON_LIBDEVICE_PATH", "TRITON_PLUGIN_PATHS"),
+        # Compiled code that was kept.
+        *("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+        *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR"),
+        *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "CUDA_CACHE_PATH"),
+        *("FLASHINFER_WORKSPACE_BASE", "FLASHINFER_CUBIN_DIR", "TVM_FFI_CACHE_DIR"),
+        *("HF_MODULES_CACHE", CACHE_VARIABLE, WARM_FOLDER_VARIABLE, ROOT_VARIABLE),
+        # vLLM's own (0.28: envs.py and the modules that import by name).
+        *("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_LOGGING_CONFIG_PATH"),
+        *("VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH", "VLLM_CUDA_COMPATIBILITY_PATH"),
+        *("VLLM_NCCL_INCLUDE_PATH", "VLLM_RUST_FRONTEND_PATH", "VLLM_MODEL_REDIRECT_PATH"),
+        *("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", "VLLM_TUNED_CONFIG_FOLDER"),
+        *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
+    )
+)
+"""The other variables, by what they choose."""
+
+_SWITCHES = frozenset(("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD"))
+"""Variables that allow it if they are 1."""
+
+ARGUMENTS = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *("MIDDLEWARE", "TOOL_PARSER_PLUGIN", "REASONING_PARSER_PLUGIN", "IO_PROCESSOR_PLUGIN"),
+        *("LOGITS_PROCESSORS", "SCHEDULER_CLS", "WORKER_CLS", "WORKER_EXTENSION_CLS"),
+        *("MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE", "CONFIG", "UVICORN_LOG_CONFIG"),
+    )
+)
+"""Arguments of vLLM that name a module, a class or a file of settings that does."""
+
+_TRUST = f"{PREFIX}TRUST_REMOTE_CODE"
+_BY_MODULE = (f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND",)
+"""Arguments that are a word of vLLM or the name of a class with its module."""
+_MEMBERS = ("module_path", "_cls", "_qualname", "custom_class")
+
+
+def code_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of those that choose what a process loads, sorted."""
+    return tuple(sorted(name for name, value in environment.items() if _chooses(name, value)))
+
+
+def check_no_code(environment: Mapping[str, str]) -> None:
+    """Raise InvalidEnvironment if a variable chooses what the engine's process loads."""
+    found = code_variables(environment)
+    if found:
+        raise InvalidEnvironment(
+            f"{', '.join(found)}: this chooses the code that a process of this machine loads",
+            "remove it, or run the engine in a container (--engine docker)",
+        )
+
+
+def _chooses(name: str, value: str) -> bool:
+    text = value.strip()
+    if name in _SWITCHES:
+        return text not in ("", "0")
+    if name == _TRUST:
+        return text.lower() != "false"
+    if name in _BY_MODULE:
+        return "." in text
+    if name.startswith(PREFIX) and text.startswith("{"):
+        return any(_members(value))
+    return name.startswith(PREFIXES) or name in NAMES or name in ARGUMENTS
+
+
+def _members(value: str) -> Iterator[str]:
+    """The members of a JSON argument that name a module or a class."""
+    try:
+        left: list[Any] = [read(value, "the argument")]
+    except InvalidJson:
+        return  # vLLM refuses it
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        if isinstance(part, dict):
+            left += part.values()
+            for name, member in part.items():
+                dotted = name in ("backend", "method") and isinstance(member, str)
+                if name.endswith(_MEMBERS) or (dotted and ("." in member or member in _MEMBERS)):
+                    yield name

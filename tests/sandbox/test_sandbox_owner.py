@@ -1,0 +1,195 @@
+"""The sandbox belongs to its user: another user of this machine can neither call it nor read it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from peagle.aws.client import Keys
+from tests.sandbox.sandboxes import IMAGE, ROLE, WEIGHTS, Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+NOBODY = 65534
+MALICIOUS = {"PYTHONPATH": "/tmp/of-another-user", "LD_PRELOAD": "/tmp/of-another-user.so"}
+SECRETS = {"HF_TOKEN": "hf_of_the_caller", "MY_PASSWORD": "password-of-the-caller"}
+
+
+@pytest.fixture(scope="module")
+def owned(engine: Path) -> Iterator[Sandbox]:
+    """A sandbox in a folder that every user could enter, started with secrets around."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    sandbox = Sandbox(folder / "home", engine)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        sandbox.json("sandbox", "start")
+    yield sandbox
+    sandbox.peagle("sandbox", "stop")
+    shutil.rmtree(folder)
+    assert sandbox.processes() == []
+
+
+@pytest.fixture(scope="module")
+def serving(owned: Sandbox) -> Account:
+    account = Account(owned)
+    account.upload("tiny/", WEIGHTS)
+    assert account.wait_until_stable(account.endpoint())["EndpointStatus"] == "InService"
+    return account
+
+
+def as_another_user(attempt: Callable[[], object]) -> str:
+    """What ``attempt`` returns or raises in a child process of another user, as text; in one of
+    this user where only root could change it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            outcome = str(attempt())
+        except BaseException as error:
+            outcome = f"{type(error).__name__}: {error}"
+        os.write(writing, outcome.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        outcome = stream.read()
+    os.waitpid(child, 0)
+    return outcome
+
+
+def guessed(account: Account) -> list[Keys]:
+    """Keys that another user could try."""
+    return [Keys("testing", "testing"), Keys(account.keys.access_key, "testing")]
+
+
+def test_another_user_cannot_create_a_model(serving: Account) -> None:
+    container = {"Image": IMAGE, "Environment": MALICIOUS}
+    for keys in guessed(serving):
+
+        def attempt(keys: Keys = keys) -> object:
+            sagemaker = boto3.client(
+                "sagemaker", region_name="us-east-1", endpoint_url=serving.url,
+                aws_access_key_id=keys.access_key, aws_secret_access_key=keys.secret_key,
+                config=Config(retries={"total_max_attempts": 1}),
+            )  # fmt: skip
+            return sagemaker.create_model(
+                ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer=container
+            )
+
+        assert "the sandbox accepts only its own access key" in as_another_user(attempt)
+    models = serving.sagemaker.list_models()["Models"]
+    assert [model["ModelName"] for model in models] == ["endpoint-1"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/_peagle/status", 403),
+        ("POST", "/_peagle/faults", 403),
+        ("PUT", "/_peagle/quota", 403),
+        ("GET", "/moto-api/", 403),
+        ("POST", "/moto-api/reset", 403),
+        ("GET", "/models/tiny/config.json", 403),
+        ("POST", "/endpoints/endpoint-1/invocations", 403),
+        ("POST", "/endpoints/endpoint-1/openai/v1/chat/completions", 401),
+        ("GET", "/endpoints/endpoint-1/openai/v1/models", 401),
+        ("GET", "/latest/meta-data/", 403),
+    ],
+)
+def test_another_user_reaches_nothing(
+    serving: Account, method: str, path: str, status: int
+) -> None:
+    def attempt() -> int:
+        connection = http.client.HTTPConnection(urlsplit(serving.url).netloc, timeout=30)
+        connection.request(method, path, b"{}", {"Authorization": "Peagle guessed"})
+        return connection.getresponse().status
+
+    assert as_another_user(attempt) == str(status)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_reads_nothing(owned: Sandbox, serving: Account) -> None:
+    state = owned.home / "sandbox"
+    for path in (owned.home, state, state / "access-key.json", state / "daemon.log"):
+        read: Callable[[Path], object] = os.listdir if path.is_dir() else Path.read_bytes
+        assert as_another_user(partial(read, path)).startswith("PermissionError")
+    pid = owned.address.pid
+    environ = Path(f"/proc/{pid}/environ")
+    assert as_another_user(environ.read_bytes).startswith("PermissionError")
+    assert as_another_user(lambda: os.kill(pid, 9)).startswith("PermissionError")
+
+
+def test_everything_in_the_home_is_private(owned: Sandbox, serving: Account) -> None:
+    paths = [path for path in (owned.home, *owned.home.rglob("*")) if not path.is_symlink()]
+    assert any(path.suffix == ".safetensors" for path in paths), "weights are there"
+    open_ones = {
+        str(path.relative_to(owned.home)): oct(mode)
+        for path in paths
+        if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077
+    }
+    assert open_ones == {}
+
+
+def test_the_key_and_the_callers_secrets_are_in_no_process(
+    owned: Sandbox, serving: Account
+) -> None:
+    """Neither in an argv, which every user can read, nor in an environment."""
+    key = owned.address.key
+    running = [Path("/proc") / str(pid) for pid in owned.processes()]
+    assert len(running) == 3, "the sandbox, the entrypoint and its engine"
+    for process in running:
+        text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        for secret in (key.secret, *SECRETS.values()):
+            assert secret.encode() not in text
+    assert key.secret not in (owned.home / "sandbox" / "daemon.log").read_text()
+    assert key.secret not in repr(owned.address)
+
+
+def test_a_program_of_the_owner_with_the_printed_variables_is_served(
+    owned: Sandbox, serving: Account
+) -> None:
+    code = "import boto3; print(boto3.client('sagemaker').list_endpoints()['Endpoints'])"
+    variables = {**os.environ, **owned.json("sandbox", "env")}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True)
+    assert b"endpoint-1" in done.stdout, done.stderr
+
+
+def test_a_presigned_url_needs_nothing_else(serving: Account) -> None:
+    url = serving.s3.generate_presigned_url(
+        "get_object", {"Bucket": "models", "Key": "tiny/config.json"}
+    )
+    parts = urlsplit(url)
+    for query, status in ((parts.query, 200), (parts.query.replace("Expires=", "Expires=1"), 403)):
+        connection = http.client.HTTPConnection(parts.netloc)
+        connection.request("GET", f"{parts.path}?{query}")
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_a_key_ends_with_its_sandbox(home: Sandbox) -> None:
+    home.json("sandbox", "start")
+    old = Account(home)
+    home.json("sandbox", "stop")
+    home.json("sandbox", "start", "--port", old.url.rpartition(":")[2])
+    with pytest.raises(ClientError, match="peagle sandbox env"):
+        old.sagemaker.list_endpoints()
+    assert Account(home).sagemaker.list_endpoints()["Endpoints"] == []
