@@ -19,6 +19,7 @@ ENFORCE_EAGER = f"{PREFIX}ENFORCE_EAGER"
 HUB_MODEL = "HF_MODEL_ID"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 """A model of the Hugging Face Hub: ``org/name``."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
 """SageMaker's variable for the port of a container."""
 DEFAULT_PORT = 8080
@@ -46,6 +47,17 @@ AUTO = "auto"
 COLLECT = "collect"
 OFF = "off"
 WARM_FOLDER_VARIABLE = "PEAGLE_WARM_FOLDER"
+WARM_PINS_VARIABLE = "PEAGLE_WARM_SHA256"
+"""Set by the toolkit: the SHA-256 of each archive that may be restored, separated by commas, or
+``any``. An archive is compiled code, so without the variable none is restored."""
+ANY = "any"
+WEIGHTS_PIN_VARIABLE = "PEAGLE_WEIGHTS_SHA256"
+"""Set by the toolkit: the SHA-256 of the manifest beside the mounted weights."""
+WEIGHTS_MANIFEST = "peagle-weights.json"
+"""The manifest of ``peagle weights sync``, in the folder that holds target and drafter."""
+VERIFY_VARIABLE = "PEAGLE_VERIFY"
+SIZES = "sizes"
+FULL = "full"
 CACHE_VARIABLE = "PEAGLE_CACHE"
 IMAGE_CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
 """Set by the image: the digest of its content, the same under every name."""
@@ -59,8 +71,11 @@ OWN_VARIABLES = (
     IMAGE_DIGEST_VARIABLE,
     ROOT_VARIABLE,
     RESTARTS_VARIABLE,
+    VERIFY_VARIABLE,
     WARM_MODE_VARIABLE,
     WARM_FOLDER_VARIABLE,
+    WARM_PINS_VARIABLE,
+    WEIGHTS_PIN_VARIABLE,
 )
 
 SUBJECT_VARIABLE = "PEAGLE_WARM_SUBJECT"
@@ -95,11 +110,13 @@ class Settings(NamedTuple):
     """``drain_seconds``: how long running requests may take after SIGTERM. ``restarts``: how often
     within an hour a crashed engine is restarted, if it was healthy before. ``warm``: ``auto``
     restores a matching artifact, ``collect`` compiles everything and offers it, ``off`` does
-    neither."""
+    neither. ``verify``: ``sizes`` compares mounted weights with their manifest by name and size,
+    ``full`` hashes them too."""
 
     drain_seconds: int = DRAIN_SECONDS
     restarts: int = 3
     warm: str = AUTO
+    verify: str = SIZES
 
 
 def settings_of(environment: Mapping[str, str]) -> Settings:
@@ -113,10 +130,32 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
         )
+    verify = environment.get(VERIFY_VARIABLE, "").strip().lower() or default.verify
+    if verify not in (SIZES, FULL):
+        raise InvalidEnvironment(f"{VERIFY_VARIABLE} is {verify!r}", f"set it to {SIZES} or {FULL}")
+    pins_in(environment)
     drain = environment.get(DRAIN_VARIABLE, str(default.drain_seconds))
     restarts = environment.get(RESTARTS_VARIABLE, str(default.restarts))
     allowed = whole_number(RESTARTS_VARIABLE, restarts)
-    return Settings(whole_number(DRAIN_VARIABLE, drain), 0 if warm == COLLECT else allowed, warm)
+    limit = 0 if warm == COLLECT else allowed
+    return Settings(whole_number(DRAIN_VARIABLE, drain), limit, warm, verify)
+
+
+def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
+    """The SHA-256s in ``PEAGLE_WARM_SHA256``, or ``any`` alone; empty without it.
+
+    Raises InvalidEnvironment for another value.
+    """
+    text = environment.get(WARM_PINS_VARIABLE, "").strip()
+    if not text or text == ANY:
+        return frozenset({text} - {""})
+    pins = frozenset(part.strip() for part in text.split(","))
+    if not all(SHA256.fullmatch(pin) for pin in pins):
+        raise InvalidEnvironment(
+            f"{WARM_PINS_VARIABLE} is {text[:80]!r}",
+            f"set it to the SHA-256 that `peagle warm` prints, or to {ANY}",
+        )
+    return pins
 
 
 def whole_number(name: str, text: str, least: int = 0) -> int:

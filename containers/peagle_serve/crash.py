@@ -205,7 +205,7 @@ _KNOWN = (
     _Known(
         "trust-remote-code",
         r"trust_remote_code|trust-remote-code",
-        "set SM_VLLM_TRUST_REMOTE_CODE=true if you trust the model's code",
+        "use a model that this vLLM version supports itself: no code of a model's repository runs",
     ),
     _Known(
         "quantization",

@@ -20,6 +20,7 @@ from typing import Any
 from peagle_serve.contract import (
     DEFAULT_PORT,
     HUB_ID,
+    LOAD_FORMAT,
     MODEL,
     PORT_VARIABLE,
     PREFIX,
@@ -171,10 +172,40 @@ _UNCHECKED = {
 """Other ways to pass arguments to vLLM, unknown to the checks and to the key of a warm start."""
 
 
+SAFE_FORMATS = frozenset(
+    ("auto", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer",
+     "runai_streamer_sharded", "sharded_state", "mistral", "modelexpress", "dummy")
+)  # fmt: skip
+"""Values of vLLM's ``--load-format`` that read safetensors files or none. The others read pickles
+(``pt``, ``npcache``, ``hf``) or serialized modules (``tensorizer``)."""
+_REMOTE_CODE = re.compile(r"trust[-_]?remote[-_]?code", re.IGNORECASE)
+_NO = ("false", "0", "null", "none")
+
+
+def trusts_remote_code(name: str, value: str) -> bool:
+    """Whether the variable lets vLLM run code of a model's repository: by its name, or by a key in
+    its value, as in ``SM_VLLM_HF_OVERRIDES``."""
+    if _REMOTE_CODE.search(name) and not name.startswith(NEGATION):
+        return value.strip().lower() not in _NO
+    after = (value[found.end() :].lstrip("\"'\\ \t\n:=,") for found in _REMOTE_CODE.finditer(value))
+    return any(not rest.lower().startswith(_NO) for rest in after)
+
+
 def check(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for the first invalid variable."""
     check_names(environment)
+    load_format = environment.get(LOAD_FORMAT, "auto").strip().lower()
+    if load_format not in SAFE_FORMATS:
+        raise InvalidEnvironment(
+            f"{LOAD_FORMAT} {load_format[:_LONGEST_SHOWN]} reads other weights than safetensors",
+            f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}",
+        )
     for name, value in sorted(environment.items()):
+        if trusts_remote_code(name, value):
+            raise InvalidEnvironment(
+                f"{name} lets code from the model's repository run; this container never does",
+                "remove it, and use a model that this vLLM version supports itself",
+            )
         is_valid, expected = _VALUES.get(name, (None, ""))
         if is_valid and not is_valid(value.strip()):
             raise InvalidEnvironment(f"{name} is {value!r}", f"set it to {expected}")

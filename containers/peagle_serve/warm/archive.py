@@ -175,6 +175,9 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
             raise Damaged(
                 f"{archive.name} has {size} bytes, but its manifest lists {manifest.size}"
             )
+        if _sha256(file) != manifest.sha256:  # nothing of another archive is even decompressed
+            raise Damaged(f"{archive.name} does not match the sha256 in its manifest")
+        file.seek(0)
         content = _Content(file, manifest.unpacked_bytes + _PER_FILE * manifest.files + _AROUND)
         try:
             files, unpacked = _members(content, folder)
@@ -188,6 +191,13 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
         raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
                       f"not {manifest.files} of {manifest.unpacked_bytes}")  # fmt: skip
+
+
+def _sha256(file: BinaryIO) -> str:
+    found = hashlib.sha256()
+    while part := file.read(_CHUNK):
+        found.update(part)
+    return found.hexdigest()
 
 
 class _Content:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +13,10 @@ from peagle_serve.contract import CACHE_VARIABLE, MODEL_FOLDER, WARM_FOLDER, WAR
 from peagle_serve.weights import ml_root, real_path
 
 LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
+
+
+_USER = os.geteuid()
+_PRIVATE = 0o700
 
 
 def artifact_folder(environment: Mapping[str, str]) -> Path:
@@ -25,11 +32,32 @@ def has_artifacts(environment: Mapping[str, str]) -> bool:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder with a subfolder for every key."""
-    home = environment.get("HOME") or "/tmp"
-    base = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
-    named = environment.get(CACHE_VARIABLE) or f"{base}/peagle"
-    return Path(named).absolute() / WARM_FOLDER
+    """The folder with a subfolder for every key; without a home, one of this user in ``/tmp``."""
+    home, base = environment.get("HOME"), environment.get("XDG_CACHE_HOME")
+    base = base or (f"{home}/.cache" if home else "")
+    own = f"{base}/peagle" if base else f"{environment.get('TMPDIR') or '/tmp'}/peagle-{_USER}"
+    return Path(environment.get(CACHE_VARIABLE) or own).absolute() / WARM_FOLDER
+
+
+def make_cache_folder(environment: Mapping[str, str]) -> Path:
+    """The same folder, created if needed. The engine loads code from it, so it belongs to this user
+    and nobody else may write there; the folder that the user names is theirs to protect.
+
+    Raises OSError, with that as its reason.
+    """
+    folder = cache_folder(environment)
+    named = environment.get(CACHE_VARIABLE)
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for path in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=_PRIVATE)
+        found = path.lstat()
+        private = found.st_uid == _USER and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if stat.S_ISREG(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        if not (private or (named and path == folder.parent)):
+            raise PermissionError(errno.EPERM, "other users may write there", str(path))
+    return folder
 
 
 def archive_of(place: Path) -> Path:

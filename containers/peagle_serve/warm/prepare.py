@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle_serve.contract import (
+    ANY,
     ARCHIVE_SUFFIX,
     CACHE_VARIABLE,
     CAPTURE_VARIABLE,
@@ -27,7 +28,9 @@ from peagle_serve.contract import (
     SUBJECT_VARIABLE,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
+    WARM_PINS_VARIABLE,
     InvalidEnvironment,
+    pins_in,
 )
 from peagle_serve.folder import is_folder_path, names_in
 from peagle_serve.logs import Log, restored_text
@@ -45,11 +48,12 @@ from peagle_serve.warm.caches import (
     archive_of,
     artifact_folder,
     cache_folder,
+    make_cache_folder,
 )
 from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
 from peagle_serve.weights import models_in
 
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_WEIGHTS = (".safetensors",)
 _STEP = 128 * 1024
 """Bytes per call: the kernel reads at most one read-ahead window for each."""
 
@@ -216,13 +220,24 @@ def _restored(
         reason = f"{folder} holds no artifact"
         log.info(f"no warm start: {reason}", event="warm-start", restored=False, reason=reason)
         return {}
+    pins = pins_in(environment)
+    if not pins:
+        raise Damaged(
+            f"an archive is code, and {WARM_PINS_VARIABLE} does not say which one to restore "
+            "(deploy again: the plan then pins it)"
+        )
     subject = subject_of(environment, chosen)
     key = key_of(subject)
     if f"{key}{MANIFEST_SUFFIX}" not in names:
         _log_no_match(log, subject, folder, names)
         return {}
     manifest = read_manifest(folder / f"{key}{MANIFEST_SUFFIX}")
-    cache = cache_folder(environment)
+    if pins != {ANY} and manifest.sha256 not in pins:
+        raise Damaged(
+            f"the archive {key} has the SHA-256 {manifest.sha256}, which {WARM_PINS_VARIABLE} does "
+            "not list (if `peagle warm` replaced it, deploy again)"
+        )
+    cache = make_cache_folder(environment)
     begin = time.monotonic()
     read_ahead(path for path in models_in(chosen).values() if is_folder_path(path))
     fresh = restore(manifest, folder, cache)
@@ -249,7 +264,7 @@ def _explained(error: OSError, environment: Mapping[str, str]) -> str:
     if named and not (named.startswith(cache) or cache.startswith(named)):
         return f"{named}: {what} (make the file readable)"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    fix = LARGER_DISK if full else f"set {CACHE_VARIABLE} to a writable folder"
+    fix = LARGER_DISK if full else f"set {CACHE_VARIABLE} to a writable folder of this user"
     return f"{named or cache}: {what} ({fix})"
 
 
@@ -282,7 +297,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     cache = cache_folder(environment)
     place = cache / key_of(subject)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(environment)
         if place.exists():
             remove(place, cache)
         archive_of(place).unlink(missing_ok=True)
@@ -290,7 +305,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     except OSError as error:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
-            f"set {CACHE_VARIABLE} to a writable folder",
+            f"set {CACHE_VARIABLE} to a writable folder of this user",
         ) from None
     if elsewhere := caches.folders_set_by_user(environment):
         log.warning(f"not collected, because their folders are set: {', '.join(elsewhere)}")

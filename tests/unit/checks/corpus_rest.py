@@ -368,6 +368,31 @@ HARDWARE = (
         "ami-missing",
     ),
     Broken(
+        "any archive of compiled code",
+        lambda f: catalog_case("tiny", environment={"PEAGLE_WARM_SHA256": "any"}),
+        "warm-unpinned",
+        "warning",
+        left="the user has allowed it",
+        not_shown="vLLM loads what its caches hold",
+    ),
+    Broken(
+        "code of the model's repository",
+        lambda f: catalog_case("tiny", settings={"trust-remote-code": True}),
+        "remote-code",
+    ),
+    Broken(
+        "code of the repository through overrides",
+        lambda f: catalog_case(
+            "tiny", environment={"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": true}'}
+        ),
+        "remote-code",
+    ),
+    Broken(
+        "weights that are pickles",
+        lambda f: catalog_case("tiny", settings={"load-format": "pt"}),
+        "weights-format",
+    ),
+    Broken(
         "a family that nothing is known about",
         lambda f: catalog_case("tiny", instance_type="ml.p6-b300.48xlarge"),
         "ami-unverified",

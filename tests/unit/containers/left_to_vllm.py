@@ -5,6 +5,9 @@ from __future__ import annotations
 
 REFUSED: dict[str, str] = {
     "AWS's image without statistics in the log": "SM_VLLM_DISABLE_LOG_STATS",
+    "code of the model's repository": "SM_VLLM_TRUST_REMOTE_CODE lets code",
+    "code of the repository through overrides": "SM_VLLM_HF_OVERRIDES lets code",
+    "weights that are pickles": "reads other weights than safetensors",
     # incomplete
     "no weights": "has no weights",
     "weights in another format": "pytorch_model.bin is empty",

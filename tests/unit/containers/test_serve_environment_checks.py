@@ -127,9 +127,47 @@ def test_a_misspelled_name_suggests_the_right_one(name: str, meant: str) -> None
     ],
 )
 def test_valid_and_unrelated_names_are_accepted(name: str) -> None:
-    switches = ("TRUST_REMOTE_CODE", "ENFORCE_EAGER", "ENABLE_PREFIX_CACHING")
+    switches = ("ENFORCE_EAGER", "ENABLE_PREFIX_CACHING")
     special = {SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9"}
+    special |= {"SM_VLLM_TRUST_REMOTE_CODE": "false", "SM_VLLM_LOAD_FORMAT": "auto"}
     check({name: "true" if name.endswith(switches) else special.get(name, "1")})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SM_VLLM_TRUST_REMOTE_CODE": "true"},
+        {"SM_VLLM_TRUST_REMOTE_CODE": ""},
+        {"SM_VLLM_trust_remote_code": "1"},
+        {"SM_VLLM_TRUST-REMOTE-CODE": "true"},
+        {"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": true}'},
+        {"SM_VLLM_HF_OVERRIDES": '{"a": {"trust_remote_code" :  1}}'},
+        {"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": false, "TRUST_REMOTE_CODE": "yes"}'},
+        {"SM_VLLM_LIMIT_MM_PER_PROMPT": '["x", "--trust-remote-code"]'},
+        {SPECULATION: GOOD[:-1] + ', "trust_remote_code": true}'},
+    ],
+)
+def test_code_of_a_models_repository_never_runs(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidEnvironment):
+        check(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SM_VLLM_TRUST_REMOTE_CODE": "false"},
+        {"SM_VLLM_NO_TRUST_REMOTE_CODE": "true"},
+        {"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": false}'},
+    ],
+)
+def test_remote_code_may_be_declined(given: dict[str, str]) -> None:
+    check(given)
+
+
+@pytest.mark.parametrize("named", ["pt", "npcache", "hf", "tensorizer", "gguf", "bitsandbytes"])
+def test_only_load_formats_of_safetensors_are_accepted(named: str) -> None:
+    with pytest.raises(InvalidEnvironment, match=f"{named} reads other weights than safetensors"):
+        check({"SM_VLLM_LOAD_FORMAT": named})
 
 
 @pytest.mark.parametrize("name", ["MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER"])

@@ -33,7 +33,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 def weights(folder: Path) -> Path:
     folder.mkdir()
     (folder / "a.safetensors").write_bytes(bytes(2 * STEP + 1))
-    (folder / "b.bin").write_bytes(b"x")
+    (folder / "b.safetensors").write_bytes(b"x")
     (folder / "config.json").write_bytes(b"{}")
     return folder
 
@@ -46,7 +46,7 @@ def test_weights_are_read_ahead_in_steps(
     readahead.read_ahead(folders).join(10)
 
     begins = [("a.safetensors", 0), ("a.safetensors", STEP), ("a.safetensors", 2 * STEP),
-              ("b.bin", 0)]  # fmt: skip
+              ("b.safetensors", 0)]  # fmt: skip
     assert requested == [(name, begin, STEP) for name, begin in begins]
 
 
@@ -73,7 +73,11 @@ def test_read_ahead_starts_before_unpacking(
     monkeypatch.setattr(preparing, "subject_of", lambda *_: SUBJECT)
     monkeypatch.setattr(preparing, "read_ahead", lambda folders: done.append(list(folders)))
     monkeypatch.setattr(preparing, "restore", restored)
-    environment = {"PEAGLE_WARM_FOLDER": str(tmp_path / "warm"), "PEAGLE_CACHE": str(tmp_path)}
+    environment = {
+        "PEAGLE_WARM_FOLDER": str(tmp_path / "warm"),
+        "PEAGLE_CACHE": str(tmp_path),
+        "PEAGLE_WARM_SHA256": "any",
+    }
     chosen = {
         "SM_VLLM_MODEL": "/weights/target",
         "SM_VLLM_SPECULATIVE_CONFIG": '{"method": "eagle3", "model": "hub/head"}',

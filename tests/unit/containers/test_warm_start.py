@@ -246,7 +246,7 @@ def test_an_unwritable_cache_is_a_warning(world: World) -> None:
     entries, given = world.start(PEAGLE_CACHE=str(world.folder / "file"))
 
     (reported,) = warnings(entries)
-    assert "Not a directory (set PEAGLE_CACHE to a writable folder)" in reported
+    assert "Not a directory (set PEAGLE_CACHE to a writable folder of this user)" in reported
     assert is_cold(given)
 
 

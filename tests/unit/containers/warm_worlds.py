@@ -36,6 +36,7 @@ class World:
             "SM_VLLM_MAX_NUM_SEQS": "4",
             "PEAGLE_ML_ROOT": str(self.folder / "ml"),
             "HOME": str(self.folder / "home"),
+            "PEAGLE_WARM_SHA256": "any",
             **more,
         }
 

@@ -254,6 +254,8 @@ class _Deploy:
             "rolled_back": isinstance(unproved, RolledBack),
             "warm_start": warm.document() if warm else None,
             "tried": [one.document() for one in attempts],
+            "licences": licences_document(found.desired.plan),
+            "pins": found.desired.plan.pins.model_dump(mode="json"),
         }
         if self.account.sandbox and self.wait:
             document["not_applied"] = show_not_applied(record.name, self.aws.region)
@@ -265,6 +267,12 @@ class _Deploy:
         elif not unproved:
             print_calls(document, found, self.account)
         return str(document["state"])
+
+
+def licences_document(plan: Plan) -> dict[str, str | None]:
+    """The licences of target and drafter; ``None`` where unknown, or without a drafter."""
+    drafter = plan.drafter
+    return {"target": plan.target.licence or None, "drafter": drafter.licence if drafter else None}
 
 
 def show_and_refuse(

@@ -112,6 +112,18 @@ _PLAN_OPTIONS = (
         help="Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
     ),
     click.option(
+        "--warm-sha256",
+        multiple=True,
+        metavar="SHA256",
+        help="An archive of `peagle warm` that starts may restore.  [default: those beside the "
+        "weights when deploying]",
+    ),
+    click.option(
+        "--allow-unpinned-warm",
+        is_flag=True,
+        help="Restore any archive beside the weights: whoever may write there runs code.",
+    ),
+    click.option(
         "--region",
         envvar=REGION_VARIABLES,
         help=f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
@@ -196,7 +208,7 @@ def resolve_plan(
     given = {
         name: value
         for name, value in chosen.items()
-        if value is not None and value is not False and value != {}
+        if value is not None and value is not False and value not in ({}, ())
     }
     if is_plan_file(pair):
         return _read_plan(Path(pair), given)
@@ -241,4 +253,6 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     if option in Overrides.model_fields:
         return tuple(api.override_arguments(Overrides(**{option: value})))
     flag = f"--{option.replace('_', '-')}"
+    if isinstance(value, tuple):
+        return (flag, *value[:1])
     return (flag,) if value is True else (flag, str(value))

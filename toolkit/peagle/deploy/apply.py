@@ -29,7 +29,9 @@ from peagle.deploy.revisions import (
 )
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
+from peagle.planning.pins import pins_of
 from peagle.render.requests import REVISION_TAG
+from peagle.weights.pins import require_pinned
 
 
 class RolledBack(NotProved, code="rolled-back"):
@@ -153,6 +155,7 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
     name = context.record.name
     context.say("Rolling back", f"to {before.config}: {error.message}")
     try:
+        require_weights_of(context, before)
         return_to(context, before)
     except PeagleError as failed:
         context.change(failure=Failure.of(failed))
@@ -182,6 +185,13 @@ def _stays(context: DeploymentContext, before: Revision | None, error: PeagleErr
         reason = f"the previous revision is {context.record.previous.config}"
     message = f"{error.message}; {name} stays in service unproved: {reason}"
     return type(error)(message, Fix(error.fix, tuple(error.command)), error.code)
+
+
+def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
+    """Raise Refused if the weights of a kept revision have changed since it was deployed."""
+    served = revision.served
+    mounted, pins = served.weights.get("model"), pins_of(served.variables)
+    require_pinned(context.aws, context.record.name, mounted, pins)
 
 
 def return_to(context: DeploymentContext, revision: Revision) -> float:

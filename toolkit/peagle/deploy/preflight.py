@@ -45,11 +45,13 @@ from peagle.deploy.state import Deployment
 from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown
 from peagle.planning.drafter import NOT_READ
+from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
+from peagle.weights.pins import PIN_CODES, pin_plan
 
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
@@ -60,7 +62,7 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
-CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES
+CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 
@@ -95,7 +97,9 @@ def preflight(
     """
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
-    priced, found = _with_price(aws, plan)
+    serving = pins_of(record.current.served.variables) if record else None
+    pinned = pin_plan(aws, plan, serving)
+    priced, found = _with_price(aws, pinned.plan)
     if role is None and record is not None:  # a change of role would be an update
         used = Role(record.current.role, "as deployed before")
     else:
@@ -112,7 +116,7 @@ def preflight(
         found += request_findings(desired.requests, plan.region)
         found += _quota(aws, plan, change, instances)
         found += _foreign_objects(aws, desired)
-        found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
+        found += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pinned.findings]
         found += _prerequisites(aws, used, desired)
     changed: tuple[SettingChange, ...] = ()
     if change == "update" and record and live:
@@ -226,7 +230,8 @@ def plan_with_live_prices(
     elif head_in_s3:
         kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
         made = made.model_copy(update={"findings": kept})
-    return _with_account_findings(aws, made, fresh, stored)
+    pinned = pin_plan(aws, made)
+    return _with_account_findings(aws, pinned.plan, fresh, (*stored, *pinned.findings))
 
 
 def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
@@ -234,7 +239,9 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     fresh = fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
-    return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
+    pinned = pin_plan(aws, priced)
+    stored = (*mounted_findings(aws, priced), *pinned.findings)
+    return _with_account_findings(aws, pinned.plan, fresh, stored)
 
 
 def _with_account_findings(

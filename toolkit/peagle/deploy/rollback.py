@@ -7,7 +7,12 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
 from peagle.deploy import temporary
-from peagle.deploy.apply import prove_in_service, remove_stale, return_to
+from peagle.deploy.apply import (
+    prove_in_service,
+    remove_stale,
+    require_weights_of,
+    return_to,
+)
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.live import changes_of_live
@@ -57,6 +62,7 @@ def rollback(
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    require_weights_of(context, target)
     temporary.remove(context)
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})

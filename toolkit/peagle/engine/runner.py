@@ -37,6 +37,7 @@ from peagle_serve.contract import (
     WARM_FOLDER,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
+    WARM_PINS_VARIABLE,
 )
 
 _WARM_MOUNT = f"{ML_ROOT}/{WARM_FOLDER}"
@@ -113,7 +114,7 @@ class ProcessRunner:
             collected = str(state.collected_folder(plan.name))
             warm = {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: collected}
         elif self.compiled and state.warm_folder().is_dir():
-            warm = {WARM_FOLDER_VARIABLE: str(state.warm_folder())}
+            warm = _restores(environment, str(state.warm_folder()))
         return start_engine(engine, {**environment, **warm}, ml_root, port, log, record)
 
 
@@ -151,7 +152,7 @@ class DockerRunner:
         if self.collecting:
             variables[WARM_MODE_VARIABLE] = COLLECT
         elif (self.compiled or self.gpus) and state.warm_folder().is_dir():
-            variables[WARM_FOLDER_VARIABLE] = _WARM_MOUNT
+            variables |= _restores(environment, _WARM_MOUNT)
             mounts[_WARM_MOUNT] = state.warm_folder()
         return Container(
             name=container_name("local", plan.name),
@@ -168,6 +169,13 @@ class DockerRunner:
         """Start it attached, so that its end is the end of the process."""
         container = self.container(plan, environment, port)
         return start_container(self.docker, container, log, record)
+
+
+def _restores(environment: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The variables with which an engine restores from ``folder``: what the plan pins, else what
+    is on this machine."""
+    pins = environment.get(WARM_PINS_VARIABLE) or state.warm_pins()
+    return {WARM_FOLDER_VARIABLE: folder, **({WARM_PINS_VARIABLE: pins} if pins else {})}
 
 
 def runner_of(options: LocalOptions) -> Runner:

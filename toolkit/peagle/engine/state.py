@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,8 @@ from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import home, read_record, write_json
-from peagle_serve.contract import SPECULATION, WARM_FOLDER
+from peagle_serve import json_reader
+from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, SPECULATION, WARM_FOLDER
 
 EngineState = Literal["starting", "ready", "dead"]
 
@@ -148,6 +150,16 @@ def _state_file(name: str) -> Path:
 def warm_folder() -> Path:
     """``$PEAGLE_HOME/warm``, which may be missing."""
     return home() / WARM_FOLDER
+
+
+def warm_pins() -> str:
+    """The SHA-256s of this machine's archives, as the container takes them. The folder belongs to
+    this user, so what is in it is trusted when an engine starts."""
+    found = set()
+    for path in sorted(warm_folder().glob(f"*{MANIFEST_SUFFIX}")):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            found.add(str(json_reader.read(path.read_bytes(), path.name)["sha256"]))
+    return ",".join(sorted(one for one in found if SHA256.fullmatch(one)))
 
 
 def collected_folder(name: str) -> Path:

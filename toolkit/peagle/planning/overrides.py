@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from peagle.case import DECIDED
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
+from peagle.planning.pins import PIN_VARIABLES
 from peagle.planning.plan import Options
 from peagle.vllm.environment import Value
 from peagle_serve.contract import (
@@ -109,6 +110,11 @@ def _check_variable(name: str) -> None:
         )
     if name == HUB_MODEL:
         raise UserError(f"--env {name}: the plan decides the model", DECIDED["model"])
+    if name in PIN_VARIABLES:
+        raise UserError(
+            f"--env {name}: the plan decides it",
+            "use --warm-sha256 or --allow-unpinned-warm; deploy pins the weights",
+        )
     if name in _OWN or name.startswith("SAGEMAKER_"):
         raise UserError(f"--env {name} cannot be set", "leave it out: the container sets it")
 

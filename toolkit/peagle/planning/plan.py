@@ -51,7 +51,8 @@ class Options(Frozen):
     of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
     mounts them, or the engine itself streams them. ``min_tokens_per_second`` is the required output
     speed of the endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all
-    its instances together, in USD. The last five are as in Overrides.
+    its instances together, in USD. ``warm_sha256`` are the archives that may be restored, and with
+    ``allow_unpinned_warm`` any may be. The five before these are as in Overrides.
     """
 
     pair: str
@@ -77,6 +78,8 @@ class Options(Frozen):
     ami: str | None = None
     startup_timeout: int | None = None
     download_timeout: int | None = None
+    warm_sha256: tuple[str, ...] = ()
+    allow_unpinned_warm: bool = False
 
     @property
     def overrides(self) -> Overrides:
@@ -87,6 +90,19 @@ class Options(Frozen):
     def specifies_load(self) -> bool:
         """Whether the user sets the load: the KV cache must hold ``MIN_LOAD_SHARE`` of it."""
         return self.concurrency is not None or self.max_model_len is not None
+
+
+class Pins(Frozen):
+    """What the container accepts from the mounted folder: SHA-256s in hex, ``None`` or empty where
+    nothing is pinned yet.
+
+    ``weights`` is the manifest of ``peagle weights sync``, which lists the files. ``warm`` are the
+    archives of compiled code that may be restored; with ``any_warm`` each of them may be.
+    """
+
+    weights: str | None = None
+    warm: tuple[str, ...] = ()
+    any_warm: bool = False
 
 
 class Reason(Frozen):
@@ -254,6 +270,7 @@ class Plan(Frozen):
     alternatives: tuple[Alternative, ...] = ()
     proof: ProofPlan
     overrides: Overrides = Overrides()
+    pins: Pins = Pins()
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]
 

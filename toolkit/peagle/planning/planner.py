@@ -28,6 +28,7 @@ from peagle.planning.overrides import (
     settings_of,
     with_variables,
 )
+from peagle.planning.pins import choose_pins, pin_variables
 from peagle.planning.plan import (
     Decision,
     DrafterChoice,
@@ -160,6 +161,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
             **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
         ),
         overrides=options.overrides,
+        pins=choose_pins(options),
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
@@ -230,7 +232,7 @@ def _configure_engine(
     planned = to_environment(arguments) | extra | decisions.record(streamed)
     if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
         planned[IMAGE_DIGEST_VARIABLE] = digest
-    environment = with_variables(planned, options.environment)
+    environment = with_variables(planned, options.environment) | pin_variables(choose_pins(options))
     check_environment(environment)
     return _Engine(speculation, arguments, dict(sorted(environment.items())))
 

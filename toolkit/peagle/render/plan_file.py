@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError, nearest
-from peagle.planning.plan import PLAN_FORMAT, Overrides, Plan
+from peagle.planning.pins import PIN_VARIABLES, pin_arguments, pin_variables
+from peagle.planning.plan import PLAN_FORMAT, Overrides, Pins, Plan
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
@@ -84,6 +85,8 @@ def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
     if weights.streamed:
         yield "target", found.get(LOAD_FORMAT) == LOADER
     yield "overrides", _keeps_overrides(plan, found)
+    pinned = {key: plan.environment[key] for key in PIN_VARIABLES if key in plan.environment}
+    yield "pins", pinned == pin_variables(plan.pins)
     yield "drafter", (plan.drafter is None) == (plan.speculation is None)
     drafter = f"+{plan.drafter.id}" if plan.drafter else ""
     yield "pair", plan.pair == plan.target.id + drafter
@@ -161,8 +164,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
     made = [asdict(request) for request in requests(plan)]
     document = {**plan.model_dump(mode="json"), "requests": made}
-    if plan.overrides == Overrides():
-        del document["overrides"]
+    for key, default in (("overrides", Overrides()), ("pins", Pins())):
+        if getattr(plan, key) == default:
+            del document[key]
     return {**document, "digest": digest(document)}
 
 
@@ -247,6 +251,7 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
             command += [f"--{key.replace('_', '-')}", str(value)]
     with suppress(ValidationError):
         command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
+        command += pin_arguments(Pins.model_validate_json(json.dumps(document.get("pins", {}))))
     return Fix("create the plan again", (*command, "--out", file))
 
 

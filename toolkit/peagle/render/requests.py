@@ -17,6 +17,7 @@ from peagle.checkpoints.architecture import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
+from peagle.planning.pins import pin_arguments
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Overrides, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.s3uri import is_s3_uri
@@ -206,7 +207,8 @@ def plan_arguments(plan: Plan) -> list[str]:
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
     words = (word for option in given for word in option)
-    return [*pair_arguments(plan), *words, *override_arguments(plan.overrides)]
+    own = [*override_arguments(plan.overrides), *pin_arguments(plan.pins)]
+    return [*pair_arguments(plan), *words, *own]
 
 
 def override_arguments(own: Overrides) -> list[str]:

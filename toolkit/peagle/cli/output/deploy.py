@@ -13,7 +13,7 @@ from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
 from peagle.cli.output.console import print_facts, print_status
-from peagle.cli.output.plan import proof_text, speculation_text
+from peagle.cli.output.plan import licences_text, pinned_text, proof_text, speculation_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
@@ -43,6 +43,8 @@ def show_plan(
         "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
         "proof": proof_text(plan),
+        "licences": licences_text(plan),
+        **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }

@@ -226,7 +226,31 @@ def _facts(plan: Plan) -> dict[str, str]:
         "image": plan.runtime.image,
         "host AMI": plan.runtime.ami or "SageMaker's default",
         "weights": _weights(plan),
+        "licences": licences_text(plan),
+        **pinned_text(plan),
     }
+
+
+def licences_text(plan: Plan) -> str:
+    """The licences of target and drafter."""
+    drafter = plan.drafter
+    found = [f"target {plan.target.licence or 'unknown'}"]
+    if drafter and drafter.weights:
+        found.append(f"drafter {drafter.licence or 'unknown'}")
+    return ", ".join(found)
+
+
+def pinned_text(plan: Plan) -> dict[str, str]:
+    """What the plan pins of the weights and of compiled code; empty where nothing is mounted."""
+    pins = plan.pins
+    facts = {}
+    if pins.weights:
+        facts["manifest"] = f"sha256 {pins.weights}"
+    if pins.any_warm:
+        facts["warm start"] = "any archive beside the weights, whoever put it there"
+    elif pins.warm:
+        facts["warm start"] = f"archives with sha256 {', '.join(pins.warm)}"
+    return facts
 
 
 def _weights(plan: Plan) -> str:

@@ -67,7 +67,11 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> No
     if price is not None and not sandbox:
         cost = f", about {format_usd(price * stored.seconds / 3600)}"
     click.echo(f"{plan.name} was removed after {format_duration(stored.seconds)}{cost}.")
-    click.echo("The next start with the same image, GPU and options restores it.")
+    click.echo(f"sha256 {stored.artifact.sha256}")
+    click.echo(
+        "The next deploy of the same image, GPU and options pins and restores it. What is deployed "
+        "now restores only what its plan pins."
+    )
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
         count, size = len(stored.others), format_size(sum(stored.others.values()))
@@ -78,10 +82,12 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> No
 def print_local(artifact: WarmArtifact, restore: str) -> None:
     """Print the artifact on this machine; ``restore`` is the command that uses it, if any."""
     click.secho(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
+    click.echo(f"sha256 {artifact.sha256}")
     if restore:
         click.echo(f"Restore it:  {restore}")
     else:
-        click.echo("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder.")
+        click.echo("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and")
+        click.echo("PEAGLE_WARM_SHA256 to this SHA-256.")
 
 
 def collected_document(plan: Plan, stored: CollectedWarmStart) -> dict[str, Any]:

@@ -1,0 +1,279 @@
+"""What a deploy pins of weights and warm starts in S3, and what happens when that changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from peagle.errors import Refused
+from peagle.findings import Finding
+from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
+from peagle.planning.plan import Options, Pins, Plan
+from peagle.weights.pins import pin_plan
+from tests.support import raises_code
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.test_warming import DRAFTER, TARGET, in_s3
+from tests.unit.aws.world import NAME, World
+
+MANIFEST = "pair/peagle-weights.json"
+WARM = "pair/warm/"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def manifest_with(source: str) -> bytes:
+    """A manifest of `peagle weights sync`; ``source`` makes it another one."""
+    files = {"config.json": {"size": 2}, "model.safetensors": {"size": 2}}
+    folder = {"source": source, "complete": True, "files": files}
+    return json.dumps({"format": 1, "folders": {"target": folder, "drafter": folder}}).encode()
+
+
+FIRST, SECOND = manifest_with("first"), manifest_with("second")
+
+
+def put_archive(world: World, key: str, content: bytes) -> str:
+    """An archive of compiled code with its manifest; its SHA-256."""
+    document = json.dumps({"sha256": sha256(content), "size": len(content)})
+    world.cloud.put("models", f"{WARM}{key}.tar.gz", content)
+    world.cloud.put("models", f"{WARM}{key}.json", document.encode())
+    return sha256(content)
+
+
+@pytest.fixture
+def synced(world: World) -> World:
+    """An account with a synced pair."""
+    for key in (*TARGET, *DRAFTER):
+        world.cloud.put("models", key, b"{}")
+    world.cloud.put("models", MANIFEST, FIRST)
+    return world
+
+
+def served(world: World) -> dict[str, str]:
+    """The variables of the model that the endpoint serves."""
+    record = world.record()
+    assert record is not None
+    found: dict[str, str] = world.cloud.models[record.current.model]["PrimaryContainer"][
+        "Environment"
+    ]
+    return found
+
+
+def codes(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
+    return [(one.level, one.code) for one in found]
+
+
+def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
+    one, two = put_archive(synced, "a" * 32, b"compiled"), put_archive(synced, "b" * 32, b"more")
+
+    synced.deploy(in_s3())
+
+    variables = served(synced)
+    assert variables["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
+    assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((one, two)))
+    record = synced.record()
+    assert record is not None
+    assert record.current.plan is not None
+    assert record.current.plan.pins == Pins(weights=sha256(FIRST), warm=tuple(sorted((one, two))))
+
+
+def test_deploying_again_changes_nothing(synced: World) -> None:
+    put_archive(synced, "a" * 32, b"compiled")
+    synced.deploy(in_s3())
+
+    assert synced.preflight(in_s3()).change == "nothing"
+
+
+def test_a_new_archive_is_an_update(synced: World) -> None:
+    synced.deploy(in_s3())
+    added = put_archive(synced, "a" * 32, b"compiled")
+
+    found = synced.preflight(in_s3())
+
+    assert found.change == "update"
+    assert [(one.setting, one.after) for one in found.changes] == [
+        ("variable.PEAGLE_WARM_SHA256", added)
+    ]
+
+
+def test_only_the_archives_that_the_user_names_are_pinned(synced: World) -> None:
+    put_archive(synced, "a" * 32, b"compiled")
+    mine = put_archive(synced, "b" * 32, b"mine")
+
+    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=(mine,))))
+
+    assert pinned.plan.pins.warm == (mine,)
+    assert pinned.findings == ()
+
+
+def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
+    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
+
+    assert codes(pinned.findings) == [("warning", "warm-not-there")]
+
+
+def test_any_archive_may_be_allowed(synced: World) -> None:
+    put_archive(synced, "a" * 32, b"compiled")
+
+    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(any_warm=True)))
+
+    assert pinned.plan.environment["PEAGLE_WARM_SHA256"] == "any"
+
+
+def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
+    for key, text in {"a": b"[" * 100_000, "b": b'{"sha256": 1}', "c": b"\xff"}.items():
+        synced.cloud.put("models", f"{WARM}{key * 32}.json", text)
+
+    assert pin_plan(synced.aws, in_s3()).plan.pins.warm == ()
+
+
+def test_too_many_archives_are_a_warning(synced: World) -> None:
+    for number in range(20):
+        put_archive(synced, f"{number:032x}", str(number).encode())
+
+    pinned = pin_plan(synced.aws, in_s3())
+
+    assert len(pinned.plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
+    assert codes(pinned.findings) == [("warning", "warm-too-many")]
+
+
+def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) -> None:
+    del synced.cloud.buckets["models"][MANIFEST]
+
+    pinned = pin_plan(synced.aws, in_s3())
+
+    assert pinned.plan == in_s3()
+    assert codes(pinned.findings) == [("note", "weights-not-pinned")]
+
+
+def test_a_manifest_that_changes_under_a_plan_is_an_error(synced: World) -> None:
+    plan = pin_plan(synced.aws, in_s3()).plan
+    synced.cloud.put("models", MANIFEST, SECOND)
+
+    pinned = pin_plan(synced.aws, plan)
+
+    (finding,) = pinned.findings
+    assert (finding.level, finding.code) == ("error", "weights-changed")
+    assert sha256(FIRST) in finding.message
+    assert sha256(SECOND) in finding.message
+    assert (finding.command or ())[:2] == ("peagle", "plan")
+    assert pinned.plan == plan
+
+
+@pytest.mark.parametrize("machine", ["this one", "another"])
+def test_a_manifest_that_changes_under_a_deployment_is_an_error(
+    synced: World, machine: str
+) -> None:
+    synced.deploy(in_s3())
+    synced.cloud.put("models", MANIFEST, SECOND)
+    if machine == "another":
+        synced.forget()
+
+    found = synced.preflight(in_s3())
+
+    assert ("error", "weights-changed") in codes(found.findings)
+
+
+def test_a_plan_that_pins_the_new_manifest_is_an_update(synced: World) -> None:
+    synced.deploy(in_s3())
+    synced.cloud.put("models", MANIFEST, SECOND)
+    plan = pin_plan(synced.aws, in_s3()).plan
+
+    found = synced.preflight(plan)
+
+    assert found.change == "update"
+    assert "weights-changed" not in dict(map(reversed, codes(found.findings)))  # type: ignore[arg-type]
+
+
+def deployed_twice(world: World) -> None:
+    """A deployment with a previous revision."""
+    world.deploy(in_s3())
+    world.deploy(in_s3(environment={**in_s3().environment, "SM_VLLM_DTYPE": "bfloat16"}))
+
+
+def test_a_rollback_keeps_its_pins(synced: World) -> None:
+    put_archive(synced, "a" * 32, b"compiled")
+    deployed_twice(synced)
+
+    synced.rollback()
+
+    assert served(synced)["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
+    assert "SM_VLLM_DTYPE" not in served(synced)
+
+
+@pytest.mark.parametrize("now", [SECOND, None], ids=["changed", "gone"])
+def test_a_rollback_to_changed_weights_is_refused_before_anything_changes(
+    synced: World, now: bytes | None
+) -> None:
+    deployed_twice(synced)
+    if now is None:
+        del synced.cloud.buckets["models"][MANIFEST]
+    else:
+        synced.cloud.put("models", MANIFEST, now)
+    before = synced.cloud.calls.count("update_endpoint")
+
+    with raises_code("weights-changed", Refused) as caught:
+        synced.rollback()
+
+    assert caught.value.fix
+    assert synced.cloud.calls.count("update_endpoint") == before
+
+
+def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
+    put_archive(synced, "a" * 32, b"compiled")
+    synced.deploy(in_s3())
+
+    def refuse(operation: str) -> None:
+        if operation in ("get_object", "list_objects_v2"):
+            raise service_error("AccessDenied", "Access Denied", operation)
+
+    synced.cloud.before = refuse
+
+    assert synced.preflight(in_s3()).change == "nothing"
+
+
+def test_pins_and_variables_are_the_same_data() -> None:
+    for pins in (Pins(), Pins(weights="0" * 64, warm=("1" * 64,)), Pins(any_warm=True)):
+        assert pins_of(pin_variables(pins)) == pins
+    assert pins_of({"PEAGLE_WARM_SHA256": "x", "PEAGLE_WEIGHTS_SHA256": "y"}) == Pins()
+
+
+def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
+    plan = with_pins(in_s3(), Pins(weights=sha256(FIRST)))
+
+    assert synced.preflight(plan).desired.plan.pins.weights == sha256(FIRST)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"warm_sha256": ("0" * 63,)},
+        {"warm_sha256": ("0" * 64,), "allow_unpinned_warm": True},
+        {"warm_sha256": tuple(f"{n:064x}" for n in range(16))},
+    ],
+)
+def test_invalid_pins_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="--warm-sha256"):
+        choose_pins(Options(pair="tiny", **given))
+
+
+def test_the_name_is_in_the_error(synced: World) -> None:
+    deployed_twice(synced)
+    synced.cloud.put("models", MANIFEST, SECOND)
+
+    with pytest.raises(Refused, match=f"{NAME} cannot start that revision again"):
+        synced.rollback()
+
+
+def plan_without_mounts() -> Plan:
+    return in_s3(mounts=())
+
+
+def test_streamed_weights_are_not_pinned(synced: World) -> None:
+    pinned = pin_plan(synced.aws, plan_without_mounts())
+
+    assert (pinned.plan, pinned.findings) == (plan_without_mounts(), ())

@@ -1,0 +1,25 @@
+"""Code from a model's repository is to run in the engine (``trust_remote_code``).
+
+Weights are data here: vLLM's own model classes load them, and nothing that comes with them runs.
+"""
+
+from peagle.case import Case
+from peagle.checks.registry import Findings, Rule
+from peagle_serve.environment import variable_of
+from peagle_serve.environment_checks import trusts_remote_code
+
+RULE = Rule("remote-code", about="load", vllm_notices="never")
+
+
+def check(case: Case) -> Findings:
+    settings = {variable_of(f"--{name}"): str(value) for name, value in case.settings.items()}
+    speculation = {"speculative-config": str(dict(case.speculative_settings))}
+    for name, value in {**settings, **case.environment, **speculation}.items():
+        if trusts_remote_code(name, value):
+            yield RULE.error(
+                "vllm",
+                f"{name} lets code from the model's repository run, with the permissions of the "
+                "execution role",
+                "leave it out, and use a model that this vLLM version supports itself",
+            )
+            return

@@ -1,0 +1,77 @@
+"""What a plan pins of the mounted folder: the weights' manifest, and archives of compiled code.
+
+The container gets the pins as variables, so every form of a plan has them. ``peagle.weights.pins``
+reads them from S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from peagle.errors import UserError
+from peagle.planning.plan import Options, Pins, Plan
+from peagle_serve.contract import (
+    ANY,
+    SHA256,
+    WARM_PINS_VARIABLE,
+    WEIGHTS_PIN_VARIABLE,
+    InvalidEnvironment,
+    pins_in,
+)
+
+PIN_VARIABLES = (WARM_PINS_VARIABLE, WEIGHTS_PIN_VARIABLE)
+
+MAX_ARCHIVES = 15
+"""As many SHA-256s as fit into one variable of SageMaker."""
+
+
+def choose_pins(options: Options) -> Pins:
+    """The pins that the user sets. Raises UserError for what is no SHA-256, and for too many."""
+    given = tuple(dict.fromkeys(one.strip().lower() for one in options.warm_sha256))
+    for one in given:
+        if not SHA256.fullmatch(one):
+            raise UserError(
+                f"--warm-sha256 {one[:80]!r} is not a SHA-256",
+                "use the 64 digits that were printed when it was collected",
+            )
+    if given and options.allow_unpinned_warm:
+        raise UserError(
+            "--warm-sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
+        )
+    if len(given) > MAX_ARCHIVES:
+        raise UserError(f"--warm-sha256 is given more than {MAX_ARCHIVES} times", "give fewer")
+    return Pins(warm=given, any_warm=options.allow_unpinned_warm)
+
+
+def pin_variables(pins: Pins) -> dict[str, str]:
+    """The container's variables for these pins."""
+    warm = ANY if pins.any_warm else ",".join(pins.warm)
+    found = {WARM_PINS_VARIABLE: warm, WEIGHTS_PIN_VARIABLE: pins.weights or ""}
+    return {name: value for name, value in found.items() if value}
+
+
+def pins_of(environment: Mapping[str, str]) -> Pins:
+    """The pins in a container's variables; those that are invalid are left out."""
+    weights = environment.get(WEIGHTS_PIN_VARIABLE, "")
+    try:
+        warm = pins_in(environment)
+    except InvalidEnvironment:
+        warm = frozenset()
+    return Pins(
+        weights=weights if SHA256.fullmatch(weights) else None,
+        warm=tuple(sorted(warm - {ANY})),
+        any_warm=ANY in warm,
+    )
+
+
+def with_pins(plan: Plan, pins: Pins) -> Plan:
+    """The plan with these pins in place of its own."""
+    others = {name: text for name, text in plan.environment.items() if name not in PIN_VARIABLES}
+    environment = dict(sorted((others | pin_variables(pins)).items()))
+    return plan.model_copy(update={"pins": pins, "environment": environment})
+
+
+def pin_arguments(pins: Pins) -> list[str]:
+    """The options that set these pins."""
+    given: Iterable[str] = (word for one in pins.warm for word in ("--warm-sha256", one))
+    return [*given, *(["--allow-unpinned-warm"] if pins.any_warm else [])]

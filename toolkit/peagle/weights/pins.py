@@ -1,0 +1,165 @@
+"""What a plan pins of the weights and warm starts that it mounts, read from S3.
+
+A deploy pins what is there when its plan is shown: the SHA-256 of the manifest of ``peagle weights
+sync``, and of each archive of ``peagle warm``. The container then accepts nothing else, so whoever
+may write to the bucket later changes neither the weights nor the code that runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.errors import CloudError, Fix, PeagleError, Refused
+from peagle.findings import Finding, error, note, warning
+from peagle.planning.pins import MAX_ARCHIVES, with_pins
+from peagle.planning.plan import MODEL_BUCKET, Pins, Plan
+from peagle.s3uri import S3Uri
+from peagle.weights.bucket import Bucket
+from peagle.weights.layout import MANIFEST, WeightsPrefix
+from peagle_serve import json_reader
+from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, WARM_FOLDER
+
+CHANGED = "weights-changed"
+PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
+"""All findings of this module: ``deploy`` looks again and replaces the plan's."""
+
+_MAX_MANIFEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class PinnedPlan:
+    """A plan with all pins that are known, and findings about them."""
+
+    plan: Plan
+    findings: tuple[Finding, ...]
+
+
+def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
+    """The plan with the pins that its mounted prefix has now; its own pins are compared, and stay.
+
+    ``serving`` are the pins of what is deployed under the name. Where S3 cannot be read they stay
+    too, and preflight reports why.
+    """
+    place = mounted_prefix(plan)
+    if place is None:
+        return PinnedPlan(plan, ())
+    own = plan.pins
+    try:
+        manifest, archives = manifest_sha256(aws, place), archive_sha256s(aws, place)
+    except PeagleError:
+        known = serving or Pins()
+        kept = own.model_copy(
+            update={"weights": own.weights or known.weights, "warm": own.warm or known.warm}
+        )
+        return PinnedPlan(with_pins(plan, kept), ())
+    found = list(_about_weights(plan, place, manifest, serving))
+    found += _about_archives(place, own, archives)
+    warm = own.warm if own.warm or own.any_warm else archives[:MAX_ARCHIVES]
+    pins = own.model_copy(update={"weights": own.weights or manifest, "warm": warm})
+    return PinnedPlan(with_pins(plan, pins), tuple(found))
+
+
+def _about_weights(
+    plan: Plan, place: WeightsPrefix, manifest: str | None, serving: Pins | None
+) -> Iterator[Finding]:
+    known = plan.pins.weights or (serving.weights if serving else None)
+    if known is not None and known != manifest:
+        by = "this plan was made" if plan.pins.weights else f"{plan.name} was deployed"
+        yield changed_weights(place, known, manifest, by, plan.pair)
+    elif manifest is None:
+        yield note(
+            "weights-not-pinned", place.uri,
+            f"without {MANIFEST} nothing tells whether somebody changes these weights later",
+            Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
+        )  # fmt: skip
+
+
+def changed_weights(
+    place: WeightsPrefix, known: str, now: str | None, by: str, pair: str
+) -> Finding:
+    """The error of a manifest that is not the pinned one: no instance would start with it."""
+    there = f"has the SHA-256 {now}" if now else "is gone"
+    return error(
+        CHANGED, place.uri,
+        f"{MANIFEST} has changed since {by}: it {there}, and {known} is pinned; instances that "
+        "start now are refused",
+        Fix(
+            "if the change is yours, make a plan that pins the new one, and deploy that file",
+            ("peagle", "plan", pair, "--online", "--out", "FILE"),
+        ),
+    )  # fmt: skip
+
+
+def _about_archives(
+    place: WeightsPrefix, own: Pins, archives: tuple[str, ...]
+) -> Iterator[Finding]:
+    folder = place.part_uri(WARM_FOLDER)
+    gone = [one for one in own.warm if one not in archives]
+    if gone:
+        yield warning(
+            "warm-not-there", folder,
+            f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
+            "omit --warm-sha256: deploy then pins what is there",
+        )  # fmt: skip
+    if not (own.warm or own.any_warm) and len(archives) > MAX_ARCHIVES:
+        yield warning(
+            "warm-too-many", folder,
+            f"{len(archives)} archives are there, and a plan pins {MAX_ARCHIVES}; starts that need "
+            "another one are cold",
+            Fix("remove some", ("peagle", "weights", "list", place.uri)),
+        )  # fmt: skip
+
+
+def mounted_prefix(plan: Plan) -> WeightsPrefix | None:
+    """The prefix that the plan mounts as /opt/ml/model; ``None`` without one, and where deploy
+    uploads it itself."""
+    uris = [mount.s3_uri for mount in plan.mounts if mount.channel is None]
+    mine = str(S3Uri(MODEL_BUCKET))
+    return next((WeightsPrefix.parse(uri) for uri in uris if not uri.startswith(mine)), None)
+
+
+def manifest_sha256(aws: Aws, place: WeightsPrefix) -> str | None:
+    """SHA-256 of the manifest at the prefix; ``None`` where there is none."""
+    try:
+        return hashlib.sha256(Bucket(aws, place.bucket).read(place.manifest_key)).hexdigest()
+    except Missing:
+        return None
+
+
+def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
+    """What the manifests of the warm starts there say about their archives, sorted. The container
+    compares the archives themselves."""
+    bucket = Bucket(aws, place.bucket)
+    found = set()
+    for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
+        if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= _MAX_MANIFEST:
+            with suppress(Missing, ValueError, LookupError, TypeError):
+                found.add(str(json_reader.read(bucket.read(key), key)["sha256"]))
+    return tuple(sorted(one for one in found if SHA256.fullmatch(one)))
+
+
+def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:
+    """Raise Refused if the manifest at ``uri`` is not the pinned one: an endpoint that returns to
+    that revision would not start. Passes where S3 cannot be read."""
+    if uri is None or pins.weights is None:
+        return
+    place = WeightsPrefix.parse(uri)
+    try:
+        now = manifest_sha256(aws, place)
+    except CloudError:
+        return
+    if now == pins.weights:
+        return
+    there = f"has the SHA-256 {now}" if now else "is gone"
+    raise Refused(
+        f"{name} cannot start that revision again: {place.uri}{MANIFEST} has changed since it was "
+        f"deployed; it {there}, and {pins.weights} is pinned",
+        Fix("put its weights back (the same source gives the same manifest), or deploy a new plan",
+            ("peagle", "weights", "list", place.uri)),
+        code=CHANGED,
+    )  # fmt: skip
