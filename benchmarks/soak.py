@@ -1,7 +1,7 @@
 """Hours of load: streaming clients, while the engines behind them are updated, drained and killed.
 
-Half of the clients stream through the AWS sandbox (InvokeEndpointWithResponseStream and the
-OpenAI-compatible path), half through the container's entrypoint; ``--target`` takes one alone.
+64 clients stream through the AWS sandbox (InvokeEndpointWithResponseStream and the
+OpenAI-compatible path), and 64 through the container's entrypoint; ``--target`` takes one alone.
 Goals (exit code 1 where one is missed): no stream breaks at an update or a drain, or without a
 reason; every request of a killed engine gets an error and not silence; the servers' memory stays
 within 5 % of what it is after a tenth of the run. Ctrl-C reports what there is.
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = Path(folder, name)
             place.mkdir()
             target = TARGETS[name](engine, place, is_stub)
-            soaks.append(Soak(target, options.clients // len(names), options.seed, is_stub))
+            soaks.append(Soak(target, options.clients, options.seed, is_stub))
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 _run(soaks, seconds)
@@ -204,8 +204,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--hours", type=float, help="instead of --minutes")
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--target", choices=TARGETS, help="default: both, with half of the clients")
+    parser.add_argument("--clients", type=int, default=64, help="of each target")
+    parser.add_argument("--target", choices=TARGETS, help="default: both")
     parser.add_argument("--engine", choices=("stub", "vllm"), default="stub")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE")
