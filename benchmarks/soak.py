@@ -4,7 +4,7 @@
 OpenAI-compatible path), and 64 through the container's entrypoint; ``--target`` takes one alone.
 Goals (exit code 1 where one is missed): no stream breaks at an update or a drain, or without a
 reason; every request of a killed engine gets an error and not silence; the servers' memory stays
-within 5 % of what it is after a tenth of the run. Ctrl-C reports what there is.
+within 5 % of what it is after a tenth of the run. Ctrl-C and SIGTERM report what there is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from benchmarks.soaking.memory import LEAST_SECONDS, LIMIT, Memory
 from benchmarks.soaking.streams import Client, Tally
 from benchmarks.soaking.targets import (
     SILENCE_SECONDS,
+    START_SECONDS,
     VLLM,
     Container,
     Sandbox,
@@ -68,8 +70,8 @@ class Soak:
                 f"{self.seed}-{number}", self.numbered, self.target.refuses_in_drain,
             )  # fmt: skip
             self._threads.append(threading.Thread(target=client.run, daemon=True))
-        self._threads.append(threading.Thread(target=self._disturb, daemon=True))
-        for thread in self._threads:
+        self._acts = threading.Thread(target=self._disturb, daemon=True)
+        for thread in (*self._threads, self._acts):
             thread.start()
 
     def sample(self) -> None:
@@ -84,6 +86,8 @@ class Soak:
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
                 self.tally.add("silent (never ended)", thread.name)
+        if self.began:
+            self._acts.join(START_SECONDS)  # the last act
 
     def _disturb(self) -> None:
         chance = random.Random(f"{self.seed}-acts")
@@ -156,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place.mkdir()
             target = TARGETS[name](engine, place, is_stub)
             soaks.append(Soak(target, options.clients, options.seed, is_stub))
+        ended_before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 _run(soaks, seconds)
@@ -164,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             for soak in soaks:
                 soak.target.end()
+            signal.signal(signal.SIGTERM, ended_before)
         documents = [soak.document() for soak in soaks]
     for document in documents:
         _show(document)
