@@ -149,7 +149,11 @@ def understood(
     """
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+    except (
+        ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError,
+    ) as error:  # fmt: skip
+        if isinstance(error, PeagleError):
+            raise
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, KeyError):
             reason = f"it has no {error}"

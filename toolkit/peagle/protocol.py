@@ -115,6 +115,10 @@ class Piece:
         return f"{self.reasoning}{gap}{self.text}"
 
 
+_LONGEST_ERROR = 1_500
+"""Characters that are shown of an engine's error."""
+
+
 def answer_of(data: bytes | str) -> dict[str, Any]:
     """The JSON object that an engine answered, also as an event of a stream.
 
@@ -138,15 +142,15 @@ def engine_message(text: str) -> str:
     try:
         document = json_reader.read(text, "the error")
     except InvalidJson:
-        return text
-    return _error_message(document) if isinstance(document, dict) else text
+        document = None
+    return _error_message(document) if isinstance(document, dict) else text[:_LONGEST_ERROR]
 
 
 def _error_message(document: dict[str, Any]) -> str:
     error = document.get("error", document)
     message = error.get("message", error) if isinstance(error, dict) else error
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-    return text[:2000]
+    return text[:_LONGEST_ERROR]
 
 
 def piece_of(document: dict[str, Any]) -> Piece:

@@ -31,9 +31,9 @@ DEEPEST = 1_000
 
 @pytest.fixture(autouse=True)
 def quick() -> Any:
-    start = time.perf_counter()
+    start = time.process_time()
     yield
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 LAYERS = ("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layers",

@@ -24,6 +24,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from peagle import __version__
+from peagle.aws.answers import as_answer, receiving, watch_answers
 from peagle.aws.errors import UNREACHABLE_FIX, translated
 from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
@@ -157,6 +158,7 @@ class Aws:
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
+            watch_answers(made, service)
             if self._breaker is not None:
                 self._breaker.watch(made, service, self.region)
             self._clients[service] = made
@@ -166,28 +168,33 @@ class Aws:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
 
         A call that creates or changes something is validated first: raises InvalidRequest for
-        what AWS would reject.
+        what AWS would reject. A key that the answer lacks raises CloudError when it is used.
         """
         if is_write(operation):
             require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
-        with translated(service, self.region):
-            response: dict[str, Any] = method(**parameters)
-        return response
+        with receiving(service, operation, self.region):
+            response = method(**parameters)
+        answer: dict[str, Any] = as_answer(response, f"{service}:{operation}")
+        return answer
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> Iterator[dict[str, Any]]:
         """The entries under ``key`` of every page of a listing."""
         paginator = self.client(service).get_paginator(operation)
-        with translated(service, self.region):
-            for page in paginator.paginate(**parameters):
-                yield from page.get(key) or ()
+        pages = iter(paginator.paginate(**parameters))
+        while True:
+            with receiving(service, operation, self.region):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from as_answer(page.get(key) or [], f"{service}:{operation}")
 
     def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of a call whose ``Body`` is an event stream, as they arrive."""
         stream = self.call(service, operation, **parameters)["Body"]
-        with translated(service, self.region):
+        with receiving(service, operation, self.region):
             yield from stream
 
     def upload(

@@ -231,7 +231,10 @@ def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None
 def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
     token, last = None, ""
     while True:
-        (found,) = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
+        builds = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
+        if not builds:
+            raise CloudError(f"CodeBuild no longer knows the build {build_id}", "start it again")
+        found = builds[0]
         lines, token = _read_log(aws, found.get("logs") or {}, token)
         for last in lines:
             say(last)

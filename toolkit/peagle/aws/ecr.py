@@ -10,7 +10,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.image_records import record_resource
 from peagle.checks.facts import parse_ecr_image
-from peagle.errors import CloudError
+from peagle.errors import CloudError, understood
 from peagle.images import Login
 
 TAG = {"Key": "peagle:toolkit", "Value": "images"}
@@ -54,8 +54,9 @@ def ensure_repository(aws: Aws, name: str) -> str:
 def login(aws: Aws, host: str) -> Login:
     """A login for the registry ``host``, valid for 12 hours: the account's own registry, or another
     that admits this account, such as AWS's registry of runtime images."""
-    (entry,) = aws.call("ecr", "get_authorization_token")["authorizationData"][:1]
-    user, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
+    with understood("ECR's token", CloudError, "run the command again"):
+        (entry,) = aws.call("ecr", "get_authorization_token")["authorizationData"][:1]
+        user, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
     if not password:
         raise CloudError("ECR returned an invalid token", "run the command again")
     return Login(host, user, password)
@@ -94,7 +95,7 @@ def _repository(aws: Aws, name: str) -> dict[str, Any] | None:
         found = aws.call("ecr", "describe_repositories", repositoryNames=[name])
     except Missing:
         return None
-    return dict(found["repositories"][0])
+    return next(iter(found["repositories"]), None)
 
 
 def _create(aws: Aws, name: str) -> dict[str, Any]:
@@ -108,5 +109,9 @@ def _create(aws: Aws, name: str) -> dict[str, Any]:
             encryptionConfiguration={"encryptionType": "AES256"},
         )  # fmt: skip
     except AlreadyExists:
-        return _repository(aws, name) or {}
-    return dict(made["repository"])
+        found = _repository(aws, name)
+        if found is None:
+            raise
+        return found
+    repository: dict[str, Any] = made["repository"]
+    return repository

@@ -13,6 +13,8 @@ from typing import Any
 
 from boto3.exceptions import Boto3Error
 from botocore import exceptions as boto
+from botocore.eventstream import ParserError as StreamParserError
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
@@ -86,6 +88,7 @@ _NO_CAPACITY = re.compile(
 )
 _STARTS_INSTANCES = ("CreateEndpoint", "UpdateEndpoint", "UpdateEndpointWeightsAndCapacities")
 _ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)[^\]]{200,}(?=\])")
+_LONGEST_MESSAGE = 1_500
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
 
 _IAM_PREFIX = {
@@ -130,6 +133,12 @@ def translated(service: str, region: str) -> Iterator[None]:
         if isinstance(inner, boto.ClientError):
             raise _of_service(inner, service, region) from error
         raise CloudError(f"{service}: {error}") from error
+    except (ResponseParserError, StreamParserError) as error:
+        raise CloudError(
+            f"{service}: the answer is not valid: {str(error)[:300]}",
+            UNREACHABLE_FIX,
+            "invalid-response",
+        ) from error
     except HTTPError as error:
         raise CloudError(
             f"{service}: the connection was interrupted: {error}",
@@ -154,7 +163,7 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
     """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = str(error.response.get("Error", {}).get("Message", "")) or code
-    message = _ALLOWED_VALUES.sub(_first_values, message)
+    message = _ALLOWED_VALUES.sub(_first_values, message)[:_LONGEST_MESSAGE]
     operation = error.operation_name
     if code == "ModelError":
         return _of_engine(error.response, message)
@@ -282,4 +291,4 @@ def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleEr
     for classes, kind, message, fix, code in _OF_CLIENT:
         if isinstance(error, classes):
             return kind(message.format(error=error, service=service, region=region), fix, code)
-    return CloudError(f"{service}: {error}")
+    return CloudError(f"{service}: {str(error)[:_LONGEST_MESSAGE]}")

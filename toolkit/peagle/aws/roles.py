@@ -139,9 +139,11 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
     """Whether the trust policy of a role, as IAM describes it, lets SageMaker assume it for the
     role's own account."""
     document = role.get("AssumeRolePolicyDocument") or {}
-    statements = document.get("Statement", []) if isinstance(document, dict) else []
-    account = role["Arn"].split(":")[4] if role else ""
-    return any(_allows(statement, account) for statement in _as_list(statements))
+    try:
+        account = role["Arn"].split(":")[4] if role else ""
+        return any(_allows(one, account) for one in _as_list(document.get("Statement", [])))
+    except (AttributeError, TypeError, LookupError):  # a document that IAM itself would reject
+        return False
 
 
 def _allows(statement: dict[str, Any], account: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
-from peagle.errors import Refused
+from peagle.errors import CloudError, Refused
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 
@@ -92,7 +92,10 @@ def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
     """The answer of the resource's Describe call. Raises Missing when there is none."""
-    return aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
+    found = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
+    if kind == "EndpointConfig" and not found["ProductionVariants"]:
+        raise CloudError(f"the configuration {name} has no variant", "create it again")
+    return found
 
 
 def tags_of(aws: Aws, arn: str) -> dict[str, str]:

@@ -24,10 +24,11 @@ from uuid import uuid4
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, translated
-from peagle.errors import CloudError, PeagleError, Refused
+from peagle.errors import CloudError, PeagleError, Refused, understood
 from peagle.store import home, locked
 from peagle.text import sanitize
 from peagle.weights.layout import WeightsPrefix
+from peagle_serve import json_reader
 
 ALGORITHM = "SHA256"
 _CHECKSUMS = ("CRC64NVME", "SHA256", "SHA1", "CRC32C", "CRC32")
@@ -72,10 +73,11 @@ class Bucket:
         return {entry["Key"]: entry["Size"] for entry in entries}
 
     def read(self, key: str) -> bytes:
-        """The content of a small object. Raises Missing."""
+        """The content of a small object, cut off after what the JSON reader accepts. Raises
+        Missing."""
         answer = self.call("get_object", Key=key)
         with closing(answer["Body"]) as body, translated("s3", self.aws.region):
-            content: bytes = body.read()
+            content: bytes = body.read(json_reader.DEFAULT.size + 1)
         return content
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -186,9 +188,9 @@ class LockHolder:
     def parse(cls, content: bytes) -> LockHolder:
         """The holder that a lock object names; an anonymous one where it cannot be read."""
         try:
-            fields = json.loads(content).items()
+            fields = json_reader.read(content, "the lock").items()
             holder = cls(**{name: sanitize(value, _MAX_TEXT) for name, value in fields})
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError):
             return cls(
                 "", "an unknown user", "an unknown machine", "holds the lock", "an unknown time"
             )
@@ -223,12 +225,13 @@ def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
         answer = bucket.call("get_object", Key=prefix.lock_key)
     except Missing:
         return None
-    with contextlib.closing(answer["Body"]) as body:
+    with closing(answer["Body"]) as body, translated("s3", bucket.aws.region):
         holder = LockHolder.parse(body.read(10_000))
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    age = max(0.0, (now - answer["LastModified"]).total_seconds())
-    return LockState(holder, age, answer["ETag"])
+    with understood("S3's answer about the lock", CloudError):
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+        age = max(0.0, (now - answer["LastModified"]).total_seconds())
+        return LockState(holder, age, answer["ETag"])
 
 
 class Lock:
