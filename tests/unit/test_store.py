@@ -76,6 +76,44 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
 
 
+def modes(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+def test_what_is_written_below_the_home_is_for_its_user_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "home"))
+    write_json(tmp_path / "home" / "a" / "b.json", {})
+    with locked(tmp_path / "home" / "c" / "lock"):
+        pass
+    expected = {".": 0o700, "a": 0o700, "a/b.json": 0o600, "c": 0o700, "c/lock": 0o600}
+    assert modes(tmp_path / "home") == expected
+
+
+def test_a_home_that_others_could_read_is_closed_at_its_first_use(own_home: Path) -> None:
+    files = {"deployments/r.json": 0o600, "engines/bin/python": 0o755, "warm/a.json": 0o644}
+    for name in files:
+        path = own_home / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+        path.chmod(0o755 if "python" in name else 0o644)
+    own_home.chmod(0o755)
+    write_json(own_home / "new.json", {})
+    found = modes(own_home)
+    assert (found["."], found["deployments"], found["new.json"]) == (0o700, 0o700, 0o600)
+    assert {name: found[name] for name in files} == files
+
+
+def test_a_file_outside_the_home_gets_the_usual_mode(tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    write_file(tmp_path / "file", b"a plan")
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
 def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.json"
     assert read_json(path) is None

@@ -1,17 +1,18 @@
-"""A request never goes to an engine that an update has begun to drain."""
+"""A request never goes to an engine that drains, and a response has an end."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from peagle.sandbox import invocations
 from peagle.sandbox.instance import Draining, EngineInstance
 from peagle.sandbox.launch_spec import LaunchSpec
-from peagle.sandbox.protocol import Invocation
+from peagle.sandbox.protocol import ErrorResponse, Invocation
 
 CALL = Invocation("e", "invocations", "us-east-1", {}, b"{}", None)
 
@@ -52,3 +53,20 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
         assert invocations._admitted(CALL, stack) is new
         assert new.in_progress == 1
     assert new.in_progress == 0
+
+
+class Endless:
+    """A response of an engine that never ends."""
+
+    def chunks(self) -> Iterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+
+def test_a_response_beyond_the_limit_is_a_model_error() -> None:
+    endless: Any = Endless()
+    relayed = invocations._Relayed("us-east-1", "e", instance(), endless, ExitStack())
+    with pytest.raises(ErrorResponse) as raised:
+        relayed.whole()
+    (body,) = raised.value.response.body
+    assert b"more than 6291456 bytes" in body

@@ -6,19 +6,21 @@
     state          state on disk           launch_spec   what to launch for an endpoint
     router         which request goes      launch        download weights, start the engine
                    where                   instance      one engine
-    calls          which operation it is   fleet         the engines of an endpoint
-    faults         failures on request     logs          an engine's log in CloudWatch
-    control        the sandbox's own       not_applied   arguments that no engine got
-                   requests                sagemaker     models, configurations, endpoints
-    validation     AWS's rules             resources     models and configurations
-    prerequisites  role, images, data      endpoint      an endpoint's states
-    services       quotas, prices, tags    operations    those that differ from moto's
+    signatures     whether the owner       fleet         the engines of an endpoint
+                   signed it               logs          an engine's log in CloudWatch
+    calls          which operation it is   not_applied   arguments that no engine got
+    faults         failures on request     sagemaker     models, configurations, endpoints
+    control        the sandbox's own       resources     models and configurations
+                   requests                endpoint      an endpoint's states
+    validation     AWS's rules             operations    those that differ from moto's
+    prerequisites  role, images, data
+    services       quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
 
 Only ``server`` and the modules that it uses import moto.
 
-Not supported: signatures and permissions are not checked; an endpoint runs at most four
-engines of each variant's first container; an engine that dies is not restarted; no automatic
+Not supported: permissions are not checked; an endpoint runs at most four engines of each variant's
+first container; an engine that dies is not restarted, and its endpoint is Failed; no automatic
 scaling, inference components, asynchronous invocations or data capture; stacks skip the types of
 resources that moto lacks, such as scaling policies; nothing is kept after ``stop``.
 """

@@ -5,10 +5,10 @@ They are answered to whoever has the secret of the sandbox's access key (``route
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from peagle.engine.process import is_alive
@@ -18,6 +18,7 @@ from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.protocol import Response, json_response
 from peagle.sandbox.sagemaker import all_endpoints
+from peagle_serve.json_reader import read
 
 _STARTED = time.time()
 
@@ -40,23 +41,26 @@ def _answer(method: str, path: str, body: bytes) -> Response:
             return json_response({"uptime_seconds": uptime, "endpoints": endpoints})
         case "PUT", "/quota":
             try:
-                services.set_quota(**json.loads(body))
+                services.set_quota(**_document(body))
             except services.NoSuchQuota as error:
                 return _refused(str(error), "use a type that AWS lists")
             return json_response({})
         case "GET", "/quotas":
             return json_response({"quotas": services.changed_quotas()})
         case "PUT", "/instances":
-            services.add_instances(json.loads(body))
+            services.add_instances(_document(body))
             return json_response({})
         case _, "/faults":
-            return _faults(method, json.loads(body or b"null") or {})
+            return _faults(method, _document(body or b"null") or {})
         case "GET", "/calls":
             return json_response({"calls": FAULTS.calls()})
         case "DELETE", "/calls":
             FAULTS.forget_calls()
             return json_response({})
     return json_response({"message": f"the sandbox has no {method} {path}"}, 404)
+
+
+_document = partial(read, what="the request")
 
 
 def _faults(method: str, given: Mapping[str, Any]) -> Response:

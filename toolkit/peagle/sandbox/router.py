@@ -51,7 +51,7 @@ from peagle.sandbox.protocol import (
 )
 from peagle.sandbox.signatures import InvalidToken, NotSigned, Verifier
 from peagle.sandbox.state import AccessKey
-from peagle.sandbox.validation import rejected_response
+from peagle.sandbox.validation import json_parameters, rejected_response
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _LARGEST_OBJECT = 5 << 30
@@ -341,7 +341,10 @@ def _service_response(environ: WSGIEnvironment) -> Response | None:
     if operation is None:
         return None
     try:
-        document = operation(environ[_REGION_KEY], json.loads(request_body(environ) or b"{}"))
+        document = operation(environ[_REGION_KEY], json_parameters(environ))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        failure = {"__type": "ValidationException", "message": f"Invalid parameters: {error}."}
+        return ErrorResponse(400, "ValidationException", failure).response
     except services.NoSuchQuota as error:
         failure = {"__type": error.code, "message": str(error)}
         return ErrorResponse(400, error.code, failure).response

@@ -6,7 +6,6 @@ everything that AWS checks, here and before the toolkit sends a request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from wsgiref.types import WSGIEnvironment
@@ -18,8 +17,9 @@ from moto.sagemaker.exceptions import ValidationError
 from peagle.request_validation import validate
 from peagle.request_validation.model import UnknownKey, service_model
 from peagle.sandbox.calls import Call, error_response
-from peagle.sandbox.protocol import Response, request_body
+from peagle.sandbox.protocol import LARGEST_BODY, Response, request_body
 from peagle.sandbox.services import endpoint_types
+from peagle_serve.json_reader import InvalidJson, Limits, read
 
 _CHECKED = ("sagemaker", "application-autoscaling")
 """Services whose every request is checked; botocore has the same names for them."""
@@ -32,15 +32,30 @@ def rejected_response(call: Call, environ: WSGIEnvironment) -> Response | None:
     """AWS's error if it would reject the request; ``None`` for a valid one."""
     if call.service == "s3" and call.operation in _CHECKED_OF_S3:
         code, parameters = _CHECKED_OF_S3[call.operation], _of_s3(call, environ)
-    elif call.service in _CHECKED and call.operation in service_model(call.service).operation_names:
+    elif "HTTP_X_AMZ_TARGET" in environ:
         try:
-            code, parameters = "ValidationException", json.loads(request_body(environ) or b"{}")
-        except ValueError:
-            return error_response(call, 400, "SerializationException", "The body is not JSON.")
+            code, parameters = "ValidationException", json_parameters(environ)
+        except InvalidJson as error:
+            return error_response(call, 400, "SerializationException", f"{error}.")
+        if call.service not in _CHECKED or not _is_known(call):
+            return None
     else:
         return None
     message = problems_text(call.service, xform_name(call.operation), parameters, call.region)
     return error_response(call, 400, code, message) if message else None
+
+
+def json_parameters(environ: WSGIEnvironment) -> dict[str, Any]:
+    """The parameters of a call whose body is JSON, which remains readable. Raises InvalidJson."""
+    body = request_body(environ) or b"{}"
+    parameters = read(body, "The body", limits=Limits(size=LARGEST_BODY))
+    if not isinstance(parameters, dict):
+        raise InvalidJson("The body", "is not an object")
+    return parameters
+
+
+def _is_known(call: Call) -> bool:
+    return call.operation in service_model(call.service).operation_names
 
 
 def check_request(operation: str, parameters: Mapping[str, Any], region: str) -> None:

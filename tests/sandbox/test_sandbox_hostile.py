@@ -1,0 +1,141 @@
+"""Hostile requests of a program that has the sandbox's key, and engines that end by themselves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, folder_on_s3, until
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTHONPATH", "LD_PRELOAD", "PATH", "VLLM_LOGGING_CONFIG_PATH", "SM_VLLM_MIDDLEWARE"]
+)
+def test_a_variable_that_chooses_code_starts_no_process(
+    account: Account, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    endpoint = account.endpoint({name: str(tmp_path)})
+    found = account.wait_until_stable(endpoint)
+    assert found["EndpointStatus"] == "Failed"
+    assert f"{name}: this chooses the code" in found["FailureReason"]
+    assert not (tmp_path / "ran").exists()
+    account.delete(endpoint)
+
+
+@pytest.mark.parametrize("channel", [".", ".."])
+def test_a_channel_that_leads_out_of_its_folder_is_refused(account: Account, channel: str) -> None:
+    source = {"ChannelName": channel, "S3DataSource": folder_on_s3("tiny/")}
+    with pytest.raises(ClientError, match="names no folder below /opt/ml"):
+        account.model("hostile", AdditionalModelDataSources=[source])
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e300", '"2"', "null", "[]"])
+def test_a_quota_that_is_no_number_of_instances_is_refused(sandbox: Sandbox, value: str) -> None:
+    document = f'{{"instance_type": "{INSTANCE_TYPE}", "region": "us-east-1", "value": {value}}}'
+    assert control(sandbox, "PUT", "/quota", document)[0] == 400
+    assert control(sandbox, "GET", "/quotas") == (200, {"quotas": []})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/quota", "[1]"),
+        ("PUT", "/quota", "{"),
+        ("PUT", "/instances", '[{"type": 1}]'),
+        ("PUT", "/instances", "7"),
+        ("POST", "/faults", '{"operation": "CreateEndpoint"}'),
+        ("POST", "/faults", "[" * 100_000),
+        ("POST", "/faults", '{"operation": "a", "operation": "b"}'),
+        ("POST", "/faults",
+         '{"operation": "GetRole", "kind": "timeout", "seconds": NaN}'),
+        ("DELETE", "/faults", "[1]"),
+    ],
+)  # fmt: skip
+def test_a_malformed_request_of_the_owner_is_refused(
+    sandbox: Sandbox, method: str, path: str, body: str
+) -> None:
+    status, answer = control(sandbox, method, path, body)
+    assert (status, bool(answer["message"])) == (400, True)
+
+
+def control(sandbox: Sandbox, method: str, path: str, body: str = "") -> tuple[int, Any]:
+    """Status and document of a request of the sandbox's own."""
+    address = sandbox.address
+    connection = http.client.HTTPConnection(urlsplit(address.url).netloc, timeout=30)
+    headers = {"Authorization": address.key.authorization}
+    connection.request(method, f"/_peagle{path}", body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.load(answer)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("Content-Length: -5", 400),
+        ("Content-Length: 5,5", 400),
+        ("Content-Length: 99999999999999999999", 413),
+        ("X-Nothing: 1", 411),
+    ],
+)
+def test_a_hostile_length_is_refused_at_once(account: Account, head: str, status: int) -> None:
+    address = urlsplit(account.url)
+    key = f"Credential={account.keys.access_key}/20260101/us-east-1/sagemaker/aws4_request"
+    request = f"POST / HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: {key}\r\n{head}\r\n\r\n"
+    with socket.create_connection((str(address.hostname), address.port or 0), timeout=10) as client:
+        client.sendall(request.encode())
+        assert client.recv(100).split()[1] == str(status).encode()
+
+
+def test_an_engine_that_died_makes_its_endpoint_failed(sandbox: Sandbox, account: Account) -> None:
+    name = account.endpoint()
+    account.wait_until_stable(name)
+    (running,) = sandbox.json("sandbox", "status")["endpoints"]
+    os.kill(running["pid"], signal.SIGKILL)
+    found = until(
+        lambda: account.describe(name), lambda found: found["EndpointStatus"] != "InService"
+    )
+    assert (found["EndpointStatus"], found["FailureReason"][:16]) == ("Failed", "The engine ended")
+    with pytest.raises(ClientError, match="its state is Failed"):
+        account.invoke(name, {})
+    daemon = sandbox.address.pid
+    until(sandbox.processes, lambda left: left == [daemon], seconds=20)
+    account.delete(name)
+
+
+def test_a_key_of_s3_that_leads_out_of_its_folder_is_refused(account: Account) -> None:
+    account.s3.put_object(Bucket=BUCKET, Key="hostile/../../../escaped", Body=b"x")
+    source = {"S3DataSource": folder_on_s3("hostile/")}
+    name = account.endpoint(ModelDataSource=source)
+    found = account.wait_until_stable(name)
+    assert "does not name a file below" in found["FailureReason"]
+    account.delete(name)
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"a": NaN}', "\ud800", "[]"])
+def test_a_malformed_request_of_aws_is_refused(account: Account, body: str) -> None:
+    for operation in ("CreateModel", "ListEndpoints", "UnknownOperation"):
+        request = AWSRequest(
+            "POST", f"{account.url}/", {"X-Amz-Target": f"SageMaker.{operation}"},
+            body.encode("utf-8", "surrogatepass"),
+        )  # fmt: skip
+        keys = Credentials(account.keys.access_key, account.keys.secret_key)
+        SigV4Auth(keys, "sagemaker", account.region).add_auth(request)
+        connection = http.client.HTTPConnection(urlsplit(account.url).netloc, timeout=30)
+        connection.request("POST", "/", request.body, dict(request.headers.items()))
+        answer = connection.getresponse()
+        assert (answer.status, b"__type" in answer.read()) == (400, True)
