@@ -3,8 +3,9 @@
 # make unit   the quick unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
 # make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
+# make lifecycle  random commands with random faults in random states of the account; N=100 walks
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
-.PHONY: help demo test faults aws-smoke unit check lint style types format lock benchmark engine clean
+.PHONY: help demo test faults lifecycle aws-smoke unit check lint style types format lock benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -25,6 +26,10 @@ test: .venv/dev.ready engine
 # FAULTS="--every 10" runs fewer.
 faults: .venv/dev.ready
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+# SEED=100 begins with another walk; a walk that breaks a promise is saved in tests/lifecycle/found.
+lifecycle: .venv/dev.ready
+	$(BIN)/python -m tests.lifecycle -n $(or $(N),100) --first $(or $(SEED),0)
 
 aws-smoke: .venv/core.ready
 	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)

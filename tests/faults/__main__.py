@@ -12,7 +12,9 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults.trials import SCENARIOS, Broken, Trial, Trials, trials_of
+from tests.faults.calls import shared_models
+from tests.faults.commands import Broken
+from tests.faults.trials import SCENARIOS, Trial, Trials, trials_of
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 
@@ -20,7 +22,8 @@ def main() -> int:
     options = _options()
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        with started(Sandbox(place / "home", fake_engine(place / "engine"))) as sandbox:
+        engine = fake_engine(place / "engine")
+        with shared_models(), started(Sandbox(place / "home", engine)) as sandbox:
             return _run(Trials(sandbox), options.only, options.every)
 
 
@@ -53,14 +56,14 @@ def _run(trials: Trials, only: str, every: int) -> int:
 
 
 def all_trials(trials: Trials, only: str = "") -> list[Trial]:
-    """The trials of all scenarios; their operations are those of a run without faults. Text with a
+    """The trials of all scenarios; the calls are those of a run without faults. Text with a
     slash begins with the scenario's name."""
     name, slash, _ = only.partition("/")
     return [
         trial
         for scenario in SCENARIOS
         if not slash or scenario.name == name
-        for trial in trials_of(scenario, trials.operations(scenario))
+        for trial in trials_of(scenario, trials.calls(scenario))
     ]
 
 

@@ -28,12 +28,12 @@ class Inventory:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.account = Account(sandbox)
-        self.price = next(
-            price.usd_per_hour
+        self._prices = {
+            instance.type: price.usd_per_hour
             for instance in load_catalog().instances.instances
             for price in instance.prices
-            if (instance.type, price.region) == (INSTANCE_TYPE, "us-east-1")
-        )
+            if price.region == "us-east-1"
+        }
 
     def resources(self) -> Resources:
         """Type and name of everything; objects by their bucket."""
@@ -62,15 +62,23 @@ class Inventory:
 
     def usd_per_hour(self) -> float:
         """What the instances of all endpoints cost, those too that are being created."""
-        total = 0
-        for one in self.endpoints():
-            found = self._described(one["EndpointName"])
-            if found["EndpointStatus"] == "Creating":
-                total += sum(variant["InitialInstanceCount"] for variant in self._asked(found))
-            elif found["EndpointStatus"] != "Failed":
-                running = found.get("ProductionVariants") or []
-                total += sum(variant["CurrentInstanceCount"] for variant in running)
-        return round(self.price * total, 4)
+        return round(sum(self._cost(one["EndpointName"]) for one in self.endpoints()), 4)
+
+    def _cost(self, name: str) -> float:
+        found = self._described(name)
+        if found["EndpointStatus"] == "Failed" or "EndpointConfigName" not in found:
+            return 0.0
+        asked = self._asked(found)
+        counts = {
+            one["VariantName"]: int(one["CurrentInstanceCount"])
+            for one in found.get("ProductionVariants") or []
+        }
+        if found["EndpointStatus"] == "Creating":
+            counts = {one["VariantName"]: int(one["InitialInstanceCount"]) for one in asked}
+        types = {one["VariantName"]: one["InstanceType"] for one in asked}
+        return sum(
+            self._prices[types.get(name, INSTANCE_TYPE)] * count for name, count in counts.items()
+        )
 
     def _described(self, name: str) -> dict[str, Any]:
         """DescribeEndpoint; of one that has just been deleted, that nothing runs."""
@@ -92,10 +100,13 @@ class Inventory:
         return int(json.loads(settings)["num_speculative_tokens"])
 
     def _asked(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
-        """The variants of the endpoint's configuration."""
-        config = self.account.sagemaker.describe_endpoint_config(
-            EndpointConfigName=endpoint["EndpointConfigName"]
-        )
+        """The variants of the endpoint's configuration; none of one that was deleted."""
+        try:
+            config = self.account.sagemaker.describe_endpoint_config(
+                EndpointConfigName=endpoint["EndpointConfigName"]
+            )
+        except ClientError:
+            return []
         found: list[dict[str, Any]] = config["ProductionVariants"]
         return found
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.trials import FAULTS, KILLS, SCENARIOS, Trial, Trials
+from tests.faults.calls import shared_models
+from tests.faults.commands import FAULTS, KILLS, Fault
+from tests.faults.trials import SCENARIOS, Trial, Trials
 from tests.sandbox.sandboxes import Sandbox, started
 
 pytestmark = pytest.mark.sandbox
@@ -19,6 +21,9 @@ DECISIVE = {
     "rollback": ("sagemaker:UpdateEndpoint",),
     "adopt": ("sagemaker:AddTags",),
     "destroy": ("sagemaker:DeleteEndpoint", "sagemaker:ListTags"),
+    "not-proved-first": ("sagemaker:InvokeEndpoint",),
+    "fallback": ("sagemaker:DeleteEndpoint",),
+    "stuck": ("sagemaker:CreateEndpoint",),
 }
 """The operations of a scenario that change what exists, or decide what is removed."""
 
@@ -26,16 +31,16 @@ DECISIVE = {
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[Trials]:
     place = tmp_path_factory.mktemp("faults")
-    with started(Sandbox(place / "home", engine)) as sandbox:
+    with shared_models(), started(Sandbox(place / "home", engine)) as sandbox:
         yield Trials(sandbox)
 
 
 def _sample() -> list[Trial]:
     """Each decisive operation with a fault or a kill, all kinds in turn."""
-    pairs = [(one, operation) for one in SCENARIOS for operation in DECISIVE[one.name]]
+    pairs = [(one, operation) for one in SCENARIOS for operation in DECISIVE.get(one.name, ())]
     kinds = (*FAULTS, *KILLS)
     return [
-        Trial(scenario, operation, kind, 1 if kind in KILLS or turn % 2 else None)
+        Trial(scenario, Fault(operation, kind, times=1 if kind in KILLS or turn % 2 else None))
         for turn, ((scenario, operation), kind) in enumerate(zip(pairs, cycle(kinds), strict=False))
     ]
 

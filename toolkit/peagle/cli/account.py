@@ -144,17 +144,17 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command))
 
 
-def deployment_options(command: Command) -> Command:
+def deployment_options(command: Command, complete: bool = False) -> Command:
     """NAME and the account options; the command receives ``aws``, ``record`` and ``account``.
 
-    An unknown name is reported before any connection.
+    An unknown name is reported before any connection. ``complete`` is that of ``find_deployment``.
     """
 
     @click.argument("name", shell_complete=complete_name)
     @cloud_options
     @wraps(command)
     def with_deployment(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
-        record, aws = find_deployment(account, name, region)
+        record, aws = find_deployment(account, name, region, complete)
         return command(aws=aws, record=record, account=account, **given)
 
     return with_deployment

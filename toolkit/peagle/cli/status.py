@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from peagle.text import format_price
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
-@deployment_options
+@partial(deployment_options, complete=True)
 @json_option
 def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.

@@ -1,0 +1,92 @@
+"""Random walks: ``python -m tests.lifecycle [-n WALKS] [--first SEED] [--minutes M]``.
+
+A walk that breaks a promise is shortened and saved in ``found``, where the suite repeats it. Exit
+code 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.faults.calls import shared_models
+from tests.faults.commands import Broken
+from tests.lifecycle.steps import Walk, random_walk
+from tests.lifecycle.walk import run, shrunk
+from tests.lifecycle.world import World
+from tests.sandbox.sandboxes import Sandbox, fake_engine, started
+
+FOUND = Path(__file__).with_name("found")
+
+
+def main() -> int:
+    options = _options()
+    with TemporaryDirectory() as folder:
+        engine = fake_engine(Path(folder) / "engine")
+        with shared_models(), started(Sandbox(Path(folder) / "home", engine)) as sandbox:
+            world = World(sandbox)
+            if options.only:
+                return _repeat(world, options.only)
+            return _run(world, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.lifecycle", description=__doc__)
+    parser.add_argument("-n", type=int, default=100, metavar="WALKS")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first walk")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after these")
+    parser.add_argument("--only", type=Path, metavar="FILE", help="repeat a saved walk")
+    return parser.parse_args()
+
+
+def _repeat(world: World, file: Path) -> int:
+    try:
+        run(world, Walk.read(file.read_text()))
+    except Broken as error:
+        print(f"BROKEN {error}")
+        return 1
+    return 0
+
+
+def _run(world: World, options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    met: Counter[str] = Counter()
+    walks = broken = 0
+    for seed in range(options.first, options.first + options.n):
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        walk = random_walk(seed)
+        print(f"{seed} {walk.text}", end="", flush=True)
+        try:
+            run(world, walk)
+        except Broken as error:
+            broken += 1
+            print(f"\n  BROKEN {error}", flush=True)
+            _save(shrunk(world, walk), seed)
+        else:
+            print(" ok", flush=True)
+        walks += 1
+        met.update(step.action for step in walk.steps)
+    minutes = (time.monotonic() - began) / 60
+    shown = ", ".join(f"{action} {count}" for action, count in met.most_common())
+    print(
+        f"{walks} walks, {met.total()} steps in {minutes:.1f} minutes ({shown}): "
+        f"{broken} broke a promise"
+    )
+    return 1 if broken else 0
+
+
+def _save(walk: Walk, seed: int) -> None:
+    file = FOUND / f"walk_{seed}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(walk.document())
+    print(f"  shortened: {walk.text}\n  {walk.broken}", flush=True)
+    print(f"  saved; repeat: python -m tests.lifecycle --only {file.relative_to(Path.cwd())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

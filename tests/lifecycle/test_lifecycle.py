@@ -1,0 +1,61 @@
+"""A small sample of ``make lifecycle``, and every walk that once broke a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.calls import shared_models
+from tests.faults.commands import FAULTS, INTERRUPTS, KILLS
+from tests.lifecycle.__main__ import FOUND
+from tests.lifecycle.steps import ACTIONS, Walk, random_walk
+from tests.lifecycle.walk import run, shorter
+from tests.lifecycle.world import World
+from tests.sandbox.sandboxes import Sandbox, fake_engine, started
+
+SAMPLE = (2, 3)
+"""Walks with kills, a lost connection, a proof before the update, a rollback."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    place = tmp_path_factory.mktemp("lifecycle")
+    sandbox = Sandbox(place / "home", fake_engine(place / "engine"))
+    with shared_models(), started(sandbox):
+        yield World(sandbox)
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_random_walk_keeps_every_promise(world: World, seed: int) -> None:
+    run(world, random_walk(seed))
+
+
+@pytest.mark.sandbox
+def test_what_was_found_broken_holds(world: World) -> None:
+    for file in sorted(FOUND.glob("*.json")):
+        run(world, Walk.read(file.read_text()))
+
+
+def test_a_walk_is_the_same_in_a_file_and_of_its_number() -> None:
+    for seed in range(50):
+        assert Walk.read(random_walk(seed).document()) == random_walk(seed)
+
+
+def test_walks_have_every_action_and_every_fault() -> None:
+    steps = [step for seed in range(500) for step in random_walk(seed).steps]
+    assert {step.action for step in steps} == {*ACTIONS}
+    kinds = {fault.kind for step in steps for fault in step.faults}
+    assert {*FAULTS, *KILLS, *INTERRUPTS, "stuck-creating", "out-of-service"} <= kinds
+
+
+def test_a_shorter_walk_has_one_step_or_fault_less() -> None:
+    walk = random_walk(2)
+    size = _size(walk)
+    assert all(_size(one) < size for one in shorter(walk))
+    assert len(list(shorter(walk))) > len(walk.steps)
+
+
+def _size(walk: Walk) -> int:
+    return sum(1 + len(step.faults) + step.again for step in walk.steps)

@@ -1,0 +1,135 @@
+"""Run a walk: after each step nothing is lost, the cost is right, and what served still serves.
+
+step        a command, which meets faults or is killed at any call; or what others do
+then        every resource that exists is shown by `peagle status`; `peagle list` reports what the
+            account costs; what was proved and in service still serves, unless the step removes it
+again       the same command without faults ends as it must; ``judge`` knows how
+end         destroy leaves nothing
+
+A random operation on a random valid state covers chains of them, because every bad chain has a
+valid state before its last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.faults.account import INSTANCE_TYPE, NAME
+from tests.faults.commands import STUCK, Broken
+from tests.lifecycle.judge import Status, judge
+from tests.lifecycle.steps import Step, Walk
+from tests.lifecycle.world import World
+from tests.support import Done
+
+_BREAKING = ("out-of-service", "update-rollback-failed")
+"""After these, AWS itself has ended what served."""
+
+
+def run(world: World, walk: Walk) -> None:
+    """Raise Broken with the promise that does not hold; the account is empty afterwards."""
+    world.begin()
+    try:
+        for number, step in enumerate(walk.steps, 1):
+            try:
+                _take(world, step)
+            except Broken as error:
+                raise Broken(f"step {number}, {step.text}: {error}") from error
+        _end(world)
+    finally:
+        world.inventory.remove_everything()
+
+
+def _take(world: World, step: Step) -> None:
+    action = step.does
+    if not action.command:
+        world.others_do(step.action)
+        world.nothing_is_lost()
+        return
+    before = world.status()
+    scarce = INSTANCE_TYPE if action.scarce else ""
+    with world.commands.conditions(action.acceptance, scarce):
+        done = world.commands.with_faults(action.command, step.faults)
+        if any(fault.kind == STUCK for fault in step.faults):
+            world.commands.cost_is_right()
+    world.nothing_is_lost()
+    _still_serves(step, before, world.status())
+    if not step.faults:
+        assert done is not None
+        judge(world, action, done, before)
+    elif step.again and not _is_done(step, done):
+        before = world.status()
+        with world.commands.conditions(action.acceptance, scarce):
+            done = world.commands.peagle(action.command)
+        try:
+            judge(world, action, done, before)
+            world.nothing_is_lost()
+        except Broken as error:
+            raise Broken(f"repeated: {error}") from error
+
+
+def _is_done(step: Step, done: Done | None) -> bool:
+    """Whether repeating the command would undo it."""
+    return step.does.kind == "rollback" and done is not None and done.code == 0
+
+
+def _still_serves(step: Step, before: Status, after: Status) -> None:
+    """Raise Broken when a command has ended what served and was proved."""
+    if before is None or before["state"] != "InService" or step.does.kind == "destroy":
+        return
+    if any(fault.kind in _BREAKING for fault in step.faults):
+        return
+    if after is None or after["endpoint_status"] != "InService":
+        raise Broken(f"what served does not: it is {after and after['endpoint_status']}")
+
+
+def _end(world: World) -> None:
+    """Destroy leaves nothing, whoever owned what there is."""
+    shown = world.status()
+    if shown and shown["owner"] != "peagle":
+        world.commands.expect_success(("adopt", NAME, "--yes"))
+    for _ in range(2):  # what a script left is its own until the endpoint is gone
+        world.commands.expect_success(("destroy", NAME, "--all", "--yes"))
+        if not world.left():
+            return
+    raise Broken(f"the last destroy left {sorted(world.left())}")
+
+
+def shorter(walk: Walk) -> Iterator[Walk]:
+    """The walk with one part less, the last parts first: what to try for a simpler failure."""
+    for place in reversed(range(len(walk.steps))):
+        steps = walk.steps
+        yield replace(walk, steps=(*steps[:place], *steps[place + 1 :]))
+        step = steps[place]
+        if step.faults and step.again:
+            once = replace(step, again=False)
+            yield replace(walk, steps=(*steps[:place], once, *steps[place + 1 :]))
+        if step.faults:
+            plain = replace(step, faults=())
+            yield replace(walk, steps=(*steps[:place], plain, *steps[place + 1 :]))
+
+
+def shrunk(world: World, walk: Walk, attempts: int = 30) -> Walk:
+    """The shortest walk found that breaks a promise as ``walk`` does, with that in ``broken``."""
+    best, broken = walk, _failure(world, walk)
+    if not broken:
+        return walk
+    while attempts:
+        for candidate in shorter(best):
+            attempts -= 1
+            if candidate.steps and (found := _failure(world, candidate)):
+                best, broken = candidate, found
+                break
+            if not attempts:
+                break
+        else:
+            break
+    return replace(best, broken=broken)
+
+
+def _failure(world: World, walk: Walk) -> str:
+    try:
+        run(world, walk)
+    except Broken as error:
+        return str(error)
+    return ""
