@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peagle.errors import Fix, UserError
+from peagle_serve.json_reader import read
 
 Shape = TypeVar("Shape")
 
@@ -155,9 +156,10 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The document in ``path``; ``None`` when there is no such file."""
+    """The document in ``path``; ``None`` when there is no such file. Raises InvalidJson, a
+    ValueError."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
 

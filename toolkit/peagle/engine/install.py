@@ -110,9 +110,12 @@ def is_installed(vllm: str) -> bool:
 
 def lock_of(folder: Path, vllm: str) -> str | None:
     """The digest of the lock file of the engine in ``folder``; ``None`` if it differs
-    from this toolkit's."""
-    marker = read_json(folder / MARKER) or {}
-    found = marker.get("lock")
+    from this toolkit's, or cannot be read."""
+    try:
+        marker = read_json(folder / MARKER)
+    except ValueError:
+        return None
+    found = marker.get("lock") if isinstance(marker, dict) else None
     return str(found) if found and found == _digest(_locks() / vllm) else None
 
 

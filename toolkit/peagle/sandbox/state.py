@@ -111,8 +111,11 @@ def write_access_key() -> AccessKey:
 def read_access_key() -> AccessKey:
     """The running sandbox's key. Raises UserError when its file is missing or damaged."""
     try:
-        return AccessKey(**read_json(_key_file()))
-    except (TypeError, ValueError) as error:
+        key = AccessKey(**read_json(_key_file()))
+        key.id.encode("ascii")
+        key.secret.encode("ascii")
+        return key
+    except (TypeError, ValueError, AttributeError) as error:
         fix = Fix("restart it", ("peagle", "sandbox", "stop"))
         raise UserError("the sandbox's access key is missing", fix, "sandbox-key") from error
 
@@ -124,7 +127,7 @@ def write_engine_kind(kind: EngineKind) -> None:
 def read_engine_kind() -> EngineKind:
     """How engines run in the sandbox that was started last."""
     try:
-        kind = (folder() / "engine").read_text(encoding="ascii")
+        kind = (folder() / "engine").read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         return "process"
     return "docker" if kind == "docker" else "process"
@@ -170,11 +173,19 @@ def forget_cached_answers() -> None:
 
 
 def _read(file: Path) -> EngineProcess | None:
-    """``None`` also for a file that another version of the toolkit wrote."""
+    """``None`` also for a file that is damaged, or that another version of the toolkit wrote."""
     try:
-        return EngineProcess(**read_json(file))
+        process = EngineProcess(**read_json(file))
     except (TypeError, ValueError):
         return None
+    numbers = (process.pid, process.started, process.port)
+    texts = (process.log, process.container or "")
+    is_valid = all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)
+    return process if is_valid and 1 < process.pid < _PIDS else None
+
+
+_PIDS = 1 << 22
+"""The kernel's largest limit of process ids."""
 
 
 def _daemon_file() -> Path:
