@@ -97,6 +97,9 @@ LARGEST_PART = 4 << 20
 """Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
 
 
+_LONGEST_SHOWN = 80
+
+
 class InvalidEnvironment(Exception):
     """The environment cannot be served. ``message`` and ``fix`` are one line each."""
 
@@ -158,11 +161,13 @@ def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
     return pins
 
 
-def whole_number(name: str, text: str, least: int = 0) -> int:
+def whole_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
     """The number in the variable ``name``. Raises InvalidEnvironment for anything else."""
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and int(digits) >= least):
+    is_number = digits.isascii() and digits.isdigit() and len(digits.lstrip("0")) <= len(str(most))
+    if not (is_number and least <= int(digits[-len(str(most)) :]) <= most):
+        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
         raise InvalidEnvironment(
-            f"{name} is {text!r}", f"set it to a whole number of at least {least}"
+            f"{name} is {shown!r}", f"set it to a whole number from {least} to {most}"
         )
-    return int(digits)
+    return int(digits[-len(str(most)) :])

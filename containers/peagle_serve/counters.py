@@ -96,7 +96,7 @@ _SAMPLE = re.compile(
     r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
     re.MULTILINE,
 )
-_POSITION = re.compile(r'(?:^|,)position="(\d+)"')
+_POSITION = re.compile(r'(?:^|,)position="(\d{1,9})"')
 
 
 class CountersMiddleware:
@@ -127,7 +127,7 @@ def sum_counters(page: str) -> dict[str, Any]:
     positions: dict[int, int] = {}
     samples = list(_SAMPLE.finditer(page))
     for sample in samples:
-        count = int(float(sample["value"]))
+        count = _count(sample["value"])
         position = _POSITION.search(sample["labels"] or "")
         if sample["name"] in totals:
             totals[sample["name"]] += count
@@ -139,3 +139,10 @@ def sum_counters(page: str) -> dict[str, Any]:
         **totals,
         "accepted_per_position": [positions[place] for place in sorted(positions)],
     }
+
+
+def _count(text: str) -> int:
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):  # NaN and +Inf are values in this format
+        return 0

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from peagle_serve.contract import PREFIX, SPECULATION, InvalidEnvironment
+from peagle_serve.json_reader import read
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
@@ -35,13 +36,16 @@ class JsonPart(NamedTuple):
 
 
 def elements(text: str) -> list[JsonPart]:
-    """The elements of a JSON array. Raises ValueError for other text."""
+    """The elements of a JSON array. Raises ValueError for other text.
+
+    Lenient, as AWS's container: the elements are passed on as they are written, not used here.
+    """
     return [part for _, part in _parts(text, list, "[")]
 
 
 def members(text: str) -> dict[str, JsonPart]:
-    """The members of a JSON object by name; of equal names the last, as in vLLM. Raises ValueError
-    for other text."""
+    """The members of a JSON object by name. Raises InvalidJson, ValueError for other text."""
+    read(text, "the text")
     return dict(_parts(text, _Pairs, "{"))
 
 
@@ -64,10 +68,13 @@ class _Pairs(list[tuple[str, Any]]):
     """An object with all its members, including equal names."""
 
 
+_PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs)
+
+
 def _parts(text: str, kind: type[list[Any]], opening: str) -> Iterator[tuple[str, JsonPart]]:
     """The name (empty in an array) and the value of every part."""
     try:
-        whole = json.loads(text, object_pairs_hook=_Pairs)
+        whole = _PAIRS.decode(text)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if type(whole) is not kind:

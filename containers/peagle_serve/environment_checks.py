@@ -30,6 +30,7 @@ from peagle_serve.contract import (
 )
 from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import is_folder_path, read_json
+from peagle_serve.json_reader import InvalidJson
 from peagle_serve.variable_names import NEGATION, check_names, check_switch
 from peagle_serve.weights import drafter_model
 
@@ -231,10 +232,7 @@ def check(environment: Mapping[str, str]) -> None:
 def port_of(environment: Mapping[str, str]) -> int:
     """The port that SageMaker uses: its variable, else 8080."""
     text = environment.get(PORT_VARIABLE) or str(DEFAULT_PORT)
-    port = whole_number(PORT_VARIABLE, text, least=1)
-    if port > _LAST_PORT:
-        raise InvalidEnvironment(f"{PORT_VARIABLE} is {port}", f"set it to at most {_LAST_PORT}")
-    return port
+    return whole_number(PORT_VARIABLE, text, least=1, most=_LAST_PORT)
 
 
 def _check_speculation(environment: Mapping[str, str]) -> None:
@@ -268,14 +266,13 @@ def _speculation(environment: Mapping[str, str]) -> Document:
     text = environment[SPECULATION]
     try:
         return read_speculative_config(environment)
-    except json.JSONDecodeError as error:
+    except InvalidJson as error:
         fix = "correct the JSON"
         if "'" in text or (":" in text and '"' not in text):
             fix = 'use double quotes for names and strings: {"method": ...}'
+        where = "" if error.offset is None else f" at character {error.offset + 1} of"
         raise InvalidEnvironment(
-            f"{SPECULATION} is not valid JSON: {error.msg} at character {error.pos + 1} "
-            f"of {_short(text)}",
-            fix,
+            f"{SPECULATION} {error.why}{where or ' in'} {_short(text)}", fix
         ) from None
     except ValueError:
         raise InvalidEnvironment(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
+from peagle_serve.json_reader import DEFAULT, InvalidJson, read
+from peagle_serve.plain_files import read_plain
 from peagle_serve.safetensors import (
+    LARGEST_INDEX,
     DamagedFile,
+    TensorInfo,
     first_names,
     index_name,
     parse_index,
@@ -38,10 +42,16 @@ def check_folder(
     link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         raise InvalidEnvironment(f"{variable} is {path}, which does not exist",
-                               _models_near(folder))  # fmt: skip
-    names = names_in(folder)
+                               _models_near(folder)) from None  # fmt: skip
+    except OSError as error:
+        raise InvalidEnvironment(
+            f"{variable} is {path}, which cannot be read: {error.strerror}",
+            "make the folder readable, or name another one",
+        ) from None
     if not names:
         raise InvalidEnvironment(f"{variable} is {path}, which is empty", "upload the weights")
     if _is_inside(folder.absolute(), Path(ml_root).absolute()):
@@ -61,33 +71,52 @@ def check_folder(
 def read_json(variable: str, file: Path) -> dict[str, Any]:
     """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        empty = file.is_file() and file.stat().st_size == 0
-        problem = "is empty" if empty else f"cannot be read: {error}"
-        raise InvalidEnvironment(f"{variable}: {file} {problem}", _COPY_AGAIN) from None
+        content = read_plain(file, DEFAULT.size)
+        if not content:
+            raise InvalidEnvironment(f"{variable}: {file} is empty", _COPY_AGAIN)
+        document = read(content, str(file))
+    except OSError as error:
+        problem = f"{file} cannot be read: {error.strerror}"
+        raise InvalidEnvironment(f"{variable}: {problem}", _COPY_AGAIN) from None
+    except InvalidJson as error:
+        raise InvalidEnvironment(f"{variable}: {error}", _COPY_AGAIN) from None
     if not isinstance(document, dict):
         raise InvalidEnvironment(f"{variable}: {file} is not a JSON object", _COPY_AGAIN)
     return document
 
 
 def has_any(folder: Path, names: Iterable[str]) -> bool:
-    return any((folder / name).is_file() for name in names)
+    return any(os.path.isfile(folder / name) for name in names)
 
 
 def names_in(folder: Path) -> list[str]:
     """The names in a folder, sorted; empty if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 
-def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
+def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
+    """The tensors in the files that vLLM loads of ``folder``, which ``variable`` names; empty
+    without safetensors files. Raises InvalidEnvironment if they are damaged or incomplete."""
+    found: dict[str, TensorInfo] = {}
+    with _explained(variable, folder):
+        for name in _loaded(folder, names_in(folder)):
+            found.update(read_header(folder / name))
+    return found
+
+
+def _loaded(folder: Path, names: list[str]) -> tuple[str, ...]:
+    """The safetensors files that vLLM loads. Raises DamagedFile, OSError."""
     index = index_name(names)
-    try:
-        listed = parse_index((folder / index).read_bytes(), index) if index in names else None
-        tensors = weight_files(names, listed)
+    content = read_plain(folder / index, LARGEST_INDEX) if index in names else None
+    return weight_files(names, None if content is None else parse_index(content, index))
+
+
+def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
+    with _explained(variable, folder):
+        tensors = _loaded(folder, names)
         others = () if tensors else [name for name in names if name.endswith(_OTHER_WEIGHTS)]
         if not tensors and not others:
             raise InvalidEnvironment(
@@ -99,6 +128,13 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
         for name in others:
             if (folder / name).stat().st_size == 0:
                 raise DamagedFile(f"{name} is empty")
+
+
+@contextlib.contextmanager
+def _explained(variable: str, folder: Path) -> Iterator[None]:
+    """Raise InvalidEnvironment for a file in ``folder`` that is damaged or cannot be read."""
+    try:
+        yield
     except DamagedFile as error:
         raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
     except OSError as error:
@@ -123,7 +159,7 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
     if not any(_is_inside(real, home) for home in homes):
         raise DamagedFile(f"{path} is a symbolic link out of its folder, to {real}",
                           "replace the link by a copy of the file")  # fmt: skip
-    if not real.exists():
+    if not os.path.exists(real):
         raise DamagedFile(f"{path} is a broken link", "copy the file there, or remove the link")
     return real
 
@@ -156,7 +192,8 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 def _models_near(missing: Path) -> str:
     """The fix, with the folders nearby that hold a model."""
-    near = {path for base in (missing.parent, missing.parent.parent) for path in base.glob("*")}
+    bases = (missing.parent, missing.parent.parent)
+    near = {base / name for base in bases for name in names_in(base)}
     models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
     found = ", ".join(models[:_MOST_NAMED])
     return f"there is a model in {found}" if models else "mount or upload the weights there"

@@ -15,9 +15,8 @@ from typing import Any
 
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment
 from peagle_serve.environment import read_speculative_config
-from peagle_serve.folder import is_folder_path, read_json
+from peagle_serve.folder import is_folder_path, read_json, read_tensors
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
-from peagle_serve.safetensors import read_header
 from peagle_serve.weights import drafter_model, loads_files
 
 _OTHER_HEAD = "use the head that was trained for this target"
@@ -43,10 +42,8 @@ def check_pair(environment: Mapping[str, str]) -> None:
     target, config = (read_json(SPECULATION, file) for file in files)
     inner = target.get("text_config")
     target = inner if isinstance(inner, dict) else target
-    shapes: dict[str, list[int]] = {}
-    for file in sorted(Path(drafter).glob("*.safetensors")):
-        shapes.update((name, list(one.shape)) for name, one in read_header(file).items())
-    head = HeadFiles(config, shapes)
+    tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
+    head = HeadFiles(config, {name: list(one.shape) for name, one in tensors.items()})
     if not head.may_be_head():
         classes = ", ".join(head.config.classes) or "none"
         raise InvalidEnvironment(

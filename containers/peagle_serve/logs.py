@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peagle_serve.engine import EngineLines, last_on_screen
+from peagle_serve.environment import elements
 
 HIDDEN = "***"
 
@@ -48,7 +49,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"hf_[A-Za-z0-9]{8,}", HIDDEN),
         (r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}", HIDDEN),
         (r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bsk-[\w-]{16,}|sagemaker-api-key-[\w=+/-]+", HIDDEN),
-        (r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
+        (r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
         (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
         (r"://[^\s/@:]+:[^\s/@]+@", f"://{HIDDEN}@"),
         (
@@ -119,7 +120,7 @@ def _secrets(name: str, value: str) -> list[str]:
     texts = [value.strip()]
     if texts[0].startswith("["):
         with contextlib.suppress(ValueError):
-            texts += [part for part in json.loads(value) if isinstance(part, str)]
+            texts += [part.value for part in elements(value) if isinstance(part.value, str)]
     return [text for text in texts if len(text) >= _SHORTEST]
 
 

@@ -13,7 +13,7 @@ such as ``original/`` and ``metal/``.
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +21,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-LARGEST_HEADER = 100_000_000
-"""Bytes; the limit of the safetensors library."""
-LARGEST_INDEX = 50_000_000
+from peagle_serve.json_reader import InvalidJson, Limits, read
+from peagle_serve.plain_files import open_plain
+
+LARGEST_HEADER = 32_000_000
+"""Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; the largest
+files, of 100,000 tensors, need 15 million."""
+LARGEST_INDEX = 32_000_000
 """Bytes. The largest indexes have about 20 million, that of GPT-OSS-120B has 60,000."""
+_LIMITS = Limits(size=LARGEST_HEADER, values=1_000_000)
 
 DTYPE_BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -39,6 +44,7 @@ DTYPE_BITS = {
 _LENGTH = struct.Struct("<Q")
 _METADATA = "__metadata__"
 _MOST_BITS = 2**67
+_MOST_DIMENSIONS = 64
 _COPY_AGAIN = "copy the file again"
 _COPY_INDEX_AGAIN = "copy the index again, or save the weights again"
 _LFS_POINTER = b"version https://git-lfs"
@@ -74,8 +80,8 @@ def read_header(file: Path, *, limit: int = LARGEST_HEADER) -> dict[str, TensorI
 
     Accepts dtypes that are unknown here: vLLM may be newer. Raises DamagedFile, OSError.
     """
-    size = file.stat().st_size
-    with file.open("rb") as stream:
+    with open_plain(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
         head += stream.read(max(0, header_bytes(head, size, file.name, limit) - len(head)))
     return parse_header(head, size, file.name, limit=limit, any_dtype=True)
@@ -152,25 +158,11 @@ def parse_header(
 
 
 def _json_object(text: bytes, file: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                _refuse(file, f"its header has {_shown(name)} twice")
-            found[name] = value
-        return found
-
-    def no_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")  # Python's json accepts NaN and Infinity
-
     try:
-        document = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=no_constant)
-        # Half of a surrogate pair is not a name that can be printed.
-        "".join(document if isinstance(document, dict) else ()).encode()
-    except (ValueError, RecursionError) as error:
-        raise DamagedFile(
-            f"{file} is not a safetensors file: its header is not valid JSON"
-        ) from error
+        document = read(text, "its header", limits=_LIMITS)
+    except InvalidJson as error:
+        kind = "not a safetensors file" if error.is_syntax else "damaged"
+        raise DamagedFile(f"{file} is {kind}: {error}") from None
     if not isinstance(document, dict):
         raise DamagedFile(f"{file} is not a safetensors file: its header is not a JSON object")
     return document
@@ -184,7 +176,7 @@ def _tensor(name: str, entry: Any, file: str, any_dtype: bool) -> TensorInfo:
     if not isinstance(dtype, str) or not (any_dtype or dtype in DTYPE_BITS):
         _refuse(file, f"{what} has the unknown dtype {_shown(dtype)}")
     if not _are_counts(shape):
-        _refuse(file, f"the shape of {what} is {_shown(shape)}, not a list of whole numbers")
+        _refuse(file, f"the shape of {what} is {_shown(shape)}, not a list of sizes")
     if not _are_counts(offsets) or len(offsets) != 2:
         _refuse(file, f"its header has no valid data_offsets for {what}")
     begin, end = offsets
@@ -202,7 +194,9 @@ def _tensor(name: str, entry: Any, file: str, any_dtype: bool) -> TensorInfo:
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    """Whether these are numbers that the format can hold, and no more than a tensor has."""
+    is_list = isinstance(value, list) and len(value) <= _MOST_DIMENSIONS
+    return is_list and all(type(n) is int and 0 <= n < 2**64 for n in value)
 
 
 def _bits(bits: int, shape: list[int]) -> int | None:
@@ -242,9 +236,9 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
     Raises DamagedFile when the index named ``file`` is damaged, or names files of other folders.
     """
     try:
-        document: Any = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{file} is not valid JSON", _COPY_INDEX_AGAIN) from error
+        document: Any = read(content, file, limits=_LIMITS)
+    except InvalidJson as error:
+        raise DamagedFile(str(error), _COPY_INDEX_AGAIN) from None
     files = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(files, dict) or not files:
         raise DamagedFile(f"{file} has no weight_map, so vLLM loads nothing", _COPY_INDEX_AGAIN)

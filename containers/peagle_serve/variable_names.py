@@ -88,7 +88,7 @@ def is_argument(name: str, source: str) -> bool:
     """Whether vLLM's source defines the argument of the variable ``name``."""
     return any(
         f'"{spelled}"' in source
-        or re.search(rf"^    {spelled[2:].replace('-', '_')}\s*:", source, re.MULTILINE)
+        or re.search(rf"^    {re.escape(spelled[2:].replace('-', '_'))}\s*:", source, re.MULTILINE)
         for spelled in {flag_of(name), _positive(name)}
     )
 

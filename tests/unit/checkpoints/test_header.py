@@ -114,12 +114,16 @@ def test_every_shortened_file_is_refused(size: int) -> None:
         ([], 0, "its header is not a JSON object"),
         (b"", 0, "its header is not valid JSON"),
         (b"{", 0, "its header is not valid JSON"),
-        (b'{"a": NaN}', 0, "its header is not valid JSON"),
-        (b"\xff\xfe{}", 0, "its header is not valid JSON"),
-        (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "is not valid JSON"),
-        (b"[" * 100_000, 0, "its header is not valid JSON"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 0, "its header is not valid JSON"),
-        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", 0, "its header is not valid JSON"),
+        (b'{"a": NaN}', 0, "its header has NaN"),
+        (b"\xff\xfe{}", 0, "its header is not UTF-8"),
+        (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
+        (b"[" * 100_000, 0, "its header is nested more than 64 levels deep"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 0, "more than 64 levels deep"),
+        (
+            b'{"a": {"shape": [' + b"9" * 5000 + b"]}}",
+            0,
+            "its header has a number of more than 100",
+        ),
     ],
 )
 def test_damage_is_reported(header: object, size: int, text: str) -> None:

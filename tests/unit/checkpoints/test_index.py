@@ -61,8 +61,8 @@ def test_missing_shards_are_listed() -> None:
     ("content", "text"),
     [
         (b"", "is not valid JSON"),
-        (b"\xff", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
+        (b"\xff", "is not UTF-8 (byte 1)"),
+        (b"[" * 100_000, "is nested more than 64 levels deep"),
         (b"[]", "has no weight_map"),
         (b"{}", "has no weight_map"),
         (b'{"weight_map": {}}', "has no weight_map"),

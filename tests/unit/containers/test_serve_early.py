@@ -37,20 +37,24 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 @contextmanager
 def reading(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The entrypoint while it waits for the rest of a weights file."""
-    weights = model(folder / "model", "config.json") / "model.safetensors"
-    os.mkfifo(weights)
-    (folder / "vllm").mkdir()
+    """The entrypoint while it waits for the rest of vLLM's source, a pipe. It reads no pipe among
+    the model's files."""
+    source = folder / "vllm" / "engine" / "arg_utils.py"
+    server = folder / "vllm" / "entrypoints" / "openai" / "cli_args.py"
+    for file in (source, server):
+        file.parent.mkdir(parents=True)
+    os.mkfifo(source)
+    server.touch()
     (folder / "vllm" / "__init__.py").touch()
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(folder),
-        "SM_VLLM_MODEL": str(weights.parent),
+        "SM_VLLM_MODEL": str(model(folder / "model")),
     }
     command = [*before, sys.executable, str(SERVE), "serve"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     try:
-        with give(weights, process):
+        with give(source, process):
             yield process
     finally:
         process.kill()
@@ -58,13 +62,13 @@ def reading(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def give(weights: Path, process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Write one byte of the weights, and wait until the reader blocks on the next."""
+def give(pipe: Path, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Write one byte into the pipe, and wait until the reader blocks on the next."""
     until = time.monotonic() + 10
     writing = None
     while writing is None:
         with contextlib.suppress(OSError):  # no reader yet
-            writing = os.open(weights, os.O_WRONLY | os.O_NONBLOCK)
+            writing = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         assert time.monotonic() < until
         assert process.poll() is None
         time.sleep(0.01)

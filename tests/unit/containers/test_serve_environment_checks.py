@@ -37,7 +37,7 @@ GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
         ),
         ("", "is not valid JSON", "correct"),
         ("true", "is not a JSON object", '{"method": "eagle3"'),
-        ("[" * 100_000, "is not a JSON object", "such as"),
+        ("[" * 100_000, "is nested more than 64 levels deep", "correct"),
         ('["eagle3"]', "is not a JSON object", '{"method": "eagle3"'),
         ("{}", "has no num_speculative_tokens", "at least 1"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0", "at least 1"),
