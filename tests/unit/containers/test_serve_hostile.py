@@ -13,7 +13,9 @@ import pytest
 
 from peagle_serve import command, engine
 from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.environment import flag_of
 from peagle_serve.logs import Log, Redactor
+from peagle_serve.variable_names import KNOWN, check_arguments
 from tests.unit.containers.recording import container_in
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, pair, safetensors
 
@@ -55,8 +57,6 @@ def test_the_pair_of_these_tests_is_served(environment: dict[str, str]) -> None:
         ("PEAGLE_RESTARTS", "9" * 5000, "a whole number from 0 to 1000000"),
         ("MY_SECRET", "[" * 100_000, ""),
         ("HF_TOKEN", "[" + "9" * 5000 + "]", ""),
-        ("SM_VLLM_X(", "1", ""),
-        ("SM_VLLM_[A", "1", ""),
         ("SM_VLLM_X", "-eyJ" * 30_000, ""),
         ("SM_VLLM_X", "[" * 100_000, ""),
         ("SM_VLLM_X", "[" + "9" * 5000 + "]", ""),
@@ -68,7 +68,7 @@ def test_the_pair_of_these_tests_is_served(environment: dict[str, str]) -> None:
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "\\ud800"}', "half of a surrogate pair"),
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "a", "model": "b"}', "has 'model' twice"),
     ],
-    ids=range(18),
+    ids=range(16),
 )
 def test_a_hostile_variable(
     variable: str, value: str, message: str, environment: dict[str, str]
@@ -77,6 +77,14 @@ def test_a_hostile_variable(
 
     assert message in found
     assert bool(message) is bool(found)
+
+
+@pytest.mark.parametrize("name", ["SM_VLLM_X(", "SM_VLLM_[A", "SM_VLLM_*"])
+def test_a_name_that_is_no_pattern_is_no_argument_of_vllm(name: str) -> None:
+    source = "\n".join(f'"{flag_of(known)}"' for known in KNOWN)
+
+    with pytest.raises(InvalidEnvironment, match="not an argument of this vLLM"):
+        check_arguments({name: "1"}, source)
 
 
 @pytest.mark.parametrize("host", ["\u00e4..b", "\u00e9" * 70])
