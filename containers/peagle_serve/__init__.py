@@ -4,9 +4,9 @@
     variable_names, environment_checks   is the environment valid? Is the image for this pair?
     weights, folder                      which weights, and are they complete?
     head_checks                          do head and target fit?
-    json_reader                          the one reader of JSON, shared with the toolkit
+    json_reader, plain_files             the one reader of JSON, shared with the toolkit; files
     safetensors, heads                   parsers, shared with the toolkit
-    environment                          vLLM's arguments, as in AWS's container
+    environment, credentials             vLLM's arguments, as in AWS's container; secrets apart
     warm                                 compile caches of an identical engine
     command, supervisor, engine          start vLLM as a child: its log, its crash, its end
 

@@ -5,6 +5,7 @@ process of a container only signals that it handles, so without them a container
 its first moments would wait until it is killed.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ import time
 from types import FrameType
 
 _STANDARD_ERROR = 2
+FAILED = 70
+"""The exit code after an error that the entrypoint does not know (EX_SOFTWARE)."""
 
 
 def install_early_handler() -> None:
@@ -21,20 +24,52 @@ def install_early_handler() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Raise SystemExit, so that open files are closed. Writes the line of ``logs`` by itself, which
-    may be half imported."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    line = (
-        f'{{"time": "{stamp}.000Z", "level": "INFO", "stage": "ended", '
-        '"message": "ended by a signal before vLLM started", "event": "ended", "exit_code": 0}\n'
-    )
-    os.write(_STANDARD_ERROR, line.encode())
+    """Raise SystemExit, so that open files are closed."""
+    _write("INFO", message="ended by a signal before vLLM started", event="ended", exit_code=0)
     sys.exit(0)
+
+
+def _report(error: BaseException) -> None:
+    """Write what failed and where, without the text of the error, which may hold a secret."""
+    places, step = [], error.__traceback__
+    while step is not None:
+        places.append(f"{os.path.basename(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}")
+        step = step.tb_next
+    what = f"{type(error).__name__} at {' > '.join(places[-6:])}"
+    if isinstance(error, ImportError) or (isinstance(error, OSError) and error.strerror):
+        what += f" ({error.strerror if isinstance(error, OSError) else error.msg})"
+    _write(
+        "ERROR", message=f"the entrypoint failed: {what}", event="crash", restarts=0, reason=what,
+        cause="entrypoint", fix="report this line, with the variables and files of the container",
+        exit_code=FAILED,
+    )  # fmt: skip
+
+
+def _write(level: str, **fields: str | int) -> None:
+    """Write a line of ``logs``, which may be half imported, or what failed."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    fields = {"time": f"{stamp}.000Z", "level": level, "stage": "ended", **fields}
+    shown = {
+        name: value if isinstance(value, int) else '"' + "".join(map(_escaped, value)) + '"'
+        for name, value in fields.items()
+    }
+    line = ", ".join(f'"{name}": {value}' for name, value in shown.items())
+    with contextlib.suppress(OSError):  # the reader has gone
+        os.write(_STANDARD_ERROR, f"{{{line}}}\n".encode())
+
+
+def _escaped(character: str) -> str:
+    plain = character.isascii() and character.isprintable() and character not in '"\\'
+    return character if plain else "?"
 
 
 if __name__ == "__main__":
     install_early_handler()
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    from peagle_serve.command import main
+    try:
+        from peagle_serve.command import main
 
-    main(sys.argv[1:])
+        main(sys.argv[1:])
+    except Exception as error:
+        _report(error)
+        sys.exit(FAILED)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from peagle_serve.contract import AUTO, OFF, PREFIX, InvalidEnvironment, Settings, settings_of
+from peagle_serve.credentials import INSTEAD, secrets_in
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check, check_built_for, port_of
@@ -84,6 +85,9 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
     variables |= small_layers(variables)
+    for name, value in secrets_in(environment).items():
+        variables.pop(name.encode(), None)
+        variables[INSTEAD[name].encode()] = _encoded(value)
     for name, value in vocabulary(environment, chosen).items():
         variables[os.fsencode(name)] = os.fsencode(value)
     return Supervisor(passed, variables, log, settings, check_before_start)
@@ -102,7 +106,8 @@ def _warm(
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:
-    others = {name: value for name, value in chosen.items() if name != f"{PREFIX}PORT"}
+    apart = {f"{PREFIX}PORT", *secrets_in(chosen)}
+    others = {name: value for name, value in chosen.items() if name not in apart}
     middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
     server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]
     return [*server, *arguments(others), *middlewares]

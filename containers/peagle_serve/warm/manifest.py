@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
+import errno
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from peagle_serve import plain_files
 from peagle_serve.contract import ARTIFACT_FORMAT, MANIFEST_SUFFIX
+from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.warm.cache_key import key_of
 
 LARGEST = 1 << 20
@@ -55,24 +55,22 @@ def open_plain(file: Path) -> BinaryIO:
 
     Raises Damaged for anything but a regular file, OSError.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Damaged(f"{file.name} is not a regular file")
-    return os.fdopen(descriptor, "rb")
+    try:
+        return plain_files.open_plain(file)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise Damaged(f"{file.name} is not a regular file") from None
+        raise
 
 
 def read_manifest(file: Path) -> Manifest:
     """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
     with open_plain(file) as stream:
         text = stream.read(LARGEST + 1)
-    if len(text) > LARGEST:
-        raise Damaged(f"{file.name} has more than {LARGEST} bytes, too many for a manifest")
     try:
-        document = json.loads(text, parse_constant=_no_constant)
-        return manifest_of(document, file.name)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{file.name} is not valid JSON: {error}") from None
+        return manifest_of(read(text, file.name, limits=Limits(size=LARGEST)), file.name)
+    except InvalidJson as error:
+        raise Damaged(str(error)) from None
 
 
 def manifest_of(document: Any, name: str) -> Manifest:
@@ -104,11 +102,6 @@ def manifest_of(document: Any, name: str) -> Manifest:
         seconds_cold=float(document.get("seconds_cold", 0)),
         made=str(document.get("made", ""))[:_LONGEST_SHOWN],
     )
-
-
-def _no_constant(name: str) -> None:
-    """Python's json accepts NaN and Infinity."""
-    raise ValueError(f"it holds {name}")
 
 
 def _shown(value: object) -> str:

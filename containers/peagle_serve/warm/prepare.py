@@ -25,6 +25,7 @@ from peagle_serve.contract import (
     CAPTURE_VARIABLE,
     COLLECT,
     MANIFEST_SUFFIX,
+    PREFIX,
     SUBJECT_VARIABLE,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
@@ -33,6 +34,7 @@ from peagle_serve.contract import (
     pins_in,
 )
 from peagle_serve.folder import is_folder_path, names_in
+from peagle_serve.json_reader import InvalidJson, read
 from peagle_serve.logs import Log, restored_text
 from peagle_serve.warm import caches
 from peagle_serve.warm.archive import unpack
@@ -165,8 +167,8 @@ def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
 def _is_restored(place: Path, manifest: Manifest) -> bool:
     try:
         with open_plain(place / _MARK) as file:
-            mark = json.loads(file.read(LARGEST))
-    except (Damaged, OSError, ValueError, RecursionError):
+            mark = read(file.read(LARGEST), _MARK)
+    except (Damaged, OSError, InvalidJson):
         return False
     return bool(mark == {"sha256": manifest.sha256})
 
@@ -289,7 +291,7 @@ def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Ite
 def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log) -> dict[str, str]:
     try:
         subject = subject_of(environment, chosen)
-    except UnknownDevice as error:
+    except (UnknownDevice, OSError) as error:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, but the device is unknown: {error}",
             "collect where the engine can run",
@@ -309,10 +311,10 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
         ) from None
     if elsewhere := caches.folders_set_by_user(environment):
         log.warning(f"not collected, because their folders are set: {', '.join(elsewhere)}")
-    if environment.get(_VLLM_API_KEY):
+    if environment.get(_VLLM_API_KEY) or environment.get(f"{PREFIX}API_KEY"):
         log.warning(
-            f"{_VLLM_API_KEY} is part of the keys of vLLM's caches: this artifact only helps "
-            "engines with the same value; use SM_VLLM_API_KEY instead"
+            "the API key is part of the keys of vLLM's caches: this artifact only helps engines "
+            "with the same key"
         )
     log.info(
         f"collecting compile caches for warm starts (key {place.name})",

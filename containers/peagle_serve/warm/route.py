@@ -13,7 +13,6 @@ Such requests never reach vLLM.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from peagle_serve.contract import (
     WARM_MODE_VARIABLE,
 )
 from peagle_serve.counters import Application, Message, Receive, Send, answer, has_attribute
+from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.lifecycle import STARTED_AFTER
 
 _LONGEST_BODY = 4096
@@ -71,8 +71,8 @@ class WarmMiddleware:
             raise _ErrorResponse(503, "the engine is not healthy yet")
         body = await _body(receive)
         try:
-            given = json.loads(body or b"{}")
-        except (ValueError, RecursionError):
+            given = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
+        except InvalidJson:
             raise _ErrorResponse(400, "the body is not valid JSON") from None
         if given == {}:
             return {}
@@ -126,7 +126,7 @@ def _pack(seconds: float) -> dict[str, Any]:
         raise _ErrorResponse(409, str(error)) from None
     manifest = Manifest(
         key=place.name,
-        subject=json.loads(os.environ[SUBJECT_VARIABLE]),
+        subject=read(os.environ[SUBJECT_VARIABLE], SUBJECT_VARIABLE),
         seconds_cold=round(seconds, 1),
         made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **packed._asdict(),

@@ -176,6 +176,6 @@ def test_a_git_lfs_pointer_is_recognized() -> None:
     ids=["shape", "names"],
 )
 def test_a_hostile_header_is_refused_quickly(header: bytes) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     refusal(file_of(header, 0))
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5

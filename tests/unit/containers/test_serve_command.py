@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import resource
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
     token = "hf_" + "a1B2c3D4" * 4
     variables = {
         "SM_VLLM_MODEL": "a/b",
-        "SM_VLLM_API_KEY": '["first-key", "second-key"]',
+        "SM_VLLM_API_KEY": "first-key",
         "SM_VLLM_HF_TOKEN": token,
         "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048",
         "SM_VLLM_NOTE": f"not a place for {token}",
@@ -149,12 +150,65 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
 
     log = done.stderr.decode()
     assert '"--max-num-batched-tokens", "2048"' in log
-    assert '"--api-key", "***", "***"' in log
-    for secret in (token, "first-key", "second-key"):
+    for secret in (token, "first-key"):
         assert secret not in log
     recorded = json.loads(container.record.read_text())
-    assert "second-key" in recorded["argv"]
     assert recorded["environment"]["HF_TOKEN"] == token
+
+
+def test_secrets_reach_vllm_in_its_environment_and_never_as_arguments(container: Container) -> None:
+    variables = {"SM_VLLM_API_KEY": '["-a key"]', "SM_VLLM_HF_TOKEN": "hf-of-ours"}
+
+    container.run({"SM_VLLM_MODEL": "a/b", "VLLM_API_KEY": "another", **variables})
+
+    recorded = json.loads(container.record.read_text())
+    environment = recorded["environment"]
+    assert (environment["VLLM_API_KEY"], environment["HF_TOKEN"]) == ("-a key", "hf-of-ours")
+    assert not variables.keys() & environment.keys()
+    assert "key" not in " ".join(recorded["argv"])
+    assert "hf-of-ours" not in recorded["argv"]
+
+
+def test_several_api_keys_are_refused(container: Container) -> None:
+    done = container.run({"SM_VLLM_MODEL": "a/b", "SM_VLLM_API_KEY": '["first-key", "second"]'})
+
+    (reported,) = documents(done)
+    assert "SM_VLLM_API_KEY has 2 values" in reported["message"]
+    assert b"first-key" not in done.stderr
+
+
+def test_an_unknown_error_is_one_line_without_its_text(container: Container) -> None:
+    """``vllm`` is a module that fails to be found, with an error that holds a secret."""
+    broken = container.folder / "sitecustomize.py"
+    broken.write_text(
+        "import importlib.util as util\n"
+        "found = util.find_spec\n"
+        "def find_spec(name, package=None):\n"
+        "    return found(name, package) if name != 'vllm' else {}['a secret']\n"
+        "util.find_spec = find_spec\n"
+    )
+    try:
+        done = container.run({"SM_VLLM_MODEL": "a/b"})
+    finally:
+        broken.unlink()
+
+    assert done.returncode == 70
+    (reported,) = documents(done)
+    assert (reported["event"], reported["exit_code"]) == ("crash", 70)
+    assert "KeyError at __main__.py" in reported["message"]
+    assert reported["fix"]
+    assert b"secret" not in done.stderr
+
+
+def test_an_image_without_a_module_is_one_line(container: Container, tmp_path: Path) -> None:
+    copied = tmp_path / "peagle_serve"
+    shutil.copytree(SERVE, copied)
+    (copied / "json_reader.py").unlink()
+
+    done = container.run({"SM_VLLM_MODEL": "a/b"}, serve=copied)
+
+    assert done.returncode == 70
+    assert "No module named 'peagle_serve.json_reader'" in documents(done)[0]["message"]
 
 
 def test_vllm_finds_a_vocabulary_beside_the_weights(container: Container, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def huge(file: Path) -> None:
 
 
 ONES = "9" * 4299
-HOSTILE_FILES = {
+HOSTILE_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "pipe": ("target/config.json", os.mkfifo, "has no config.json"),
     "pipe of weights": ("head/model.safetensors", os.mkfifo, "Not a regular file"),
     "pipe as index": (f"target/{INDEX}", os.mkfifo, "Not a regular file"),

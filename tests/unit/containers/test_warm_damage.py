@@ -157,10 +157,10 @@ def test_an_archive_that_differs_from_its_manifest_is_refused(
     [
         ("", "is not valid JSON"),
         ('{"format": 1', "is not valid JSON"),
-        ("[" * 100_000, "is not valid JSON"),
+        ("[" * 100_000, "is nested more than 64 levels deep"),
         ("[]", "is not a JSON object"),
         ('{"format": 2}', "has the format 2, not 1"),
-        ('"' + "x" * LARGEST + '"', "too many for a manifest"),
+        ('"' + "x" * LARGEST + '"', "is longer than 1,048,576 bytes"),
     ],
     ids=["empty", "cut", "deep", "array", "other format", "huge"],
 )
@@ -196,7 +196,7 @@ def test_a_number_beyond_floats_is_refused(artifacts: Path, intact: Manifest) ->
     file = artifacts / f"{intact.key}.json"
     file.write_text(file.read_text().replace('"seconds_cold": 101.0', '"seconds_cold": 1e999'))
 
-    with pytest.raises(Damaged, match="has the seconds_cold inf"):
+    with pytest.raises(Damaged, match="the number 1e999, which is too large"):
         read_manifest(file)
 
 
