@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle_serve.environment import elements, members, object_sequence
+from peagle_serve.json_reader import InvalidJson
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -44,16 +45,15 @@ def test_members_have_the_range_of_their_text(
     assert {name: json.loads(text[part.start : part.end]) for name, part in parts.items()} == values
 
 
-def test_the_last_of_equal_names_counts_as_in_vllm() -> None:
-    text = '{"k": 1, "k": {"k": 2}}'
-
-    assert members(text)["k"].value == json.loads(text)["k"]
+def test_two_equal_names_are_refused() -> None:
+    with pytest.raises(InvalidJson, match="has 'k' twice"):
+        members('{"k": 1, "k": {"k": 2}}')
 
 
 @pytest.mark.parametrize("read", [elements, members])
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '{"a": 1} x', "nul"])
 def test_text_that_is_not_json_is_refused(text: str, read: Callable[[str], object]) -> None:
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises((json.JSONDecodeError, InvalidJson)):
         read(text)
 
 

@@ -192,7 +192,7 @@ def test_arbitrary_bytes_as_weights_are_rejected(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize(
-    ("content", "what"), [("", "is empty"), ('{"a": ', "cannot be read"), ("[]", "not a JSON")]
+    ("content", "what"), [("", "is empty"), ('{"a": ', "is not valid JSON"), ("[]", "not a JSON")]
 )
 def test_a_damaged_config_is_refused(root: Path, content: str, what: str) -> None:
     (model(root / "model") / "config.json").write_text(content)
