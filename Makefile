@@ -4,8 +4,9 @@
 # make test   set up and run all tests, real vLLM among them
 # make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
 # make lifecycle  random commands with random faults in random states of the account; N=100 walks
+# make audit  known vulnerabilities of the locked packages; needs a network
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
-.PHONY: help demo test faults lifecycle aws-smoke unit check lint style types format lock benchmark engine clean
+.PHONY: help demo test faults lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -49,6 +50,8 @@ types: .venv/dev.ready
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: style types engine
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium \
+		toolkit containers benchmarks training
 	$(BIN)/mypy --python-executable "$$($(BIN)/peagle engine status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" training
 
@@ -65,6 +68,12 @@ lock: .venv/dev.ready
 			--output-file requirements/$$name.txt || exit 1; \
 	done
 	grep -A 2 '^sagemaker-core==' requirements/sagemaker.txt | grep -v '^[^s ]' >requirements/sdk.txt
+	$(BIN)/python -m peagle.images.sbom requirements/core.txt >requirements/core.cdx.json
+
+# Known vulnerabilities of the locked packages, where the service with the list can be reached.
+audit: .venv/dev.ready
+	@$(PIP) install pip-audit
+	@.ci/audit $(BIN)/python requirements/*.txt containers/engine/*/requirements.txt
 
 benchmark: .venv/dev.ready
 	$(BIN)/python -m benchmarks

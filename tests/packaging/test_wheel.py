@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -23,9 +25,16 @@ CORE_LIMIT_MB = 100
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as ``python -m build`` makes it."""
-    folder = tmp_path_factory.mktemp("wheel")
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def build(source: Path, folder: Path) -> Path:
+    """Build the wheel of ``source`` into ``folder``."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    done = subprocess.run([*command, str(ROOT)], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    done = subprocess.run(
+        [*command, str(source)], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return next(folder.glob("*.whl"))
 
@@ -52,6 +61,38 @@ def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
         "peagle_serve/plugin/peagle_serve-1.dist-info/entry_points.txt",
     ):
         assert needed in names
+
+
+def test_the_wheel_built_elsewhere_is_the_same_byte_for_byte(wheel: Path, tmp_path: Path) -> None:
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    copy = tmp_path / "another folder"
+    for name in reversed(names.rstrip("\0").split("\0")):
+        if (ROOT / name).exists():  # removed, and not committed yet
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+
+    again = build(copy, tmp_path / "wheel")
+
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_the_wheel_has_the_licences_of_what_it_bundles_and_its_bill_of_materials(
+    wheel: Path,
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = [name for name in names if re.fullmatch(r"[^/]+/METADATA", name)]
+        folder = metadata.rpartition("/")[0]
+        licence = archive.read(f"{folder}/licenses/LICENSES/PSF-2.0.txt").decode()
+        sbom = json.loads(archive.read(f"{folder}/sboms/core.cdx.json"))
+        head = archive.read(metadata).decode()
+
+    assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in licence
+    assert {f"{folder}/licenses/LICENSE", f"{folder}/licenses/NOTICE"} <= set(names)
+    assert "License-Expression: Apache-2.0 AND PSF-2.0\n" in head
+    assert "boto3" in {one["name"] for one in sbom["components"]}
 
 
 def test_an_installed_wheel_lists_the_catalogue_without_the_checkout(

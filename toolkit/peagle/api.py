@@ -108,6 +108,8 @@ if TYPE_CHECKING:
     from peagle.images.inspect import list_images as list_images
     from peagle.images.inspect import show_image as show_image
     from peagle.images.inspect import unchecked_image as unchecked_image
+    from peagle.images.sbom import sbom_file as sbom_file
+    from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
@@ -212,6 +214,7 @@ _FUNCTIONS = {
     ),
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
+    "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.proof": ("require_passed",),
     "peagle.protocol": ("request_body",),

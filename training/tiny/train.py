@@ -118,7 +118,7 @@ class Training:
             tokens, lengths = (torch.cat(column) for column in zip(*parts, strict=True))
             torch.save((tokens.short().cpu(), lengths.cpu()), path)
             print(f"rollouts {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        tokens, lengths = torch.load(path)
+        tokens, lengths = torch.load(path, weights_only=True)
         return tokens.to(self.device), lengths.to(self.device)
 
     def _rounds(self) -> int:
@@ -172,7 +172,7 @@ class Training:
         (self.work / f"{name}.json").write_text(json.dumps(stage))
 
     def _load(self, name: str, model: nn.Module) -> None:
-        weights = torch.load(self.work / f"{name}.pt", map_location="cpu")
+        weights = torch.load(self.work / f"{name}.pt", map_location="cpu", weights_only=True)
         model.load_state_dict(weights)
         model.to(self.device)
 

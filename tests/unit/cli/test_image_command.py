@@ -119,7 +119,7 @@ def test_destroy_wants_a_name_or_images(peagle: Peagle, words: tuple[str, ...]) 
     assert "--images" in done.stderr
 
 
-def _built(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
+def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
     """The command that builds ``mine:1`` from ``base:1``; both are on this machine afterwards."""
     docker.answers("version", out="20.10")
     docker.has_image("base:1", labels={}, RootFS={"Layers": ["a"]})
@@ -132,7 +132,7 @@ def _built(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
 def test_a_build_shows_the_image_its_layer_and_the_next_command(
     peagle: Peagle, docker: FakeDocker
 ) -> None:
-    done = peagle(*_built(docker, "gpu"))
+    done = peagle(*built_image(docker, "gpu"))
 
     assert done.returncode == 0, done.stderr
     name, pair, layer, time = done.stdout.splitlines()
@@ -144,7 +144,7 @@ def test_a_build_shows_the_image_its_layer_and_the_next_command(
 
 
 def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: FakeDocker) -> None:
-    done = peagle(*_built(docker, "gpu"), "--json")
+    done = peagle(*built_image(docker, "gpu"), "--json")
 
     document = json.loads(done.stdout)
     assert (document["name"], document["pushed"]) == ("mine:1", None)
@@ -159,7 +159,7 @@ def test_local_up_can_build_the_image_that_a_compose_file_runs(
     file = tmp_path / "compose.yaml"
     command = ("local", "up", "tiny", "--engine", "docker", "--gpus", "--build",
                "--base", "base:1", "--emit-compose", str(file), "--json")  # fmt: skip
-    _built(docker, "gpu")
+    built_image(docker, "gpu")
     assert peagle(*command).returncode != 0, "nothing was built"
     (build,) = [call["argv"] for call in docker.calls if call["argv"][0] == "build"]
     name = build[build.index("--tag") + 1]

@@ -38,6 +38,8 @@ _MAX_ROLE_NAME = 64
 
 BUILDSPEC = {
     "version": 0.2,
+    # SageMaker accepts an image manifest, and no index with attestations.
+    "env": {"variables": {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}},
     "phases": {
         "pre_build": {
             "commands": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
-from peagle.errors import Fix, PeagleError, Unsupported
+from peagle.errors import Fix, PeagleError, Unsupported, UserError
 from peagle.images import Built, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
@@ -62,6 +63,12 @@ def image() -> None:
 @click.option("--bake-weights", is_flag=True, help="Copy the weights into the image.")
 @click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
 @click.option(
+    "--sbom",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the image's CycloneDX SBOM.  [default: below $PEAGLE_HOME/images]",
+)
+@click.option(
     "--builder",
     type=click.Choice(["docker", "codebuild"]),
     default="docker",
@@ -77,6 +84,7 @@ def build_(
     base: str | None,
     bake_weights: bool,
     push: bool,
+    sbom: Path | None,
     builder: str,
     account: Account,
     as_json: bool,
@@ -85,7 +93,7 @@ def build_(
 
     Adds a small layer to the runtime's image: labels, and the entrypoint, which checks environment
     and pair before the engine starts. Weights are mounted by default. The same plan gives the same
-    build context, byte for byte.
+    build context, byte for byte. A CycloneDX file beside the image, not in it, lists its packages.
     """
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(api.findings_for_build(plan))
@@ -94,6 +102,11 @@ def build_(
             raise Unsupported(
                 "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
                 "omit --builder codebuild",
+            )
+        if sbom is not None:
+            raise Unsupported(
+                "an image of CodeBuild is not on this machine, so its packages cannot be listed",
+                "omit --sbom, or omit --builder codebuild",
             )
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
@@ -105,9 +118,12 @@ def build_(
     if not as_json:
         _describe(built.image)
         click.echo(f"built in {built.seconds:.1f} s")
+    listed = _write_sbom(built.image, sbom)
     pushed = push_built(built.image, plan.region, account) if push else None
     if as_json:
-        print_json({**_document(built.image), "seconds": round(built.seconds, 1), "pushed": pushed})
+        seconds = round(built.seconds, 1)
+        more = {"seconds": seconds, "pushed": pushed, "sbom": listed and str(listed)}
+        print_json({**_document(built.image), **more})
     elif pushed is None:
         print_status(f"Next: {next_command(plan, built.image, account)}")
     else:
@@ -181,6 +197,8 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
     """Remove images from this machine. Registries keep pushed images."""
     docker = api.connect_docker()
     removed = [api.remove_unused_image(docker, name).name for name in names]
+    for name in removed:
+        api.sbom_file(name).unlink(missing_ok=True)
     if as_json:
         print_json({"removed": removed})
         return
@@ -193,6 +211,20 @@ def build_with_status(request: ImageRequest, account: Account) -> Built:
     with StatusLine() as status:
         progress = partial(status.show, "building the image")
         return api.build_image(request, account.connect, progress)
+
+
+def _write_sbom(image: Image, file: Path | None) -> Path | None:
+    """Write the image's SBOM; ``None``, with a message, for an image that lists no packages."""
+    try:
+        written = api.write_image_sbom(api.connect_docker(), image, file)
+    except PeagleError as error:
+        print_status(f"No SBOM: {error.message}")
+        return None
+    except OSError as error:
+        message = f"{error.filename} cannot be written: {error.strerror}"
+        raise UserError(message, "choose another --sbom", "not-writable") from error
+    print_status(f"SBOM: {written}")
+    return written
 
 
 def _check_pushing(account: Account, region: str) -> None:

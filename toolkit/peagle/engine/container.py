@@ -34,7 +34,7 @@ SHARED_MEMORY = "1g"
 CACHE_VOLUME = "peagle-cache"
 """Keeps the compile caches and downloads of all containers of this Docker engine."""
 
-TMPFS = "/tmp:exec,mode=1777"
+TMPFS = "/tmp:exec,mode=1777"  # nosec B108 # the container's own, in memory
 """Docker mounts a tmpfs noexec by default; compiled code is loaded from here."""
 
 _HEALTH = (

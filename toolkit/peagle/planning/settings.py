@@ -174,7 +174,7 @@ _NO_RESTART = EngineSetting(
 )
 _HUB_HOME = EngineSetting(
     name="HF_HOME",
-    value="/tmp/huggingface",
+    value="/tmp/huggingface",  # nosec B108 # the container has one user
     because="downloads go to the instance's NVMe; the root disk may be too small for them",
 )
 _STREAMED = EngineSetting(
