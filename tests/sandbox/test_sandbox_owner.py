@@ -26,6 +26,7 @@ pytestmark = pytest.mark.sandbox
 
 NOBODY = 65534
 MALICIOUS = {"PYTHONPATH": "/tmp/of-another-user", "LD_PRELOAD": "/tmp/of-another-user.so"}
+API_KEY = "api-key-of-the-engine"
 SECRETS = {"HF_TOKEN": "hf_of_the_caller", "MY_PASSWORD": "password-of-the-caller"}
 
 
@@ -49,7 +50,8 @@ def owned(engine: Path) -> Iterator[Sandbox]:
 def serving(owned: Sandbox) -> Account:
     account = Account(owned)
     account.upload("tiny/", WEIGHTS)
-    assert account.wait_until_stable(account.endpoint())["EndpointStatus"] == "InService"
+    name = account.endpoint({"SM_VLLM_API_KEY": API_KEY})
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
     return account
 
 
@@ -160,6 +162,7 @@ def test_the_key_and_the_callers_secrets_are_in_no_process(
         text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         for secret in (key.secret, *SECRETS.values()):
             assert secret.encode() not in text
+        assert API_KEY.encode() not in (process / "cmdline").read_bytes()
     assert key.secret not in (owned.home / "sandbox" / "daemon.log").read_text()
     assert key.secret not in repr(owned.address)
 

@@ -237,6 +237,27 @@ def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
     assert records.local_engine_names() == ()
 
 
+def test_a_variable_that_chooses_the_engines_code_is_refused(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    plan = plan_for()
+    for name in ("LD_PRELOAD", "PYTHONPATH", "SM_VLLM_MIDDLEWARE"):
+        hostile = plan.model_copy(update={"environment": {**plan.environment, name: "/tmp/x"}})
+        with raises_code("code-variable", Refused) as caught:
+            start_local(hostile)
+        assert caught.value.message.startswith(f"{name}: ")
+    assert local_engines() == ()
+
+
+def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor) -> None:
+    engine_home.chmod(0o755)
+    start_local(plan_for())
+    folder = records.folder_of(NAME)
+    ours = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
+    assert {path.name for path in ours} > {"engine.log", "state.json"}
+    assert [path for path in ours if path.stat().st_mode & 0o077] == []
+
+
 def test_weights_in_s3_are_refused(engine_home: Path, plan_for: PlanFor) -> None:
     with raises_code("not-runnable-here", Refused) as caught:
         start_local(plan_for(model_source="s3://bucket/weights/"))
