@@ -2,7 +2,7 @@
 
     contract                             variables, paths, request attributes, settings
     variable_names, environment_checks   is the environment valid? Is the image for this pair?
-    weights, folder                      which weights, and are they complete?
+    weights, folder, mounted             which weights, are they complete, and those of the plan?
     head_checks                          do head and target fit?
     json_reader, plain_files             the one reader of JSON, shared with the toolkit; files
     safetensors, heads                   parsers, shared with the toolkit

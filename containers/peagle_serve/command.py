@@ -16,6 +16,7 @@ from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
+from peagle_serve.mounted import check_mounted
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
@@ -71,6 +72,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     check_built_for(chosen)
     check_streamer(chosen)
     check_pair(chosen)
+    check_mounted(environment, settings.verify, log)
     argv = _argv(chosen)
     passed = [_encoded(token) for token in argv]
 

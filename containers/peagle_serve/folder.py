@@ -17,13 +17,13 @@ from peagle_serve.safetensors import (
     TensorInfo,
     first_names,
     index_name,
+    other_weights,
     parse_index,
     read_header,
     weight_files,
 )
 
 CONFIGURATIONS = ("config.json", "params.json")
-_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".tensors")
 _COPY_AGAIN = "copy or upload it again"
 _MOST_NAMED = 5
 
@@ -117,17 +117,19 @@ def _loaded(folder: Path, names: list[str]) -> tuple[str, ...]:
 def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
     with _explained(variable, folder):
         tensors = _loaded(folder, names)
-        others = () if tensors else [name for name in names if name.endswith(_OTHER_WEIGHTS)]
-        if not tensors and not others:
+        others = other_weights(names)
+        if not tensors and others:
+            raise InvalidEnvironment(
+                f"{variable} is {folder}, whose weights are not safetensors: {first_names(others)}",
+                "convert them: other formats may run code when they are loaded",
+            )
+        if not tensors:
             raise InvalidEnvironment(
                 f"{variable} is {folder}, which has no weights (it holds {first_names(names)})",
                 "upload the *.safetensors files too",
             )
         for name in tensors:
             read_header(folder / name)
-        for name in others:
-            if (folder / name).stat().st_size == 0:
-                raise DamagedFile(f"{name} is empty")
 
 
 @contextlib.contextmanager

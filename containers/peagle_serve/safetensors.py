@@ -49,7 +49,9 @@ _COPY_AGAIN = "copy the file again"
 _COPY_INDEX_AGAIN = "copy the index again, or save the weights again"
 _LFS_POINTER = b"version https://git-lfs"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
-_OTHER_FORMATS = (".bin", ".pt", ".pth", ".gguf", ".npz", ".h5", ".msgpack")
+_OTHER_FORMATS = (
+    ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack", ".tensors",
+)  # fmt: skip
 _CONSOLIDATED = "consolidated*.safetensors"
 
 

@@ -6,6 +6,7 @@ vLLM reports a missing model after its imports, and a missing streamer after loa
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +49,22 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     for where, path in models_in(chosen).items():
         if is_folder_path(path):
             check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
-    return chosen
+        elif os.path.isfile(path):
+            raise InvalidEnvironment(
+                f"{where} is {path}, which is a file",
+                "name the folder of a model with safetensors files",
+            )
+    return chosen | _format_of_hub(chosen)
+
+
+def _format_of_hub(chosen: Mapping[str, str]) -> dict[str, str]:
+    """The load format for a model of the Hub, whose files nobody has checked: ``auto`` falls back
+    to pickles in a repository without safetensors."""
+    named = models_in(chosen).values()
+    on_hub = [path for path in named if not is_folder_path(path)]
+    streamed = any(path.lower().startswith("s3://") for path in on_hub)
+    is_auto = chosen.get(LOAD_FORMAT, "auto").strip().lower() == "auto"
+    return {LOAD_FORMAT: "safetensors"} if on_hub and is_auto and not streamed else {}
 
 
 def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Iterator
@@ -127,7 +128,7 @@ def test_deploy_says_why_what_lies_there_was_not_restored(
     sandbox: Sandbox, copied: Account
 ) -> None:
     key = f"tiny/warm/{'0a' * 16}.json"
-    copied.s3.put_object(Bucket="models", Key=key, Body=b"{}")
+    copied.s3.put_object(Bucket="models", Key=key, Body=json.dumps({"sha256": "0" * 64}).encode())
 
     deployed = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE, "--json")
 
@@ -136,6 +137,24 @@ def test_deploy_says_why_what_lies_there_was_not_restored(
     reported = json.loads(deployed.stdout)["warm_start"]
     assert reported["restored"] is False
     assert "holds no readable artifact" in reported["detail"]
+
+
+def test_weights_are_pinned_and_a_change_under_a_deployment_is_refused(
+    sandbox: Sandbox, copied: Account
+) -> None:
+    document = sandbox.json(*DEPLOY, *IN_S3, "--image", IMAGE)
+    manifest = copied.s3.get_object(Bucket="models", Key="tiny/peagle-weights.json")["Body"].read()
+    pin = hashlib.sha256(manifest).hexdigest()
+    assert _container(copied)["Environment"]["PEAGLE_WEIGHTS_SHA256"] == pin
+    assert document["pins"]["weights"] == pin
+    assert document["licences"] == {"target": "apache-2.0", "drafter": None}
+
+    copied.s3.put_object(Bucket="models", Key="tiny/peagle-weights.json", Body=manifest + b"\n")
+    refused = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE)
+
+    assert refused.returncode == 3
+    assert f"{pin} is pinned; instances that start now are refused" in refused.stderr
+    assert "licences    target apache-2.0, drafter unknown" in refused.stderr
 
 
 def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(

@@ -62,12 +62,13 @@ def test_a_file_outside_the_index_is_not_copied(tmp_path: Path) -> None:
     assert (left, size) == (1, len(shard("w", 8)))
 
 
-def test_a_head_with_only_a_bin_is_copied_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "a.ckpt", "m.gguf"])
+def test_weights_that_are_no_safetensors_are_not_copied(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_bytes(CONFIG)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
-    (tmp_path / "optimizer.bin").write_bytes(b"training")
+    (tmp_path / name).write_bytes(b"weights")
 
-    assert _names(tmp_path) == {"config.json", "pytorch_model.bin"}
+    with raises_code("weights-not-safetensors", CheckpointError):
+        _names(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ REFUSED: dict[str, str] = {
     "weights that are pickles": "reads other weights than safetensors",
     # incomplete
     "no weights": "has no weights",
-    "weights in another format": "pytorch_model.bin is empty",
+    "weights in another format": "whose weights are not safetensors: pytorch_model.bin",
     # masked slots
     "no mask": "the head has no mask_hidden",
     "mask of two hidden states": "mask_hidden of the head has 512 values; its fc takes 768",

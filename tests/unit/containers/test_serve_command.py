@@ -35,7 +35,8 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "4096"})
 
     assert argv == [
-        *("--port", str(PORT), "--max-model-len", "4096", "--model", "a/b"),
+        *("--port", str(PORT), "--load-format", "safetensors"),
+        *("--max-model-len", "4096", "--model", "a/b"),
         *("--middleware", "peagle_serve.counters.CountersMiddleware"),
         *("--middleware", "peagle_serve.warm.route.WarmMiddleware"),
         *("--middleware", "peagle_serve.lifecycle.LifecycleMiddleware"),

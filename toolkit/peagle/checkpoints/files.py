@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
@@ -180,10 +179,6 @@ _OF_TRAINING = frozenset({
     "all_results.json", "dtypes.json", "eval_results.json", "train_results.json",
     "trainer_state.json",
 })  # fmt: skip
-_NOT_WEIGHTS = frozenset({
-    "training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt",
-})  # fmt: skip
-_OLDER = ("*.bin", "*.pt")
 _CONFIGS = {"config.json", "params.json"}
 
 
@@ -206,18 +201,17 @@ def files_read(
         shards = weight_files(names, parse_index(read(index), index) if index in names else None)
     except CheckpointError as error:
         raise type(error)(f"{location}: {error.message}", error.fix, error.code) from error
-    weights = shards or _older(names)
-    if not weights:
+    if not shards and (others := parser.other_weights(names)):
+        raise CheckpointError(
+            f"{location} has weights in another format than safetensors: "
+            f"{parser.first_names(others)}",
+            "convert them: other formats may run code when they are loaded",
+            "weights-not-safetensors",
+        )
+    if not shards:
         raise DamagedCheckpoint(f"{location} holds no weights", "copy the *.safetensors files too")
     small = {name for name in names if _is_read(name) and not name.endswith(".index.json")}
-    return tuple(sorted({*weights, *small, *{index}.intersection(names)}))
-
-
-def _older(names: Iterable[str]) -> list[str]:
-    """The weights in the first older format that has any."""
-    candidates = [name for name in names if name not in _NOT_WEIGHTS]
-    by_format = ([n for n in candidates if fnmatchcase(n, pattern)] for pattern in _OLDER)
-    return next(filter(None, by_format), [])
+    return tuple(sorted({*shards, *small, *{index}.intersection(names)}))
 
 
 def _is_read(name: str) -> bool:

@@ -177,7 +177,7 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
         kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 
 
-_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+_WEIGHTS = ("*.safetensors",)
 
 
 def local_folders(plan: Plan) -> dict[str, Path]:

@@ -19,7 +19,14 @@ from peagle.catalog.schema import Drafter, Target
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.cpu import valid_speculation
 from peagle.render.requests import PAIR_TAG
-from peagle_serve.contract import HUB_MODEL, MODEL, PREFIX, SERVED_NAME, SPECULATION
+from peagle_serve.contract import (
+    HUB_MODEL,
+    MODEL,
+    PREFIX,
+    SERVED_NAME,
+    SPECULATION,
+    WEIGHTS_PIN_VARIABLE,
+)
 from peagle_serve.environment import variable_of
 
 MAX_ENGINES = 4
@@ -180,7 +187,8 @@ def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
         MODEL: TARGET_PATH,
         SERVED_NAME: environment.get(SERVED_NAME, target),
     }
-    changed.pop(HUB_MODEL, None)
+    for name in (HUB_MODEL, WEIGHTS_PIN_VARIABLE):
+        changed.pop(name, None)
     _limit_length(changed, tiny, notes)
     drafter = _replace_speculation(changed, tiny, notes)
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):

@@ -1,8 +1,8 @@
 """Weights that cannot be checked because they are not stored as safetensors.
 
 A folder with only config.json has sizes that can be checked, but vLLM cannot serve it. Without
-safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py); only safetensors headers
-are read here, so names and shapes of such tensors stay unknown, which is an error for a head.
+safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py), which are pickles; the
+container of this toolkit refuses them, and so do copies to S3.
 """
 
 import json
@@ -18,7 +18,8 @@ RULE = Rule("weights-unread", about="head", vllm_notices="at start")
 def check(case: Case) -> Findings:
     target, head = case.target_checkpoint, case.drafter_checkpoint
     if target is not None and target.tensors is None:
-        yield RULE.warning("target", *_message_and_fix(target))
+        level = RULE.error if target.other_weights else RULE.warning
+        yield level("target", *_message_and_fix(target))
     if head is not None and head.tensors is None:
         level = RULE.error if head.other_weights else RULE.warning
         yield level("drafter", *_message_and_fix(head))
@@ -28,8 +29,8 @@ def _message_and_fix(checkpoint: Checkpoint) -> tuple[str, str | Fix]:
     others = ", ".join(checkpoint.other_weights[:3])
     if others:
         message = (
-            f"weights not checked: {checkpoint.location} has {others} but no *.safetensors; vLLM "
-            "may load it, but its tensors and shapes cannot be read without unpickling"
+            f"weights not checked: {checkpoint.location} has {others} but no *.safetensors; other "
+            "formats may run code when they are loaded, and are not served"
         )
         return message, _conversion(checkpoint.other_weights[0])
     message = f"weights not checked: {checkpoint.location} has no *.safetensors, config.json only"
