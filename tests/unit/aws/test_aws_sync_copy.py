@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ from peagle.planning.plan import Weights
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import weights_prefix
 from peagle.weights.sync import sync_weights
+from peagle.weights.transfer import combined, sha256
+from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.mounted import check_mounted
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     CONFIG,
@@ -200,6 +206,58 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
         sync(
             aws, other, target=Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
         )
+
+
+def entries(aws: Aws, bucket: str = "models") -> dict[str, dict[str, Any]]:
+    """The files of the target in the manifest."""
+    document = json.loads(stored(aws, PLACE.manifest_key, bucket))
+    found: dict[str, dict[str, Any]] = document["folders"]["target"]["files"]
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["SHA1", None])
+def test_a_copy_has_a_sha256_that_the_container_can_compute(
+    aws: Aws, calls: Calls, algorithm: str | None
+) -> None:
+    """Also where the original has a checksum of another kind, or none."""
+    asked = []
+
+    def note(operation: str, given: dict[str, Any]) -> None:
+        asked.extend([given["ChecksumAlgorithm"]] if operation == "copy_object" else [])
+
+    calls.before = note
+    if algorithm:
+        for name, content in (("config.json", CONFIG), ("model.safetensors", WEIGHTS)):
+            aws.call("s3", "put_object", Bucket="theirs", Key=f"head/{name}", Body=content,
+                     ChecksumAlgorithm=algorithm)  # fmt: skip
+    sync(aws, target=FROM)
+
+    small, large = entries(aws)["config.json"], entries(aws)["model.safetensors"]
+    assert small["checksum"] == f"SHA256:{sha256(CONFIG)}"
+    assert small["part_size"] is None
+    each = large["part_size"]
+    parts = [WEIGHTS[at : at + each] for at in range(0, len(WEIGHTS), each)]
+    assert len(parts) == 3
+    assert large["checksum"] == f"SHA256:{combined(sha256(part) for part in parts)}"
+    assert set(asked) == {"SHA256"}
+
+
+def test_what_a_sync_records_passes_the_containers_full_check(aws: Aws, tmp_path: Path) -> None:
+    sync(aws, target=FROM, drafter=folder_weights(write_model(tmp_path / "own", 17 * PART // 5)))
+    mounted = tmp_path / "ml" / "model"
+    for entry in aws.items("s3", "list_objects_v2", "Contents", Bucket="models", Prefix="pair/"):
+        file = mounted / entry["Key"].removeprefix("pair/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(stored(aws, entry["Key"]))
+    environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml")}
+
+    with open(os.devnull, "w") as nowhere:
+        log = Log(Redactor({}), nowhere.fileno())
+        check_mounted(environment, "full", log)
+        file = mounted / "target" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        with pytest.raises(InvalidEnvironment, match="has other content"):
+            check_mounted(environment, "full", log)
 
 
 def test_a_prefix_without_a_model_is_an_error(aws: Aws) -> None:

@@ -125,11 +125,10 @@ class Bucket:
             for part in parts
         }
 
-    def begin(self, key: str, metadata: Mapping[str, str], algorithm: str = ALGORITHM,
-              kind: str = "COMPOSITE") -> str:  # fmt: skip
+    def begin(self, key: str, metadata: Mapping[str, str]) -> str:
         """Create a multipart upload; its id."""
         answer = self.call("create_multipart_upload", Key=key, Metadata=dict(metadata),
-                           ChecksumAlgorithm=algorithm, ChecksumType=kind)  # fmt: skip
+                           ChecksumAlgorithm=ALGORITHM, ChecksumType="COMPOSITE")  # fmt: skip
         return str(answer["UploadId"])
 
     def abort(self, key: str, upload: str) -> None:

@@ -28,11 +28,13 @@ _SHOWN = 3
 @dataclass(frozen=True)
 class FileEntry:
     """A file: its size in bytes, the Hub's SHA-256 in hex where it has one, and S3's checksum
-    (``ALGORITHM:value``) once the file is there."""
+    (``ALGORITHM:value``) once the file is there. With ``part_size``, that is the checksum of the
+    checksums of parts of so many bytes."""
 
     size: int
     sha256: str | None = None
     checksum: str | None = None
+    part_size: int | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
 from peagle.planning.plan import Weights
-from peagle.weights.bucket import Bucket, hold_lock
+from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.manifest import (
     FileEntry,
@@ -30,6 +30,7 @@ from peagle.weights.manifest import (
 )
 from peagle.weights.sources import WeightSource, open_source
 from peagle.weights.transfer import (
+    PART_SIZE,
     FileTransfer,
     Meter,
     SyncProgress,
@@ -219,21 +220,33 @@ def sync_weights(
             meter.tick()
         TransferQueue(meter, lock.renew).run(_transfers(bucket, plan, uploads))
         heads = ((item.key, bucket.head(item.key)) for item in plan.items)
-        checksums = {key: head.checksum for key, head in heads if head}
-        manifest = known | _folders(plan, pair, checksums)
+        stored = {key: _checksum(bucket, key, head) for key, head in heads if head}
+        manifest = known | _folders(plan, pair, stored)
         lock.renew(now=True)
         write_manifest(bucket, plan.prefix, manifest)
         return SyncResult(meter.moved, manifest)
 
 
-def _folders(plan: SyncPlan, pair: SyncedPair, checksums: Mapping[str, str]) -> Manifest:
+def _checksum(bucket: Bucket, key: str, head: ObjectInfo) -> tuple[str, int | None]:
+    """S3's checksum, and the part size that it depends on, if it does."""
+    if not head.composite:
+        return head.checksum, None
+    given = head.metadata.get(PART_SIZE, "")
+    return head.checksum, int(given) if given.isdecimal() else bucket.part_size(key)
+
+
+def _folders(
+    plan: SyncPlan, pair: SyncedPair, checksums: Mapping[str, tuple[str, int | None]]
+) -> Manifest:
     """The folders of the manifest; complete once the checksums are known."""
     return {
         part: FolderEntry(
             source=source.location,
             complete=bool(checksums),
             files={
-                item.file.name: FileEntry(item.size, item.file.sha256, checksums.get(item.key))
+                item.file.name: FileEntry(
+                    item.size, item.file.sha256, *checksums.get(item.key, (None, None))
+                )
                 for item in plan.items
                 if item.part == part
             },

@@ -1,9 +1,9 @@
 """Bring one file to S3: upload it through this machine, or let S3 copy it from another prefix; and
 compare an object that is there already with its source.
 
-A server-side copy takes the kind of checksum of the original (and its part size, where that
-matters), so that S3's checksums of both can be compared. An original without a checksum is pinned
-by its ETag from the first part to the last.
+A server-side copy has a SHA-256 that S3 computes, which the container can compute too. Where the
+original has one of the same kind (of the whole, or of parts, whose size the copy then takes), both
+are compared. Every original is pinned by its ETag from the first part to the last.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class ServerCopy(_Multipart):
             raise self._changed()
         self._head = head
         copy = self._bucket.head(self.item.key)
-        self._same = copy is not None and _is_copy(head, copy)
+        self._same = copy is not None and _has_sha256(copy) and _is_copy(head, copy)
         if self._same:
             return
         each = max(_COPY_PART_BYTES, part_bytes(head.size))
@@ -267,18 +267,12 @@ class ServerCopy(_Multipart):
         self.parts = parts_of(head.size, each)
         if len(self.parts) == 1 or self._resume():
             return
-        whole = bool(head.checksum) and not head.composite
-        # An object in one piece has a checksum of the whole, which S3 keeps for parts as CRC only.
-        kind = "FULL_OBJECT" if whole and self._algorithm.startswith("CRC") else "COMPOSITE"
-        self._upload = self._bucket.begin(self.item.key, self._metadata, self._algorithm, kind)
-
-    @property
-    def _algorithm(self) -> str:
-        return self._head.checksum.partition(":")[0] or ALGORITHM
+        self._upload = self._bucket.begin(self.item.key, self._metadata)
 
     @property
     def _metadata(self) -> dict[str, str]:
-        return {SOURCE_ETAG: self._head.etag.strip('"')}
+        each = {PART_SIZE: str(self.parts[0].size)} if len(self.parts) > 1 else {}
+        return {SOURCE_ETAG: self._head.etag.strip('"'), **each}
 
     def work(self, part: FilePart) -> PartResult:
         """Copy one part, unless it is there."""
@@ -293,7 +287,7 @@ class ServerCopy(_Multipart):
         try:
             if len(self.parts) == 1:
                 self._bucket.call(
-                    "copy_object", **parameters, ChecksumAlgorithm=self._algorithm,
+                    "copy_object", **parameters, ChecksumAlgorithm=ALGORITHM,
                     Metadata=self._metadata, MetadataDirective="REPLACE",
                 )  # fmt: skip
                 return PartResult(part, moved=True)
@@ -319,8 +313,7 @@ class ServerCopy(_Multipart):
         if self._upload:
             self._complete()
         head = self._head
-        crc = head.checksum.startswith("CRC")
-        comparable = head.checksum and (head.composite or crc or not self._upload)
+        comparable = head.checksum.startswith(ALGORITHM) and head.composite == bool(self._upload)
         made = self._bucket.head(self.item.key)
         self._verify(head.checksum if comparable or made is None else made.checksum)
         return None
@@ -331,6 +324,11 @@ class ServerCopy(_Multipart):
             "run the command again",
             code="source-changed",
         )
+
+
+def _has_sha256(copy: ObjectInfo) -> bool:
+    """Whether the copy has what this version records; not every S3 has checksums."""
+    return not copy.checksum or copy.checksum.startswith(ALGORITHM)
 
 
 def _is_copy(original: ObjectInfo, copy: ObjectInfo) -> bool:
