@@ -17,13 +17,15 @@ from typing import Any, NamedTuple, NoReturn
 
 class Limits(NamedTuple):
     """``size`` in bytes, ``depth`` of nested arrays and objects, ``values``: elements and members
-    of all of them, ``digits``: characters of a number. The default is for documents of a person
+    of all of them, ``digits``: characters of a number. ``constants`` admits NaN and Infinity, which
+    transformers writes into config.json. The default is for documents of a person
     or of a service; a million values take up to 150 MB and a second."""
 
     size: int = 8 << 20
     depth: int = 64
     values: int = 500_000
     digits: int = 100
+    constants: bool = False
 
 
 DEFAULT = Limits()
@@ -63,7 +65,7 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
         raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
     _check_shape(raw, what, limits)
     try:
-        document = json.loads(text, **_hooks(limits.digits))
+        document = json.loads(text, **_hooks(limits))
         if _SURROGATE.search(raw):
             json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -120,8 +122,10 @@ class _Refused(Exception):
         self.why, self.at = why, at
 
 
-def _hooks(digits: int) -> dict[str, Any]:
+def _hooks(limits: Limits) -> dict[str, Any]:
     """The arguments of ``json.loads``."""
+
+    digits = limits.digits
 
     def whole(text: str) -> int:
         if len(text) > digits:
@@ -139,7 +143,7 @@ def _hooks(digits: int) -> dict[str, Any]:
     return {
         "parse_int": whole,
         "parse_float": fraction,
-        "parse_constant": _no_constant,
+        "parse_constant": float if limits.constants else _no_constant,
         "object_pairs_hook": _unique,
     }
 

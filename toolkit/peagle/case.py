@@ -7,7 +7,6 @@ nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +24,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, UserError
+from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
 from peagle_serve.heads import is_head
@@ -262,12 +262,8 @@ def _check_counts(options: CaseOptions) -> None:
 
 def _key_of(value: Value | None, key: str) -> Value | None:
     """The value of ``key`` in an argument that is a JSON object."""
-    try:
-        document = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    value = document.get(key) if isinstance(document, dict) else None
-    return value if isinstance(value, Value) else None
+    found = json_object(value).get(key)
+    return found if isinstance(found, Value) else None
 
 
 def engine_settings(

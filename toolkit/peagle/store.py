@@ -16,7 +16,6 @@ Only its user can enter ``$PEAGLE_HOME`` and read what is in it: folders have th
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -28,10 +27,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peagle.errors import Fix, UserError
-from peagle_serve.json_reader import read
+from peagle_serve import json_reader
+from peagle_serve.plain_files import read_plain
 
 Shape = TypeVar("Shape")
 
+_LARGEST_STATE = json_reader.DEFAULT.size
 SANDBOX = "sandbox"
 """Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
 
@@ -125,23 +126,6 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def read_limited(path: Path, limit: int) -> bytes:
-    """The content of a regular file of at most ``limit`` bytes.
-
-    Raises OSError for another kind of file, without waiting for the writer of a pipe, and for a
-    larger one.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        size = max(found.st_size, len(content))
-        raise OSError(errno.EFBIG, f"it has {size:,} bytes; the limit is {limit:,}", str(path))
-    return content
-
-
 def write_file(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` atomically. The folder must exist. A new file below ``home()``
     is private."""
@@ -156,11 +140,17 @@ def write_json(path: Path, document: Any) -> None:
     write_file(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def _document(path: Path) -> Any:
+    return json_reader.read(read_plain(path, _LARGEST_STATE), str(path))
+
+
 def read_json(path: Path) -> Any:
-    """The document in ``path``; ``None`` when there is no such file. Raises InvalidJson, a
-    ValueError."""
+    """The document in ``path``; ``None`` when there is no such file.
+
+    Raises ValueError for a file that is truncated or is no JSON, and OSError.
+    """
     try:
-        return read(path.read_bytes(), str(path))
+        return _document(path)
     except FileNotFoundError:
         return None
 
@@ -174,9 +164,9 @@ def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
     from pydantic import TypeAdapter, ValidationError  # 0.1 s to import
 
     try:
-        return TypeAdapter(shape).validate_json(path.read_bytes())
+        return TypeAdapter(shape).validate_json(json.dumps(_document(path)))
     except FileNotFoundError:
         return None
-    except (ValidationError, OSError) as error:
+    except (ValidationError, ValueError, OSError) as error:
         reason = str(error).partition(" [type=")[0]
         raise UserError(f"{path} cannot be read: {reason}", fix, "record-damaged") from error

@@ -1,9 +1,13 @@
-"""Formats of money, durations, sizes and counts in messages."""
+"""Formats of money, durations, sizes and counts in messages; JSON that may be other text."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Any
+
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 HOURS_PER_MONTH = 730
 """As in AWS's price calculator."""
@@ -80,3 +84,21 @@ def format_concurrency(requests: float) -> str:
 def sanitize(text: object, longest: int | None = None) -> str:
     """``text`` without control characters, cut after ``longest`` characters."""
     return "".join(c for c in str(text) if c.isprintable())[:longest]
+
+
+def json_object(text: Any) -> dict[str, Any]:
+    """The object in a JSON text; empty for anything else."""
+    try:
+        document = json_reader.read(text, "it") if text else None
+    except (InvalidJson, TypeError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def json_number(text: str) -> int | float | None:
+    """The number in a text, as JSON writes it; ``None`` for anything else."""
+    try:
+        number = json_reader.read(text, "it")
+    except InvalidJson:
+        return None
+    return number if type(number) in (int, float) else None

@@ -111,7 +111,7 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": []}, "speeds: is empty"),
         (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
-        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "per_second"),
+        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "has NaN"),
         (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),

@@ -249,7 +249,7 @@ def test_a_damaged_head_is_one_error_with_the_exit_code_of_a_finding(tmp_path: P
     head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(text="{"))
     error = refusal("tiny", "--drafter", str(head))
     assert error.exit_code == 3
-    assert "config.json is not JSON" in error.message
+    assert "config.json is not valid JSON" in error.message
     head = damaged(tiny("p-eagle"), tmp_path / "cut", Damage())
     weights = head / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])

@@ -224,7 +224,7 @@ def test_own_head_may_be_a_relative_path(head: Path, monkeypatch: pytest.MonkeyP
     ("file", "content", "words"),
     [
         ("config.json", None, "has no config.json"),
-        ("config.json", "{", "is not JSON"),
+        ("config.json", "{", "is not valid JSON"),
         ("config.json", "[]", "is not a JSON object"),
         ("config.json", '{"hidden_size": "wide"}', 'hidden_size is "wide", not a whole number'),
         ("model.safetensors", None, r"has no *.safetensors"),

@@ -79,16 +79,16 @@ def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     [
         (b"", "is truncated"),
         (b"\xff\xfe", "is not UTF-8"),
-        (b"kind: yaml", "is not JSON: line 1"),
+        (b"kind: yaml", "is not valid JSON: "),
         (b"[]", "is not a plan: not a JSON object"),
         (b"null", "is not a plan: not a JSON object"),
-        (b'{"format": wrong}\n', "is not JSON: line 1"),
-        (b'{"format": 1} and more', "is not JSON: line 1"),
+        (b'{"format": wrong}\n', "is not valid JSON: "),
+        (b'{"format": 1} and more', "is not valid JSON: "),
         (b'{"pair": 1}', "'format' is missing"),
         (b'{"format": 2}', "format 2; this version reads format 1"),
-        (b'{"format": 1, "format": 1}', "'format' appears twice"),
-        (b'{"format": NaN}', "NaN is not a JSON number"),
-        (b"[" * 100_000, "is not JSON"),
+        (b'{"format": 1, "format": 1}', "has 'format' twice"),
+        (b'{"format": NaN}', "has NaN, which is not JSON"),
+        (b"[" * 100_000, "is nested more than"),
     ],
 )
 def test_a_file_that_is_not_a_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:

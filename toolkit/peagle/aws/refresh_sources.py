@@ -6,7 +6,6 @@ Only a data file of the SDK is read: importing the package takes seconds.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable
 from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
 from peagle.vllm.versions import parse
+from peagle_serve import json_reader
+from peagle_serve.plain_files import read_plain
 
 PACKAGE = "sagemaker-core"
 INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
@@ -87,8 +88,9 @@ def sdk_images(table: RuntimeTable) -> Images:
     runtimes: dict[str, Runtime] = {}
     unread: list[str] = []
     try:
-        text = Path(str(package.locate_file(DATA_FILE))).read_text(encoding="utf-8")
-        for version, entry in json.loads(text)["inference"]["versions"].items():
+        content = read_plain(Path(str(package.locate_file(DATA_FILE))), json_reader.DEFAULT.size)
+        table_of_sdk = json_reader.read(content, "the table")
+        for version, entry in table_of_sdk["inference"]["versions"].items():
             if runtime := _runtime(version, entry, table):
                 runtimes[version] = runtime
                 accounts |= {str(region): str(id) for region, id in entry["registries"].items()}

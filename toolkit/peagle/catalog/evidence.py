@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from peagle.catalog.documents import (
+    LARGEST_EVIDENCE,
     BadFile,
     catalog_error,
     display_path,
@@ -41,6 +42,8 @@ from peagle.catalog.documents import (
 )
 from peagle.catalog.schema import Drafter, Measurement, SpeedRun, Target
 from peagle.catalog.tables import Positive, Version
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson, Limits
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -61,6 +64,7 @@ class Evidence(Measurement):
 _KEYS = {"target": "pair", "vllm": "engine.version"}
 """Field of Evidence and SpeedRun -> key of the file."""
 
+_LIMITS = Limits(size=LARGEST_EVIDENCE)
 _OF_RESULT = ("drafter", "k", "acceptance_length")
 
 
@@ -154,9 +158,12 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 def _document(path: Path, text: bytes | None = None) -> dict[str, Any]:
     """The file's JSON object; empty for other JSON, which holds no evidence."""
     try:
-        document = json.loads(read_bytes(path) if text is None else text)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(display_path(path), f"is not JSON: {error}") from error
+        content = read_bytes(path) if text is None else text
+        document = json_reader.read(content, "it", limits=_LIMITS)
+    except InvalidJson as error:
+        wrong = str(error).removeprefix("it ")
+        wrong = f"is not JSON: it {wrong}" if error.is_syntax else wrong
+        raise BadFile(display_path(path), wrong, "measure again, or remove the file") from error
     return document if isinstance(document, dict) else {}
 
 

@@ -19,14 +19,17 @@ from typing import Any, NoReturn
 from peagle.checkpoints.models import Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
 from peagle_serve import folder as folders
+from peagle_serve import json_reader
 from peagle_serve import safetensors as parser
 from peagle_serve.heads import most
+from peagle_serve.json_reader import InvalidJson, Limits
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
 CONFIG = "config.json"
 
 LONGEST_CONFIG = 1_000_000
 """Bytes; a typical file has a few thousand."""
+_LIMITS = Limits(size=LONGEST_CONFIG, constants=True)
 
 SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
@@ -62,15 +65,9 @@ def parse_config(content: bytes) -> dict[str, Any]:
     if not content.strip():
         raise DamagedCheckpoint(f"{CONFIG} is empty", "copy it again")
     try:
-        document = json.loads(content.decode())
-        # Half of a surrogate pair can neither be printed nor written.
-        json.dumps(document, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise DamagedCheckpoint(f"{CONFIG} is nested too deeply", _FIX) from error
-    except ValueError as error:
-        raise DamagedCheckpoint(
-            f"{CONFIG} is not JSON: {_reason(error)}", "copy it again"
-        ) from error
+        document = json_reader.read(content, CONFIG, limits=_LIMITS)
+    except InvalidJson as error:
+        raise DamagedCheckpoint(str(error), "copy it again" if error.is_syntax else _FIX) from error
     if not isinstance(document, dict):
         raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", "copy it again")
     for path, part in _parts(document):
@@ -78,12 +75,6 @@ def parse_config(content: bytes) -> dict[str, Any]:
         if not isinstance(part.get(_QUANTIZATION) or {}, dict):
             _refuse(path + _QUANTIZATION, part[_QUANTIZATION], "an object")
     return document
-
-
-def _reason(error: ValueError) -> str:
-    if isinstance(error, UnicodeError):
-        return "it is not UTF-8 text"
-    return str(error).partition(";")[0]
 
 
 def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -9,7 +9,6 @@ the list of a repository's files, and a file, which may redirect to storage on a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,11 +17,12 @@ from urllib.parse import quote, urljoin
 
 from peagle.checkpoints.hub_client import Hub, HubResponse
 from peagle.errors import CheckpointError
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that never changes."""
 
-_MAX_DOCUMENT_BYTES = 10_000_000
 _MAX_PAGES = 10
 """Of 1,000 files each; no checkpoint has more at its top level."""
 
@@ -129,8 +129,8 @@ def resolve_revision(hub: Hub, repo: str, revision: str | None) -> HubRevision:
 def _json(response: HubResponse) -> Any:
     """The JSON document of the response; ``None`` for other content."""
     try:
-        return json.loads(response.read(_MAX_DOCUMENT_BYTES).decode())
-    except (ValueError, RecursionError):
+        return json_reader.read(response.read(json_reader.DEFAULT.size + 1), "the answer")
+    except InvalidJson:
         return None
 
 

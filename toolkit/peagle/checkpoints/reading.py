@@ -7,7 +7,6 @@ compared without downloading a large file.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from peagle.checkpoints.files import (
 from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.parallel import run_parallel
+from peagle.text import json_object
 from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights
 
 SECONDS = 60.0
@@ -184,7 +184,7 @@ def describe_tokenizer(
     ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
     tokenizer either.
     """
-    settings, vocabulary = _object(contents.get(_SETTINGS)), _object(contents.get(_VOCABULARY))
+    settings, vocabulary = (json_object(contents.get(name)) for name in (_SETTINGS, _VOCABULARY))
     kind, added = settings.get("tokenizer_class"), _added_tokens(vocabulary)
     found = {
         "digests": {name: dict(values) for name, values in digests.items() if values},
@@ -212,14 +212,6 @@ def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | N
         return False
     sizes = one.get("vocab_size"), other.get("vocab_size")
     return False if None not in sizes and sizes[0] != sizes[1] else None
-
-
-def _object(content: bytes | None) -> dict[str, Any]:
-    try:
-        document = json.loads((content or b"").decode())
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _vocabulary_size(document: Mapping[str, Any], added: Mapping[int, str]) -> int | None:

@@ -8,7 +8,6 @@ than this one.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peagle import store
-from peagle.checkpoints.files import CONFIG
+from peagle.checkpoints.files import CONFIG, LONGEST_CONFIG
 from peagle.checkpoints.models import Source
+from peagle.text import json_object
 from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 VOCABULARY_URL = f"https://openaipublic.blob.core.windows.net/encodings/{VOCABULARY_FILE}"
@@ -67,11 +67,8 @@ def needs_vocabulary(source: Source) -> bool:
     """Whether the model at ``source`` uses the harmony format, by its config.json."""
     if CONFIG not in source.names():
         return False
-    try:
-        config = json.loads(source.read(CONFIG))
-    except ValueError:
-        return False
-    return isinstance(config, dict) and config.get("model_type") == _MODEL_TYPE
+    config = json_object(source.read(CONFIG, 0, LONGEST_CONFIG))
+    return config.get("model_type") == _MODEL_TYPE
 
 
 def with_vocabulary(source: Source) -> Source:

@@ -17,6 +17,8 @@ from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.vllm.environment import Value
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 _SET_BY = {
     "num_speculative_tokens": "--k",
@@ -57,8 +59,8 @@ def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
 def _parsed(text: str) -> object:
     """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json_reader.read(text, "the value")
+    except InvalidJson:
         return text
 
 

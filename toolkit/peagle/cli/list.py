@@ -53,10 +53,12 @@ def list_deployments(
             unreachable = f" on this machine; the account is unknown: {error.message}"
     elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
+    for damaged in found.damaged:
+        print_status(f"{damaged.message} ({damaged.fix})")
     for denied in found.unknown:
         print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
     if as_json:
-        complete = not found.unknown and not unreachable
+        complete = not (found.unknown or found.damaged or unreachable)
         print_json({"deployments": list(found.rows), "complete": complete})
     elif found.rows:
         _print(list(found.rows))

@@ -6,13 +6,13 @@ module does not import boto3; ``live`` reads the account.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from peagle.planning.plan import Frozen, Plan
 from peagle.render.requests import requests, with_replaced
 from peagle.s3uri import is_s3_uri
+from peagle.text import json_object
 from peagle.vllm.environment import Value, engine_part, settings_in
 
 MAX_TIMEOUT_SECONDS = 3600
@@ -93,11 +93,12 @@ def settings_of(model: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     environment = container.get("Environment") or {}
     settings = settings_in(environment)
     speculative = json_object(settings.get("speculative-config"))
+    method, k = (speculative.get(key) for key in ("method", "num_speculative_tokens"))
     length = settings.get("max-model-len")
     engine = engine_part(environment)
     return {
-        "method": speculative.get("method"),
-        "k": int(speculative.get("num_speculative_tokens") or 0),
+        "method": method if isinstance(method, str) else None,
+        "k": k if type(k) is int and k >= 0 else 0,
         "image": container.get("Image", ""),
         "ami": variant.get("InferenceAmiVersion"),
         "instance_type": variant.get("InstanceType", ""),
@@ -137,12 +138,3 @@ def start_seconds(served: Served) -> int:
     if served.weights:
         timeouts.append(served.download_timeout_seconds)
     return sum(MAX_TIMEOUT_SECONDS if one is None else one for one in timeouts)
-
-
-def json_object(value: Any) -> dict[str, Any]:
-    """The object in a JSON text; empty for anything else."""
-    try:
-        document = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from peagle.deploy.served import Served, served_by_plan, weight_prefixes
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError, nearest
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Frozen, Plan
 from peagle.proof import Proof
-from peagle.store import SANDBOX, home, locked, write_json
+from peagle.store import SANDBOX, home, locked, read_json, write_json
 
 FORMAT = 3
 """Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
@@ -163,8 +163,23 @@ def remove_record(record: Deployment) -> None:
 
 
 def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
-    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name."""
+    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name.
+
+    Raises UserError for the first that cannot be read.
+    """
     return tuple(_read(path) for path in _paths(scope))
+
+
+def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserError, ...]]:
+    """All records of ``scope`` that can be read, and the errors about the others."""
+    found: list[Deployment] = []
+    errors: list[UserError] = []
+    for path in _paths(scope):
+        try:
+            found.append(_read(path))
+        except UserError as error:
+            errors.append(error)
+    return tuple(found), tuple(errors)
 
 
 def deployment_names(scope: str | None = None) -> tuple[str, ...]:
@@ -234,7 +249,7 @@ def _paths(scope: str | None) -> list[Path]:
 def _read(path: Path) -> Deployment:
     """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document: Any = read_json(path)
         number = document.get("format", 1) if isinstance(document, dict) else 0
         if isinstance(number, int) and number > FORMAT:
             raise UserError(
@@ -245,7 +260,7 @@ def _read(path: Path) -> Deployment:
             )
         upgraded = _upgraded(document, number) if number in (1, 2) else document
         return Deployment.model_validate_json(json.dumps(upgraded))
-    except (ValueError, ValidationError, OSError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"the deployment record {path} cannot be read: {reason}",

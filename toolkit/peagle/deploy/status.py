@@ -18,7 +18,7 @@ from peagle.deploy.revisions import (
     temporary_usd_per_hour,
 )
 from peagle.deploy.state import Deployment, Revision
-from peagle.errors import PeagleError
+from peagle.errors import PeagleError, UserError
 from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.store import SANDBOX
@@ -118,11 +118,13 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
     """The deployments of the account in these regions: those with our tags, and those of this
     machine's records, by region and name.
 
-    A region whose tags may not be read shows the records only, and counts as unknown.
+    A region whose tags may not be read shows the records only, and counts as unknown. A record that
+    cannot be read hides no other deployment, and not its own one where the account shows it.
     """
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
-    records = {(record.region, record.name): record for record in state.all_records(aws.scope)}
+    readable, damaged = state.readable_records(aws.scope)
+    records = {(record.region, record.name): record for record in readable}
     for region in regions:
         there = aws.in_region(region)
         try:
@@ -133,15 +135,17 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
         known = {name: record for (place, name), record in records.items() if place == region}
         for name in sorted({*found, *known}):
             rows.append(_row(there, known.get(name), found.get(name)))
-    return Listing(tuple(rows), tuple(unknown))
+    return Listing(tuple(rows), tuple(unknown), damaged)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The rows of ``list``; ``unknown`` says which regions may have more."""
+    """The rows of ``list``; ``unknown`` says which regions may have more, and ``damaged`` which
+    records of this machine cannot be read."""
 
     rows: tuple[dict[str, Any], ...]
     unknown: tuple[AccessDenied, ...]
+    damaged: tuple[UserError, ...] = ()
 
 
 def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[str, Any]:

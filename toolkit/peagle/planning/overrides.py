@@ -6,7 +6,6 @@ at the result like at the rest of the plan.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 
@@ -15,6 +14,7 @@ from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.planning.pins import PIN_VARIABLES
 from peagle.planning.plan import Options
+from peagle.text import json_number
 from peagle.vllm.environment import Value
 from peagle_serve.contract import (
     HUB_MODEL,
@@ -154,11 +154,8 @@ def _typed(text: str) -> Value:
     value = switch_or_text(text)
     if isinstance(value, bool):
         return value
-    try:
-        number = json.loads(text)
-    except ValueError:
-        return text
-    return number if type(number) in (int, float) else text
+    number = json_number(text)
+    return text if number is None else number
 
 
 def memory_settings(settings: Mapping[str, Value | None]) -> dict[str, Value | None]:

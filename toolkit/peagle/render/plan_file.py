@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,8 +29,10 @@ from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.requests import override_arguments, requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
+from peagle_serve import json_reader
 from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
 from peagle_serve.environment import variable_of
+from peagle_serve.json_reader import InvalidJson
 
 _PLAN = ("peagle", "plan", "PAIR", "--out")
 _FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
@@ -117,8 +119,8 @@ def _drafter_weights(plan: Plan) -> Any:
 
 def _same_json(left: str, right: str) -> bool:
     try:
-        return bool(json.loads(left) == json.loads(right))
-    except ValueError:
+        return bool(json_reader.read(left, "one") == json_reader.read(right, "the other"))
+    except InvalidJson:
         return False
 
 
@@ -257,7 +259,8 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
 
 def _read(path: Path) -> Any:
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
+            text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
     except FileNotFoundError:
         raise PlanFileError(
             f"there is no file {path}", Fix("create it", (*_PLAN, str(path)))
@@ -268,38 +271,22 @@ def _read(path: Path) -> Any:
         wrong = "is truncated" if error.reason == "unexpected end of data" else "is not UTF-8"
         raise PlanFileError(f"{path} {wrong} (byte {error.start})", _AGAIN) from error
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        wrong = f"is not JSON: line {error.lineno}, {error.msg}"
-        message = f"{path} {'is truncated' if _ends_early(error) else wrong}"
+        return json_reader.read(text, str(path))
+    except InvalidJson as error:
+        message = f"{path} is truncated" if _ends_early(error, text) else str(error)
         raise PlanFileError(message, _AGAIN) from error
-    except (ValueError, RecursionError) as error:
-        raise PlanFileError(f"{path} is not JSON: {error}", _AGAIN) from error
 
 
-def _ends_early(error: json.JSONDecodeError) -> bool:
+def _ends_early(error: InvalidJson, text: str) -> bool:
     """Whether the only problem is that the text ends: in a string, a word, or between two.
 
     The error position of an unterminated string is its start. Text that is not JSON has more after
     the error position, or does not start like JSON.
     """
-    if error.doc.lstrip()[:1] not in ("", "{", "["):
+    if error.offset is None or not error.is_syntax or text.lstrip()[:1] not in ("", "{", "["):
         return False
-    rest = error.doc[error.pos :]
-    return error.msg.startswith("Unterminated string") or _LAST_WORD.fullmatch(rest) is not None
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} appears twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+    rest = text[error.offset :]
+    return "Unterminated string" in error.why or _LAST_WORD.fullmatch(rest) is not None
 
 
 def _first(error: ValidationError) -> str:

@@ -22,10 +22,11 @@ from peagle.engine.process import (
     stop_engine,
     wait_for_end,
 )
-from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.errors import EngineError, Fix, NotFound, UserError, understood
 from peagle.images import Docker
 from peagle.sandbox import state
 from peagle.sandbox.state import AccessKey, EngineKind
+from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
 """The account that owns everything in the sandbox."""
@@ -313,7 +314,7 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
         headers = {"Authorization": key.authorization}
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document), headers)
         response = connection.getresponse()
-        body = json.loads(response.read())
+        body = json_reader.read(response.read(json_reader.DEFAULT.size + 1), "its answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
         if wait_for_end(daemon, _ENDING_SECONDS):
             return None
@@ -322,7 +323,9 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        raise UserError(body["message"], body.get("fix", ""))
+        with understood("the sandbox's answer", EngineError):
+            message, advice = str(body["message"]), str(body.get("fix", ""))
+        raise UserError(message, advice)
     return body
 
 

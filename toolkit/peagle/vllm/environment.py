@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from peagle.errors import UserError
+from peagle.text import json_number
 from peagle_serve.contract import PREFIX
 from peagle_serve.environment import WHOLE_ARRAY_FLAGS, flag_of, tokens_of, variable_of
 
@@ -63,11 +64,8 @@ def _setting(value: str) -> Value | None:
         return None
     if text == "" or text.lower() == "true":
         return True
-    try:
-        number = json.loads(text)
-    except ValueError:
-        return value
-    return number if type(number) in (int, float) else value
+    number = json_number(text)
+    return value if number is None else number
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

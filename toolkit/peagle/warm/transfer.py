@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import re
 import shutil
 import time
@@ -25,6 +24,7 @@ from typing import Any
 from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
 from peagle.protocol import engine_message
 from peagle.store import replacing
+from peagle_serve import json_reader
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
 PART_BYTES = 4 * 1024 * 1024
@@ -188,7 +188,7 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
 def _described(text: bytes, folder: Path) -> WarmArtifact:
     """The artifact of a manifest. Raises Refused for a format of another version."""
     try:
-        document = json.loads(text)
+        document = json_reader.read(text, "the manifest")
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}")
         key, sha256 = str(document["key"]), str(document["sha256"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
-from peagle.text import sanitize
+from peagle.text import json_object, sanitize
 from peagle.weights.bucket import Bucket, LockState, hold_lock, read_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.manifest import (
@@ -28,6 +27,7 @@ from peagle.weights.manifest import (
     refuse_neighbors,
     sync_command,
 )
+from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
 from peagle_serve.warm.cache_key import device_text
 
@@ -230,7 +230,7 @@ def _warm_start(
     if not 0 < objects.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
         return StoredWarmStart(name, objects)
     try:
-        document = json.loads(bucket.read(f"{stem}.json"))
+        document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
         subject = document["subject"]
         seconds = document.get("seconds_cold")
         plausible = type(seconds) in (int, float) and 0 < seconds < _MAX_SECONDS
@@ -244,7 +244,7 @@ def _warm_start(
             made=sanitize(document.get("made", ""), _MAX_DATE),
             seconds_cold=float(seconds) if plausible else None,
         )
-    except (Missing, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (Missing, ValueError, LookupError, TypeError, AttributeError):
         return StoredWarmStart(name, objects)
 
 
@@ -274,8 +274,5 @@ def _k(engine: Any) -> int | None:
         return None
     if SPECULATION not in engine:
         return 0
-    try:
-        k = json.loads(engine[SPECULATION])["num_speculative_tokens"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+    k = json_object(engine[SPECULATION]).get("num_speculative_tokens")
     return k if type(k) is int else None

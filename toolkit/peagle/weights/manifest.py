@@ -20,6 +20,7 @@ from peagle.planning.plan import Plan
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, foreign_objects, synced_below
+from peagle_serve import json_reader
 
 _FORMAT = 1
 _SHOWN = 3
@@ -73,14 +74,14 @@ def read_manifest(bucket: Bucket, prefix: WeightsPrefix) -> Manifest:
     Raises UserError for an object of that name that is something else.
     """
     try:
-        document = json.loads(bucket.read(prefix.manifest_key))
+        document = json_reader.read(bucket.read(prefix.manifest_key), "the manifest")
         if document["format"] != _FORMAT:
             raise ValueError("another format")
         found = document["folders"]
         return {part: _folder(found[part]) for part in PARTS if part in found}
     except Missing:
         return {}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as reason:
+    except (ValueError, LookupError, TypeError, AttributeError) as reason:
         raise UserError(
             f"{prefix.uri}{MANIFEST} is damaged, or was written by a newer version",
             "remove the object; the next sync compares the files again",

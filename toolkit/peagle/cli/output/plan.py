@@ -15,7 +15,13 @@ from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation
 from peagle.proof import MIN_DRAFTS
-from peagle.text import format_concurrency, format_price, format_requests, format_usd
+from peagle.text import (
+    format_concurrency,
+    format_price,
+    format_requests,
+    format_usd,
+    json_object,
+)
 
 UNVERIFIED = "unverified"
 """The text for a speed without a measurement."""
@@ -323,7 +329,7 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for flag, after in zip(arguments, [*arguments[1:], "--"], strict=True):
         if flag == "--speculative-config":
             yield flag, "", MEANINGS[flag]
-            for key, value in json.loads(after).items():
+            for key, value in json_object(after).items():
                 shown = value if isinstance(value, str) else json.dumps(value)
                 yield key, shown, SPECULATION.get(key, "")
         elif flag.startswith("--"):

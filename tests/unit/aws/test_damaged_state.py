@@ -1,0 +1,94 @@
+"""Files of this machine that are truncated or hold something else: each stops one entry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.aws.prices import answer_cache
+from peagle.deploy import state as records
+from peagle.deploy.status import list_deployments
+from peagle.engine import state as engines
+from peagle.engine.install import lock_of
+from peagle.errors import UserError
+from peagle.store import home, read_json
+from tests.support import raises_code
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import NAME, World
+
+DAMAGE: dict[str, bytes] = {
+    "empty": b"", "cut short": b'{"format": 3, "name": "pe', "no UTF-8": b"\xff\xfe{}",
+    "zeros": b"\0" * 4_096, "null": b"null", "a list": b"[]", "a number": b"7", "text": b'"x"',
+    "deep": b"[" * 100_000, "endless digits": b'{"format": ' + b"9" * 5_000 + b"}",
+    "NaN": b'{"format": NaN}', "a name twice": b'{"format": 3, "format": 3}',
+    "another format": b'{"format": "3"}', "half of format 1": b'{"format": 1, "resources": [7]}',
+    "resources of format 1": b'{"format": 1, "resources": 7}',
+    "half of format 2": b'{"format": 2, "serving": {"plan": {}}}',
+    "a revision of format 2": b'{"format": 2, "serving": []}',
+    "text in format 2": b'{"format": 2, "pending": "x"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: str) -> None:
+    made = world.deploy(a_plan())
+    path = records.record_path(made.scope, made.region, "peagle-other")
+    path.write_bytes(DAMAGE[name])
+
+    found = list_deployments(world.aws, [made.region], lambda: None)
+
+    assert [row["name"] for row in found.rows] == [NAME]
+    (damaged,) = found.damaged
+    assert str(path) in damaged.message
+    assert damaged.fix
+    assert "\n" not in str(damaged)
+    assert records.load_record(*made.key) == made
+    with raises_code("record-damaged", UserError):
+        records.find_record("peagle-other")
+
+
+def test_a_deployment_with_a_damaged_record_is_shown_by_its_tags(world: World) -> None:
+    made = world.deploy(a_plan())
+    records.record_path(*made.key).write_bytes(b"{")
+
+    found = list_deployments(world.aws, [made.region], lambda: None)
+
+    assert [row["name"] for row in found.rows] == [NAME]
+    assert len(found.damaged) == 1
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_other_damaged_files_stop_no_command(
+    own_home: Path, world: World, name: str, tmp_path: Path
+) -> None:
+    content = DAMAGE[name]
+    cache = answer_cache(world.aws, "pricing")
+    cache.put("prices", {"a": 1})
+    (kept,) = (home() / "online").rglob("*.json")
+    kept.write_bytes(content)
+    (tmp_path / "engine.json").write_bytes(content)
+    engine = engines.folder_of("chat") / "state.json"
+    engine.parent.mkdir(parents=True)
+    engine.write_bytes(content)
+
+    assert cache.get("prices") is None
+    assert lock_of(tmp_path, "0.28.0") is None
+    assert engines.local_engines() == ()
+    assert list(engines.unreadable_records()) == ["chat"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
+def test_a_state_file_that_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    path: Any = tmp_path / "state.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+
+    with pytest.raises(OSError, match=r"regular file|Is a directory"):
+        read_json(path)
