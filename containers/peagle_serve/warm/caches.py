@@ -16,6 +16,7 @@ LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a 
 
 
 _USER = os.geteuid()
+_SHARED = "/tmp"  # nosec B108 # a folder there must be this user's own
 _PRIVATE = 0o700
 
 
@@ -35,7 +36,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     """The folder with a subfolder for every key; without a home, one of this user in ``/tmp``."""
     home, base = environment.get("HOME"), environment.get("XDG_CACHE_HOME")
     base = base or (f"{home}/.cache" if home else "")
-    own = f"{base}/peagle" if base else f"{environment.get('TMPDIR') or '/tmp'}/peagle-{_USER}"
+    own = f"{base}/peagle" if base else f"{environment.get('TMPDIR') or _SHARED}/peagle-{_USER}"
     return Path(environment.get(CACHE_VARIABLE) or own).absolute() / WARM_FOLDER
 
 

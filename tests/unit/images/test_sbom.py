@@ -12,7 +12,13 @@ from cyclonedx.validation.json import JsonStrictValidator
 from peagle.errors import EngineError
 from peagle.images import Docker
 from peagle.images.inspect import Image
-from peagle.images.sbom import image_sbom, locked_components, sbom_text, wheel_sbom
+from peagle.images.sbom import (
+    _PRINT_INVENTORY,
+    image_sbom,
+    locked_components,
+    sbom_text,
+    wheel_sbom,
+)
 from tests.support import Peagle, raises_code
 from tests.unit.cli.test_image_command import built_image
 from tests.unit.images.conftest import FakeDocker, docker
@@ -66,6 +72,20 @@ def test_the_sbom_of_an_image_lists_python_and_debian_packages(docker: FakeDocke
         "pkg:pypi/typing-extensions@4.16.0",
     ]
     assert document == image_sbom(Docker(), IMAGE)
+
+
+def test_the_list_of_packages_is_that_of_the_system_it_is_printed_in(
+    docker: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(_PRINT_INVENTORY, {})  # a container runs it with its own Python
+    docker.answers("run", out=capsys.readouterr().out.strip())
+
+    document = image_sbom(Docker(), IMAGE)
+
+    purls = {one["purl"] for one in document["components"]}
+    assert f"pkg:pypi/pytest@{pytest.__version__}" in purls
+    assert not Path("/var/lib/dpkg/status").exists() or any("/libc6@" in one for one in purls)
+    assert_valid(sbom_text(document))
 
 
 @pytest.mark.parametrize("printed", ["", "[]", '{"python": [1]}', '{"system": 1}', "x"])

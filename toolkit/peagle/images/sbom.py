@@ -36,7 +36,8 @@ def field(block, name):
     return found[0] if found else ""
 def text(path):
     try:
-        return open(path, encoding="utf-8", errors="replace").read()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
     except OSError:
         return ""
 blocks = text("/var/lib/dpkg/status").split("\\n\\n")
