@@ -71,6 +71,7 @@ class Source(Protocol):
 
 _REVISION = re.compile(r"[\w.\-/]+", re.ASCII)
 _FOLDER = re.compile(r"[/~.]")
+_SNAPSHOT = re.compile(r"/models--([\w.\-]+?)--([\w.\-]+)/snapshots/([0-9a-f]{40})$", re.ASCII)
 
 
 ReadCheckpoint = Callable[[str], Checkpoint]
@@ -97,6 +98,12 @@ def split_revision(location: str) -> tuple[str, str | None]:
     """A Hugging Face id and the revision after its ``@``; other locations have none."""
     name, _, revision = location.partition("@")
     return (name, revision) if revision and is_hub_id(location) else (location, None)
+
+
+def hub_snapshot(folder: str) -> str:
+    """``org/name@commit`` of a snapshot in the Hub's cache; empty for another folder."""
+    found = _SNAPSHOT.search(folder.rstrip("/"))
+    return f"{found[1]}/{found[2]}@{found[3]}" if found else ""
 
 
 def means_folder(location: str) -> bool:

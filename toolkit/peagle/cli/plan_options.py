@@ -166,8 +166,8 @@ def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
 
 
 def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
-    """The plan for PAIR|PLAN and the chosen options, with today's price and findings about quota
-    and weights. Of a plan file only the price changes.
+    """The plan for PAIR|PLAN and the chosen options, with today's price, the Hub's commits, and
+    findings about quota and weights. Of a plan file only the price and missing pins change.
 
     Raises what planning raises, and UserError for a wrong profile.
     """
@@ -183,11 +183,15 @@ def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if saved:
         return api.live_price_of_plan(limited, catalog, saved)
 
+    pinned = api.pin_revisions(catalog, resolve_plan(pair, chosen, catalog))
+    chosen = chosen | ({"drafter": pinned.drafter} if pinned.drafter else {})
+
     def planned(catalog: Catalog, reads_head: bool) -> Plan:
         return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else None)
 
     head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
-    return api.plan_with_live_prices(limited, catalog, planned, head_in_s3)
+    made = api.plan_with_live_prices(limited, pinned.catalog, planned, head_in_s3)
+    return pinned.noted_in(made)
 
 
 def is_plan_file(pair: str) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Runtime, RuntimeTable
-from peagle.checkpoints.models import is_folder
+from peagle.checkpoints.models import hub_snapshot, is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, UserError
@@ -146,7 +146,8 @@ def place_weights(
         *_unpinned("target", target),
         *_unpinned("drafter", drafter),
     )
-    return Decision(PlacedWeights(target, drafter), findings=findings)
+    reasons = (*_snapshot("target", target), *_snapshot("drafter", drafter))
+    return Decision(PlacedWeights(target, drafter), reasons, findings)
 
 
 def _at(weights: Weights, engine_path: str) -> Weights:
@@ -277,6 +278,13 @@ def _in_s3(address: str) -> Weights:
     except ValueError as error:
         raise UserError(str(error), PREFIX_FORMAT) from error
     return Weights(kind="s3", location=location, engine_path=MODEL_FOLDER)
+
+
+def _snapshot(part: str, weights: Weights | None) -> Iterator[Reason]:
+    """Which commit of the Hub a local copy in its cache is."""
+    folder = weights.location if weights and weights.kind == "directory" else ""
+    if commit := hub_snapshot(folder):
+        yield Reason(what=f"{part} commit", value=commit, because="the Hub's cache names it")
 
 
 def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:

@@ -43,7 +43,8 @@ class FolderEntry:
     """The contents of target/ or drafter/, and their source.
 
     ``pair`` is the catalogue's name of the pair that was synced, ``parallel_drafting`` how the
-    drafter drafts (``None``: unknown), and ``given`` whether the user named the source.
+    drafter drafts (``None``: unknown), and ``given`` whether the user named the source. ``commit``
+    is the Hub's ``org/name@commit`` of a source in its cache.
     """
 
     source: str
@@ -52,6 +53,7 @@ class FolderEntry:
     pair: str = ""
     parallel_drafting: bool | None = None
     given: bool = False
+    commit: str = ""
 
 
 Manifest = dict[str, FolderEntry]
@@ -110,6 +112,7 @@ def _folder(document: dict[str, Any]) -> FolderEntry:
         pair=sanitize(document.get("pair", "")),
         parallel_drafting=drafting if isinstance(drafting, bool) else None,
         given=bool(document.get("given", False)),
+        commit=sanitize(document.get("commit", "")),
     )
 
 

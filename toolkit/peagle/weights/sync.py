@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, create_bucket
+from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
@@ -253,6 +254,7 @@ def _folders(
             pair=pair.pair,
             parallel_drafting=pair.parallel_drafting if part == "drafter" else None,
             given=part in pair.given,
+            commit=hub_snapshot(source.location),
         )
         for part, source in plan.sources.items()
     }
