@@ -77,11 +77,20 @@ class Redactor:
 
     def text(self, text: str, serving: bool = False) -> str:
         """``text`` without secrets and, once the engine is ``serving``, without users' input."""
-        for secret in self.secrets:
-            text = text.replace(secret, HIDDEN)
+        text = self._known(text)
         for pattern, shown in _PATTERNS:
             text = pattern.sub(shown, text)
         return _INPUT.sub(f"input_value={HIDDEN}", text) if serving else text
+
+    def short(self, text: str, serving: bool = False) -> str:
+        """The same of ``text``, shortened to ``LONGEST`` first: some patterns take quadratic time.
+        The secrets of the environment are replaced before, so that none is cut in two."""
+        return self.text(_shortened(self._known(text)), serving)
+
+    def _known(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """``argv`` without secrets and without the values of secret flags."""
@@ -93,7 +102,7 @@ class Redactor:
                 shown.append(HIDDEN)
                 continue
             hide = bool(_SECRET_FLAG.match(flag))
-            shown.append(f"{flag}={HIDDEN}" if hide and equals else self.text(token))
+            shown.append(f"{flag}={HIDDEN}" if hide and equals else self.short(token))
         return shown
 
 
@@ -181,8 +190,8 @@ class Log:
         return self._redacted(value) if isinstance(value, str) else value
 
     def _redacted(self, text: str) -> str:
-        text = _shortened(_LINE_ENDS.sub(" ", text))
-        return self._redactor.text(text, serving=self.stage not in (CHECKING, STARTING))
+        serving = self.stage not in (CHECKING, STARTING)
+        return self._redactor.short(_LINE_ENDS.sub(" ", text), serving)
 
     def _write(self, level: str, message: str, **fields: object) -> None:
         moment = time.time()

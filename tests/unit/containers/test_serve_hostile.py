@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def test_the_pair_of_these_tests_is_served(environment: dict[str, str]) -> None:
         ("MY_SECRET", "[" * 100_000, ""),
         ("HF_TOKEN", "[" + "9" * 5000 + "]", ""),
         ("SM_VLLM_X", "-eyJ" * 30_000, ""),
+        ("SM_VLLM_X", "Generated response x " * 6000, ""),
         ("SM_VLLM_X", "[" * 100_000, ""),
         ("SM_VLLM_X", "[" + "9" * 5000 + "]", ""),
         ("SM_VLLM_X", "{} " * 20_000 + "[" * 50_000, ""),
@@ -68,13 +70,16 @@ def test_the_pair_of_these_tests_is_served(environment: dict[str, str]) -> None:
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "\\ud800"}', "half of a surrogate pair"),
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "a", "model": "b"}', "has 'model' twice"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_a_hostile_variable(
     variable: str, value: str, message: str, environment: dict[str, str]
 ) -> None:
+    begin = time.process_time()
+
     found = refusal({**environment, variable: value})
 
+    assert time.process_time() - begin < 2
     assert message in found
     assert bool(message) is bool(found)
 

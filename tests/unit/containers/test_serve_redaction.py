@@ -90,3 +90,13 @@ def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: 
 
     assert secret not in redactor.text(before + secret + after).replace("***", "\0")
     assert secret not in json.dumps(redactor.argv(["--x", secret])).replace("***", "\0")
+
+
+def test_a_long_text_is_not_cut_inside_of_a_secret() -> None:
+    redactor = Redactor({"MY_SECRET": "first-half-second-half"})
+    text = "x" * 30_000
+
+    for place in range(5500, 5600, 5):
+        shown = redactor.short(text[:place] + "first-half-second-half" + text)
+        assert "half" not in shown
+        assert len(shown) < 13_000
