@@ -70,3 +70,11 @@ def test_it_is_from_one_pair_gpu_and_software(other: dict[str, str], tmp_path: P
     (value,) = other.values()
     with pytest.raises(ValueError, match=value):
         document(tmp_path, ROW, {**ROW, **other})
+
+
+def test_a_row_whose_drafts_were_not_accepted_as_imposed_is_only_raw(tmp_path: Path) -> None:
+    imposed = {**ROW, "imposed_rates": [0.5, 0.3, 0.2]}
+    refused = {**imposed, "concurrency": 8, "tries": [{**TRY, "acceptance_length": 1.0}]}
+    found = document(tmp_path, ALONE, imposed, refused)
+    assert [(row["k"], row["concurrency"]) for row in found["speeds"]] == [(0, 1), (3, 1)]
+    assert [row["concurrency"] for row in found["raw"]] == [1, 1, 8]
