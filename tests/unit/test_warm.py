@@ -265,3 +265,22 @@ def test_lines_of_the_engine_do_not_count() -> None:
     line = json.dumps({"time": "t", "message": f"(key {KEY})", "from": "engine"})
 
     assert warm_start_in([line, f"serve: warm start: (key {KEY})"]) is None
+
+
+@pytest.mark.parametrize("change", [
+    {"size": -1}, {"size": "9"}, {"size": 1.5}, {"size": True}, {"size": 10**30}, {"size": None},
+    {"files": [1]}, {"unpacked_bytes": {}}, {"seconds_cold": "soon"}, {"seconds_cold": [1]},
+    {"format": "1"}, {"format": [1]}, {"key": 7}, {"key": "../../etc"}, {"key": KEY.upper()},
+    {"sha256": ["a"]}, {"sha256": "0" * 63}, None, [], 7, "x",
+])  # fmt: skip
+def test_a_manifest_of_another_form_is_an_error_with_a_fix(change: Any, tmp_path: Path) -> None:
+    packed = Packed()
+    described = json.loads(packed.document)
+    document = described | change if isinstance(change, dict) else change
+
+    for content in (json.dumps(document).encode(), packed.document[:-9], b"\xff", b"[" * 100_000):
+        answer = WarmReply(200, content)
+        with raises_code("manifest-format", Refused) as refused:
+            fetch(lambda _, answer=answer: answer, tmp_path, sleep=Waiting())  # type: ignore[misc]
+        assert refused.value.command
+    assert names(tmp_path) == []

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from peagle.errors import EngineError, fix_text, understood
+from peagle.text import count_of
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.logs import restored_text
@@ -165,13 +166,7 @@ def piece_of(document: dict[str, Any]) -> Piece:
             text += choice.get("text") or message.get("content") or ""
             reasoning += message.get("reasoning") or ""
         tokens = (document.get("usage") or {}).get("completion_tokens")
-        return Piece(text, None if tokens is None else _count(tokens), reasoning)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise ValueError(f"{ascii(value)[:40]} is not a count")
-    return value
+        return Piece(text, None if tokens is None else count_of(tokens), reasoning)
 
 
 def pieces(events: Iterable[str]) -> Iterator[Piece]:
@@ -226,10 +221,10 @@ def parse_counters(document: dict[str, Any]) -> Counters:
     """Counters as ``peagle_serve`` sends them. Raises EngineError for another document."""
     with understood("the engine's answer about its counters", EngineError):
         return Counters(
-            drafts=_count(document["drafts"]),
-            draft_tokens=_count(document["draft_tokens"]),
-            accepted_tokens=_count(document["accepted_tokens"]),
-            accepted_per_position=tuple(map(_count, document.get("accepted_per_position", ()))),
+            drafts=count_of(document["drafts"]),
+            draft_tokens=count_of(document["draft_tokens"]),
+            accepted_tokens=count_of(document["accepted_tokens"]),
+            accepted_per_position=tuple(map(count_of, document.get("accepted_per_position", ()))),
         )
 
 

@@ -32,8 +32,11 @@ def answering(answer: bytes) -> Iterator[int]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                with connection:
-                    connection.recv(65_536)
+                with connection, connection.makefile("rb") as request:
+                    # Closing a connection with unread bytes resets it.
+                    lines = [line.lower() for line in iter(request.readline, b"\r\n")]
+                    length = next(line for line in lines if line.startswith(b"content-length:"))
+                    request.read(int(length.partition(b":")[2]))
                     connection.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()

@@ -244,11 +244,17 @@ def quota_fix(name: str, region: str, code: str | None = None, needed: int | Non
 def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     """The container answered with an error. A 4xx is about the request, which the user can
     correct; anything else is a failure of the engine, whose log ``runtime`` names."""
-    status = int(response.get("OriginalStatusCode") or 500)
+    status = original_status(response)
     message = engine_message(str(response.get("OriginalMessage") or message))
     if 400 <= status < 500:
         return EngineRejected(f"the engine rejects the request: {message}")
     return EngineError(f"the engine failed ({status}): {message}")
+
+
+def original_status(response: Mapping[str, Any]) -> int:
+    """The HTTP status of the container in SageMaker's ModelError; 500 where it names none."""
+    status = response.get("OriginalStatusCode")
+    return status if type(status) is int else 500
 
 
 _OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]

@@ -18,7 +18,7 @@ from typing import Any
 
 from peagle.aws import runtime
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied, Missing, original_status
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.preflight import Preflight
@@ -200,8 +200,7 @@ def _container_reply(error: PeagleError) -> WarmReply | None:
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") != "ModelError":
         return None
-    status = int(response.get("OriginalStatusCode") or 500)
-    return WarmReply(status, str(response.get("OriginalMessage", "")).encode())
+    return WarmReply(original_status(response), str(response.get("OriginalMessage", "")).encode())
 
 
 def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPrefix) -> None:

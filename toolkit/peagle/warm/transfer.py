@@ -21,9 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
+from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, understood
 from peagle.protocol import engine_message
 from peagle.store import replacing
+from peagle.text import count_of
 from peagle_serve import json_reader
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
@@ -187,7 +188,7 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
 
 def _described(text: bytes, folder: Path) -> WarmArtifact:
     """The artifact of a manifest. Raises Refused for a format of another version."""
-    try:
+    with understood("the container's manifest", Refused, _REBUILD, "manifest-format"):
         document = json_reader.read(text, "the manifest")
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}")
@@ -198,18 +199,12 @@ def _described(text: bytes, folder: Path) -> WarmArtifact:
             key=key,
             archive=folder / f"{key}.tar.gz",
             manifest=folder / f"{key}.json",
-            size=int(document["size"]),
+            size=count_of(document["size"]),
             sha256=sha256,
-            files=int(document["files"]),
-            unpacked_bytes=int(document["unpacked_bytes"]),
+            files=count_of(document["files"]),
+            unpacked_bytes=count_of(document["unpacked_bytes"]),
             seconds_cold=float(document["seconds_cold"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            f"this version cannot read the container's manifest: {error!r}",
-            _REBUILD,
-            code="manifest-format",
-        ) from error
 
 
 @contextmanager
