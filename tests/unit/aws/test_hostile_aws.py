@@ -226,3 +226,14 @@ def test_an_invalid_event_stream_is_an_error(content: bytes, hostile: Hostile) -
 
     assert raised.value.exit_code == 4
     assert raised.value.fix
+
+
+@pytest.mark.parametrize("status", ["x", [1], None, {}, 10**30, -1, "404"])
+def test_a_model_error_of_any_form_is_an_error_of_the_engine(status: Any, hostile: Hostile) -> None:
+    hostile.headers = {"x-amzn-errortype": "ModelError"}
+    hostile.body, hostile.status = json.dumps({"OriginalStatusCode": status}).encode(), 424
+    try:
+        for name in ("answer", "stream"):
+            _survives(hostile, name)
+    finally:
+        hostile.headers = {}

@@ -209,6 +209,16 @@ def test_the_response_of_another_server_is_refused(hub: FakeHub) -> None:
         b"{}",
         b'[{"type": "file"}]',
         b'[{"path":"a","size":-1,"type":"file"}]',
+        b"",
+        b"null",
+        b'[{"path":"a","size":1,"ty',
+        b'[{"path":"\xff","size":1,"type":"file"}]',
+        b'[{"path":"\\ud800","size":1,"type":"file"}]',
+        b'[{"path":"a","size":NaN,"type":"file"}]',
+        b'[{"path":"a","size":' + b"9" * 5_000 + b',"type":"file"}]',
+        b"[" * 100_000,
+        b'["a", 7]',
+        b'[{"path":["a"],"size":1,"type":"file"}]',
     ):
         hub.refusal = Reply(200, body)
         with raises_code("checkpoint", CheckpointError) as refused:
