@@ -162,6 +162,13 @@ def understood(
         raise kind(f"{what} has an unknown format: {reason[:300]}", fix, code) from error
 
 
+def count_of(value: Any) -> int:
+    """The value, if it is a whole number that a count of things can be. Raises ValueError."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{ascii(value)[:40]} is not a count")
+    return value
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known names nearest to ``name``: ``did you mean a, b?``; empty if none."""
     by_lower = {candidate.lower(): candidate for candidate in known}

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from peagle.errors import EngineError, fix_text, understood
-from peagle.text import count_of
+from peagle.errors import EngineError, count_of, fix_text, understood
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.logs import restored_text

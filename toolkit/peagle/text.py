@@ -95,13 +95,6 @@ def json_object(text: Any) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def count_of(value: Any) -> int:
-    """The value, if it is a whole number that a count of things can be. Raises ValueError."""
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{ascii(value)[:40]} is not a count")
-    return value
-
-
 def json_number(text: str) -> int | float | None:
     """The number in a text, as JSON writes it; ``None`` for anything else."""
     try:

@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, understood
+from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, count_of, understood
 from peagle.protocol import engine_message
 from peagle.store import replacing
-from peagle.text import count_of
 from peagle_serve import json_reader
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
