@@ -103,6 +103,7 @@ class PairFolder:
         variables = {name: str(folder) for name, folder in self.written.items()}
         variables |= {
             "PEAGLE_WARM": warm,
+            "PEAGLE_WARM_SHA256": "any",  # the artifacts are those of this run
             "PEAGLE_ML_ROOT": str(self.folder / "ml"),
             "SM_VLLM_MODEL": "/opt/ml/model/target",
             "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(self._speculation()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -83,6 +84,13 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
     assert f"{NAME}-warm was removed after" in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
+
+
+def test_the_sha256_is_printed(stocked: Terminal) -> None:
+    done = warmed(stocked)
+
+    sha256 = hashlib.sha256(stocked.cloud.packed.content).hexdigest()
+    assert f"sha256 {sha256}" in done.out.splitlines()
 
 
 def test_json_is_one_document(stocked: Terminal) -> None:

@@ -239,6 +239,19 @@ def test_up_restores_artifacts_by_default(
     assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
+@pytest.mark.parametrize("planned", ["", "1" * 64])
+def test_up_restores_what_is_pinned_else_what_this_machine_has(
+    engine_home: Path, artifacts: Path, command: Command, planned: str
+) -> None:
+    (artifacts / f"{KEY}.json").write_text(json.dumps({"sha256": "0" * 64}))
+    (artifacts / "damaged.json").write_text("[" * 9999)
+    option = ("--warm-sha256", planned) if planned else ()
+
+    command("local", "up", "tiny", "--name", NAME, "--compile", *option)
+
+    assert environment_of(NAME)["PEAGLE_WARM_SHA256"] == (planned or "0" * 64)
+
+
 def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Command) -> None:
     subjects: list[dict[str, Any]] = []
 

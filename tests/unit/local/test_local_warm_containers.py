@@ -32,6 +32,7 @@ def test_a_container_gets_artifacts_read_only(
     container = host.container(plan, {}, 8123)
 
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
+    assert "PEAGLE_WARM_SHA256" not in container.environment, "the folder is empty"
     assert f'type=bind,"src={artifacts}",dst=/opt/ml/warm,readonly' in run_arguments(container)
     (service,) = yaml.safe_load(compose_file(container))["services"].values()
     mount = {"type": "bind", "source": str(artifacts), "target": "/opt/ml/warm", "read_only": True}

@@ -81,6 +81,8 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
         ({"environment": {"HF_MODEL_ID": "a/b"}}, "the plan decides the model", "PAIR"),
         ({"environment": {"SAGEMAKER_BIND_TO_PORT": "1"}}, "cannot be set", "leave it out"),
         ({"environment": {"PEAGLE_ML_ROOT": "/x"}}, "cannot be set", "leave it out"),
+        ({"environment": {"PEAGLE_WARM_SHA256": "any"}}, "decides it", "--allow-unpinned-warm"),
+        ({"environment": {"PEAGLE_WEIGHTS_SHA256": "0"}}, "decides it", "deploy pins"),
         ({"environment": {"1X": "y"}}, "not the name of a variable", "letters"),
         ({"environment": {"UNSET": ""}}, "the plan does not set UNSET", "give it a value"),
         ({"environment": {"X": "y" * 1025}}, "1025 characters; SageMaker's limit", "shorter"),
