@@ -129,6 +129,16 @@ def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
     assert spec({"Image": image}).vllm == vllm
 
 
+def test_an_image_by_its_digest_has_the_vllm_of_the_catalogue() -> None:
+    digest = f"sha256:{'d' * 64}"
+    model = SomeModel({"Image": f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm@{digest}"})
+
+    found = launch_spec("us-east-1", "e", VARIANT, model, {AWS}, {digest: "0.27.1"})
+
+    assert (found.vllm, found.plain) == ("0.27.1", True)
+    assert launch_spec("us-east-1", "e", VARIANT, model, {AWS}).vllm is None
+
+
 @pytest.fixture
 def _here(tmp_path: Path) -> Iterator[None]:
     sandbox = Sandbox(tmp_path, fake_engine(tmp_path / "engine"))

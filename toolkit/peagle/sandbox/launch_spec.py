@@ -85,19 +85,23 @@ class LaunchSpec:
     plain: bool = False
 
 
+NO_VERSIONS: Mapping[str, str] = {}
+
+
 def launch_spec(
     region: str,
     endpoint: str,
     variant: Mapping[str, Any],
     model: ContainerModel,
     aws_accounts: Collection[str] = (),
+    versions: Mapping[str, str] = NO_VERSIONS,
 ) -> LaunchSpec:
     """The specification for ``variant``, which serves ``model``; ``aws_accounts`` are those of
-    AWS's images."""
+    AWS's images, ``versions`` the vLLM of images by their digest."""
     container = model.all_containers[0]
     image = container.get("Image", "")
     named = parse_ecr_image(image)
-    version = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
+    tagged = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     return LaunchSpec(
         region=region,
@@ -107,7 +111,7 @@ def launch_spec(
         model_data=tuple(model_data(container)),
         startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
         limitations=tuple(_limitations(variant, model)),
-        vllm=version[1] if version else None,
+        vllm=tagged[1] if tagged else versions.get(image.partition("@")[2]),
         image=image,
         pair=next((tag["Value"] for tag in model.tags if tag["Key"] == PAIR_TAG), ""),
         count=engines_for(int(variant.get("InitialInstanceCount") or 1)),

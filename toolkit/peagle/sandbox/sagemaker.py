@@ -204,9 +204,11 @@ class SageMakerBackend(SageMakerModelBackend):
         for model in models:
             if model.execution_role_arn:
                 check_role(model.execution_role_arn, self.region_name)
-        accounts = catalog().runtimes.accounts.values()
+        table = catalog().runtimes
+        accounts = table.accounts.values()
+        versions = {one.digest: one.vllm for one in table.runtimes if one.digest}
         return [
-            launch_spec(self.region_name, endpoint_name, variant, model, accounts)
+            launch_spec(self.region_name, endpoint_name, variant, model, accounts, versions)
             for variant, model in zip(variants, models, strict=True)
         ]
 
