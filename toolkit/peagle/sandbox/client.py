@@ -268,9 +268,10 @@ _INHERITED = (
     *("PEAGLE_HOME", "PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
     *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
+    "S3_UPLOAD_PART_MIN_SIZE",
 )
 """All that the daemon gets of this process's environment: no token, no password, no AWS account.
-The last two lines are for the ``docker`` command."""
+The lines with DOCKER are for the ``docker`` command; the last one is a setting of moto."""
 
 
 def _daemon_environment() -> dict[str, str]:
