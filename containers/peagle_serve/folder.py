@@ -77,7 +77,7 @@ def read_json(variable: str, file: Path) -> dict[str, Any]:
         document = read(content, str(file))
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"
-        raise InvalidEnvironment(f"{variable}: {problem}", _COPY_AGAIN) from None
+        raise InvalidEnvironment(f"{variable}: {problem}", _fix_of(error)) from None
     except InvalidJson as error:
         raise InvalidEnvironment(f"{variable}: {error}", _COPY_AGAIN) from None
     if not isinstance(document, dict):
@@ -140,7 +140,12 @@ def _explained(variable: str, folder: Path) -> Iterator[None]:
     except DamagedFile as error:
         raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
     except OSError as error:
-        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _COPY_AGAIN) from None
+        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _fix_of(error)) from None
+
+
+def _fix_of(error: OSError) -> str:
+    is_closed = isinstance(error, PermissionError)
+    return "let the container's user read it" if is_closed else _COPY_AGAIN
 
 
 def link_homes(folder: Path) -> tuple[Path, ...]:

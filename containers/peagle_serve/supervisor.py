@@ -9,6 +9,7 @@ ended     exit code 0 if a signal ended it, else the engine's own, never 0
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -73,9 +74,11 @@ class Supervisor:
                     "environment",
                 )  # fmt: skip
             except OSError as error:
+                too_long = error.errno == errno.E2BIG
                 return self._report_end(
-                    f"cannot start the engine: {error}", str(error), "rebuild the image",
-                    "image",
+                    f"cannot start the engine: {error}", str(error),
+                    "shorten the variables" if too_long else "rebuild the image",
+                    "environment" if too_long else "image",
                 )  # fmt: skip
             watch = EngineWatch(engine, self._log, self._settings, lambda: self._signals)
             try:
