@@ -46,6 +46,17 @@ def test_a_command_in_the_documents_is_accepted(
     assert len(reached) >= 2, "only the group was invoked"
 
 
+def test_what_the_promises_name_exists() -> None:
+    """A renamed option, variable or finding would leave a promise about nothing."""
+    named = re.findall(r"`(--[a-z0-9-]+|PEAGLE_[A-Z_]+|[a-z]+(?:-[a-z]+)+)[=`]",
+                       (ROOT / "SECURITY.md").read_text(encoding="utf-8"))  # fmt: skip
+    sources = [*ROOT.glob("toolkit/peagle/**/*.py"), *ROOT.glob("containers/peagle_serve/**/*.py")]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in sources)
+
+    assert len(named) >= 4
+    assert [name for name in named if name not in text] == []
+
+
 def test_the_documents_show_commands() -> None:
     assert len(_shown_commands()) > 10
 
