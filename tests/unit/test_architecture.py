@@ -190,3 +190,40 @@ def sentences(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(map(str, words))
         elif node not in ignored and isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
+
+
+PARSERS = (
+    "JSONDecoder", "json.JSONDecoder", "json.load", "json.loads", "marshal.loads", "pickle.load",
+    "pickle.loads", "yaml.compose", "yaml.full_load", "yaml.load", "yaml.load_all",
+    "yaml.safe_load", "yaml.safe_load_all", "yaml.unsafe_load",
+)  # fmt: skip
+BOUNDED = {
+    CONTAINER / "json_reader.py": "the one reader of JSON",
+    TOOLKIT / "catalog" / "documents.py": "the one reader of YAML",
+    CONTAINER / "environment.py": "arguments are split as AWS's container does, byte for byte",
+}
+
+
+def test_documents_from_outside_pass_the_bounded_readers() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in python_files(TOOLKIT, CONTAINER)
+        if path not in BOUNDED
+        for node in ast.walk(tree_of(path))
+        if (isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node) in PARSERS)
+        or (isinstance(node, ast.ImportFrom) and node.module in ("json", "yaml", "pickle"))
+    ]
+    assert not wrong, f"use json_reader.read or catalog.documents: {'; '.join(wrong)}"
+
+
+def test_pydantic_reads_only_what_the_json_reader_has_read() -> None:
+    """``model_validate_json`` has no limits: its text is made of a document that was read."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files(TOOLKIT)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith((".validate_json", ".model_validate_json"))
+        and not ast.unparse(node.args[0]).startswith("json.dumps(")
+    ]
+    assert not wrong

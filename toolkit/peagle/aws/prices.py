@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -25,6 +25,7 @@ from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
 from peagle.store import SANDBOX, home, read_json, write_json
+from peagle.text import json_object
 
 DAY_SECONDS = 24 * 3600.0
 
@@ -51,7 +52,7 @@ class DayCache:
     def put(self, name: str, value: Any) -> float:
         """Store ``value`` as ``name``; returns its time (epoch seconds)."""
         fetched = time.time()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # half of a surrogate pair in a name
             document = {"format": _FORMAT, "fetched": fetched, "value": value}
             write_json(self._file(name), document)
         return fetched
@@ -167,10 +168,8 @@ def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
 
 def _attributes(row: Any) -> Mapping[str, Any]:
     """The attributes of a row of the Pricing API; empty if it has none."""
-    try:
-        found = json.loads(row)["product"]["attributes"]
-    except (ValueError, TypeError, KeyError):
-        return {}
+    product = json_object(row).get("product")
+    found = product.get("attributes") if isinstance(product, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
@@ -231,10 +230,8 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     found: dict[str, list[tuple[bool, float]]] = {}
     for row in products:
         try:
-            product = json.loads(row)
-            attributes = product["product"]["attributes"]
-            usd = _usd(product)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            attributes, usd = _attributes(row), _usd(json_object(row))
+        except (ValueError, TypeError, AttributeError):
             continue
         is_hosting = attributes.get("component") == COMPONENT
         if usd and is_hosting and attributes.get("regionCode", region) == region:
@@ -247,7 +244,7 @@ def _usd(product: Mapping[str, Any]) -> float | None:
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term.get("priceDimensions", {}).values():
             usd = float(dimension.get("pricePerUnit", {}).get("USD", 0))
-            if usd > 0:
+            if 0 < usd < math.inf:
                 return usd
     return None
 

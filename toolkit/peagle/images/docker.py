@@ -7,7 +7,6 @@ configured (context, DOCKER_HOST, rootless, remote).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from peagle.errors import (
     PeagleError,
     UserError,
 )
+from peagle_serve import json_reader
 
 DOCKER = "docker"
 WITHOUT_DOCKER = "install and start Docker; --engine process works without Docker"
@@ -152,8 +152,11 @@ class Docker:
             printed = self.run(kind, "inspect", name, doing=f"inspecting {name}")
         except NotFound:
             return None
-        found: dict[str, Any] = json.loads(printed)[0]
-        return found
+        with valid_output(f"docker {kind} inspect"):
+            found = json_reader.read(printed, "the output")[0]
+            if not isinstance(found, dict):
+                raise TypeError("not an object")
+            return found
 
     def stream(
         self,
@@ -281,10 +284,9 @@ class DockerInfo:
 def docker_info(docker: Docker) -> DockerInfo:
     """What the Docker engine supports. Raises DockerMissing when no engine answers."""
     docker.check()
-    try:
-        info: dict[str, Any] = json.loads(
-            docker.run("info", "--format", "{{json .}}", doing="querying its features")
-        )
+    printed = docker.run("info", "--format", "{{json .}}", doing="querying its features")
+    with valid_output("docker info"):
+        info = json_reader.read(printed, "the output")
         plugins = {
             one["Name"]: one.get("Version", "")
             for one in (info.get("ClientInfo") or {}).get("Plugins") or []
@@ -292,8 +294,15 @@ def docker_info(docker: Docker) -> DockerInfo:
         devices = [one.get("ID", "") for one in info.get("DiscoveredDevices") or ()]
         gpus = _NVIDIA in (info.get("Runtimes") or {}) or any(_NVIDIA in one for one in devices)
         return DockerInfo(str(info.get("ServerVersion", "")), plugins, gpus)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EngineError("the output of docker info is not valid", "update Docker") from error
+
+
+@contextlib.contextmanager
+def valid_output(command: str) -> Iterator[None]:
+    """Raise EngineError for output of another form than Docker documents."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EngineError(f"the output of {command} is not valid", "update Docker") from error
 
 
 def compose_command() -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.errors import Fix, NotFound, UserError
-from peagle.images.docker import Docker
+from peagle.images.docker import Docker, valid_output
 from peagle.protocol import digest_in
 from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
+from peagle_serve import json_reader
 
 _BASE = "org.opencontainers.image.base.name"
 _BUILD = Fix("build one", ("peagle", "image", "build", "PAIR"))
@@ -70,19 +70,20 @@ def show_image(docker: Docker, name: str) -> Image:
     found = docker.inspect("image", name)
     if found is None:
         raise NotFound(f"there is no image {name} on this machine", _BUILD)
-    labels = (found.get("Config") or {}).get("Labels") or {}
-    if "peagle.pair" not in labels:
-        raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
-    return Image(
-        name=name,
-        id=found["Id"],
-        created=found["Created"],
-        size=int(found["Size"]),
-        layer_bytes=_layer_bytes(docker, found, labels),
-        user=found["Config"].get("User", ""),
-        labels={name: value for name, value in sorted(labels.items()) if value},
-        digests=tuple(found.get("RepoDigests") or ()),
-    )
+    with valid_output("docker image inspect"):
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        if "peagle.pair" not in labels:
+            raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
+        return Image(
+            name=name,
+            id=str(found["Id"]),
+            created=str(found["Created"]),
+            size=int(found["Size"]),
+            layer_bytes=_layer_bytes(docker, found, labels),
+            user=str(found["Config"].get("User", "")),
+            labels={name: str(value) for name, value in sorted(labels.items()) if value},
+            digests=tuple(map(str, found.get("RepoDigests") or ())),
+        )
 
 
 def unchecked_image(name: str) -> Image:
@@ -95,8 +96,9 @@ def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     filters = ["label=peagle.pair", *(f"label=peagle.{key}={labels[key]}" for key in labels)]
     options = [word for one in filters for word in ("--filter", one)]
     printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
-    lines = [json.loads(line) for line in printed.splitlines()]
-    names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
+    with valid_output("docker image ls"):
+        lines = [json_reader.read(line, "a line") for line in printed.splitlines()]
+        names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
     found = [show_image(docker, name) for name in names]
     return tuple(sorted(found, key=lambda image: image.created, reverse=True))
 

@@ -5,7 +5,6 @@ The wording is AWS's own, as users have reported it. Permissions of the role are
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,8 @@ from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch import is_local_image
 from peagle.sandbox.launch_spec import ModelData, model_data
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 SAGEMAKER = "sagemaker.amazonaws.com"
 
@@ -46,17 +47,18 @@ def check_role(arn: str, region: str) -> None:
 
 def _trusts_sagemaker(policy: str) -> bool:
     try:
-        statements = json.loads(policy).get("Statement", [])
-    except ValueError:
+        document = json_reader.read(policy, "the trust policy")
+    except InvalidJson:
         return False
-    for statement in _listed(statements):
+    statements = _listed(document.get("Statement") if isinstance(document, dict) else [])
+    for statement in (one for one in statements if isinstance(one, dict)):
         principal = statement.get("Principal", {})
-        services = _listed(principal.get("Service", [])) if isinstance(principal, dict) else ["*"]
-        actions = _listed(statement.get("Action", []))
+        services = _listed(principal.get("Service")) if isinstance(principal, dict) else ["*"]
+        actions = _listed(statement.get("Action"))
         if (
             statement.get("Effect") == "Allow"
-            and {"sts:AssumeRole", "sts:*", "*"} & set(actions)
-            and {SAGEMAKER, "*"} & set(services)
+            and any(action in actions for action in ("sts:AssumeRole", "sts:*", "*"))
+            and any(service in services for service in (SAGEMAKER, "*"))
         ):
             return True
     return False
