@@ -218,7 +218,7 @@ def test_the_deployment_configuration_is_described(account: Account) -> None:
     account.delete("deployed")
 
 
-def test_an_engine_that_dies_later_is_a_model_error(account: Account) -> None:
+def test_an_endpoint_whose_engine_dies_later_is_failed_with_its_reason(account: Account) -> None:
     name = account.endpoint()
     account.wait_until_stable(name)
     refusal(account.invoke, name=name, document={"do": "die"})
@@ -226,9 +226,11 @@ def test_an_engine_that_dies_later_is_a_model_error(account: Account) -> None:
         lambda: account.sandbox.json("sandbox", "status")["endpoints"],
         lambda endpoints: all(one["pid"] is None for one in endpoints if one["name"] == name),
     )
+    found = account.describe(name)
+    assert found["EndpointStatus"] == "Failed"
+    assert found["FailureReason"] == "The engine ended: RuntimeError: the engine crashed"
     code, message = refusal(account.invoke, name=name, document={})
-    assert code == "ModelError"
-    assert "the engine ended: RuntimeError: the engine crashed" in message
+    assert (code, message.endswith("its state is Failed.")) == ("ValidationError", True)
     account.delete(name)
 
 

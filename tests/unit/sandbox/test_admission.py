@@ -69,4 +69,4 @@ def test_a_response_beyond_the_limit_is_a_model_error() -> None:
     with pytest.raises(ErrorResponse) as raised:
         relayed.whole()
     (body,) = raised.value.response.body
-    assert b"more than 6291456 bytes" in body
+    assert b"more than 33554432 bytes" in body

@@ -27,7 +27,7 @@ from peagle.sandbox.sagemaker import find_endpoint
 from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
 BODY_LIMIT = 6 * 1024 * 1024
-"""Bytes; the limit of InvokeEndpoint's Body in the service model, in both directions."""
+"""Bytes; the limit of InvokeEndpoint's Body in the service model."""
 
 RESPONSE_SECONDS = 60.0
 STREAM_SECONDS = 480.0
@@ -71,13 +71,13 @@ class _Relayed:
             yield from self.request.chunks()
 
     def whole(self) -> bytes:
-        """The complete body, of at most BODY_LIMIT bytes. Raises ErrorResponse."""
+        """The complete body, of at most LARGEST_BODY bytes. Raises ErrorResponse."""
         parts, size = [], 0
         try:
             for chunk in self.chunks():
                 size += len(chunk)
-                if size > BODY_LIMIT:
-                    message = f"the response has more than {BODY_LIMIT} bytes"
+                if size > protocol.LARGEST_BODY:
+                    message = f"the response has more than {protocol.LARGEST_BODY} bytes"
                     raise protocol.model_error(self.region, self.endpoint, 500, message)
                 parts.append(chunk)
             return b"".join(parts)

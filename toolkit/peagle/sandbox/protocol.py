@@ -66,8 +66,8 @@ def json_response(
 
 
 LARGEST_BODY = 32 << 20
-"""Bytes of a request that is read as a whole; the largest of AWS, a part of an image's layer for
-ECR, has 27 MB."""
+"""Bytes of a request or of an engine's response that is read as a whole; the largest of AWS, a part
+of an image's layer for ECR, has 27 MB."""
 
 
 class BodyRefused(Exception):
