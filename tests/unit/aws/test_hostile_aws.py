@@ -142,6 +142,7 @@ def _survives(hostile: Hostile, name: str) -> None:
     assert len(text) < 2_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 def test_bytes_that_are_no_answer(name: str, hostile: Hostile) -> None:
     hostile.shaped = None
@@ -169,6 +170,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 def test_answers_whose_values_have_another_type(name: str, hostile: Hostile) -> None:
     hostile.status = 200

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import BadFile, parse_document, read_document
 from peagle.catalog.loading import check_catalog_file
 from tests.unit.catalog.catalog_files import GOOD, write_target
@@ -83,3 +84,13 @@ def test_a_file_that_is_no_file_is_not_waited_for(kind: str, tmp_path: Path) -> 
 
     with pytest.raises(BadFile, match=r"read: (Not a regular file|Is a directory)"):
         read_document(path, "x.yaml")
+
+
+def test_a_pipe_among_the_targets_stops_no_other_target(tmp_path: Path) -> None:
+    path = write_target(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+
+    assert find_pair(load_catalog(tmp_path), "tiny").target.id == "peagle/tiny"
+    (problem,) = check_catalog_file(path)
+    assert "Not a regular file" in problem.message

@@ -21,6 +21,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from peagle.catalog.documents import (
+    LARGEST_FILE,
     BadFile,
     Problem,
     catalog_error,
@@ -28,6 +29,7 @@ from peagle.catalog.documents import (
     evidence_files,
     folders,
     parse_document,
+    read_bytes,
     read_document,
 )
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
@@ -157,7 +159,11 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     problems: list[Problem] = []
     own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
     for target_id, path in own_last:
-        found = _SHORT_NAME.search(path.read_text(encoding="utf-8", errors="replace"))
+        try:
+            text = read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
+        except BadFile:
+            continue  # reported where the file is read
+        found = _SHORT_NAME.search(text)
         if found and found[1] in ids:
             other = ids[found[1]]
             whose = "the bundled " if files[other].is_relative_to(bundled) else ""
