@@ -42,7 +42,7 @@ def _unwatched(operation: str, call: int) -> None:
 @contextmanager
 def on_call(before: Watcher = _unwatched, after: Watcher = _unwatched) -> Iterator[None]:
     """Call ``before`` and ``after`` around every AWS call and every write of a record in this
-    process; ``after`` only where that did not fail."""
+    process, however these end."""
     make = BaseClient._make_api_call
     seen: Counter[str] = Counter()
     counting = threading.Lock()
@@ -52,9 +52,10 @@ def on_call(before: Watcher = _unwatched, after: Watcher = _unwatched) -> Iterat
             seen[operation] += 1
             call = seen[operation]
         before(operation, call)
-        answer = run()
-        after(operation, call)
-        return answer
+        try:
+            return run()
+        finally:
+            after(operation, call)
 
     def observed(self: Any, operation_name: str, parameters: Any) -> Any:
         operation = f"{self.meta.service_model.signing_name}:{operation_name}"
