@@ -36,7 +36,7 @@ class Inventory:
         }
 
     def resources(self) -> Resources:
-        """Type and name of everything; objects by their bucket."""
+        """Type and name of everything; objects by their folder."""
         sagemaker, s3 = self.account.sagemaker, self.account.s3
         found = {("Endpoint", one["EndpointName"]) for one in self.endpoints()}
         for one in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
@@ -45,8 +45,9 @@ class Inventory:
             found.add(("Model", one["ModelName"]))
         for bucket in s3.list_buckets()["Buckets"]:
             found.add(("S3Bucket", bucket["Name"]))
-            if s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents"):
-                found.add(("S3Objects", bucket["Name"]))
+            for one in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ()):
+                folder = one["Key"].rpartition("/")[0]
+                found.add(("S3Objects", f"s3://{bucket['Name']}/{folder}/"))
         return frozenset(found)
 
     def endpoints(self) -> list[dict[str, Any]]:

@@ -129,7 +129,10 @@ class Commands:
         """Raise Broken unless every resource is shown, but those that are ``others'``, and the
         reported cost is the account's."""
         self.inventory.wait_until_stable()
-        lost = self.inventory.resources() - self.empty - others - self._shown()
+        shown = self._shown()
+        existing = self.inventory.resources() - self.empty - others - shown
+        folders = tuple(name for kind, name in shown if kind == "S3Objects")
+        lost = {one for one in existing if not one[1].startswith(folders)}
         if lost:
             raise Broken(f"exists, and is not shown: {sorted(lost)}")
         self.cost_is_right()
@@ -151,13 +154,12 @@ class Commands:
         if done.code:
             return frozenset()
         shown = {(one["type"], one["name"]) for one in done.document["resources"]}
-        buckets = {
-            (kind, name.removeprefix("s3://").partition("/")[0])
+        used = {
+            ("S3Bucket", name.removeprefix("s3://").partition("/")[0])
             for kind, name in shown
             if kind == "S3Objects"
         }
-        used = {("S3Bucket", name) for _, name in buckets}
-        return frozenset(shown | buckets | used)
+        return frozenset(shown | used)
 
 
 def _apply(fault: Fault, moment: str) -> None:

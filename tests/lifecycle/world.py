@@ -45,13 +45,12 @@ class World:
     def nothing_is_lost(self) -> None:
         """Raise Broken unless everything is shown, and the reported cost is the account's."""
         found = self.inventory.resources()
-        of_template = frozenset(one for one in found if one[1] == _TEMPLATE_BUCKET)
-        self.commands.nothing_is_lost(of_template)
+        self.commands.nothing_is_lost(frozenset(filter(_is_of_template, found)))
 
     def left(self) -> Resources:
         """What exists and is not the template's bucket, which no deploy created."""
         found = self.inventory.resources() - self.commands.empty
-        return frozenset((kind, name) for kind, name in found if name != _TEMPLATE_BUCKET)
+        return frozenset(one for one in found if not _is_of_template(one))
 
     def _by_script(self) -> None:
         self.inventory.deploy_by_script()
@@ -91,3 +90,8 @@ class World:
             MinCapacity=1,
             MaxCapacity=2,
         )
+
+
+def _is_of_template(resource: tuple[str, str]) -> bool:
+    """Whether it is the bucket that a script was given, or what the script uploaded to it."""
+    return _TEMPLATE_BUCKET in resource[1]

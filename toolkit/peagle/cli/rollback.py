@@ -49,7 +49,8 @@ def rollback(
     """
     record, aws = find_deployment(account, name, region)
     with api.deployment_lock(*record.key):
-        record, aws = find_deployment(account, name, region)  # as it is now that it is locked
+        # As it is now that it is locked.
+        record, aws = find_deployment(account, name, region, complete=True)
         target = api.revision_for_rollback(record)
         changes = api.rollback_changes(aws, record, target)
         _show(record, target, changes, account)

@@ -14,19 +14,18 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from peagle.aws import s3, sagemaker
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.aws.tagging import tagged
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import served_by_descriptions
 from peagle.deploy.owner import owner_of
 from peagle.deploy.proof_tag import proof_in
 from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
-from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, Revision
+from peagle.deploy.stored import bucket_of_weights, stored_weights
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     PAIR_TAG,
@@ -34,8 +33,6 @@ from peagle.render.requests import (
     REVISION_TAG,
     VARIANT,
 )
-from peagle.s3uri import S3Uri
-from peagle.weights.bucket import Bucket
 
 _KINDS: dict[str, ResourceKind] = {
     "endpoint": "Endpoint",
@@ -101,8 +98,8 @@ def current_deployment(
 
 
 def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_prices) -> Deployment:
-    """The deployment with what the tags show besides, such as the revisions that another machine
-    has added since; as it is known where the tags may not be read."""
+    """The deployment with what the tags show besides: resources and the previous revision that
+    another machine has added since; as it is known where the tags may not be read."""
     try:
         found = find_deployment(aws, known.name, prices)
     except AccessDenied:
@@ -111,7 +108,20 @@ def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_pr
         return known
     keys = {key for one in known.of_type("S3Objects") for key in one.keys}
     more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
-    return _with_resources(known, tuple(more))
+    complete = _with_resources(known, tuple(more))
+    if known.previous is None and _serve_the_same(known, found):
+        return complete.model_copy(update={"previous": found.previous})
+    return complete
+
+
+def _serve_the_same(known: Deployment, found: Deployment) -> bool:
+    serving = (known.serving, found.serving)
+    return len({one.fingerprint if one else "" for one in serving}) == 1
+
+
+def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
+    """The record with the resources that the tags show besides, if both are of one deployment."""
+    return _with_resources(record, found.resources) if record.id == found.id else record
 
 
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
@@ -199,7 +209,7 @@ def _deployment(
         previous=roles.previous,
         resources=(
             *_tagged_resources(found, live),
-            *(_stored(aws, found, revisions) if stored else ()),
+            *(stored_weights(aws, _models(found)) if stored else ()),
         ),
         billing_since=live.created if live else None,
         owner=owner_of(tags),
@@ -268,7 +278,7 @@ def _revisions(
                 served=served,
                 plan=None,
                 role=described.get("ExecutionRoleArn", ""),
-                bucket=_bucket(served),
+                bucket=bucket_of_weights(served),
                 model=model.name if model else "",
                 config=description["EndpointConfigName"],
                 proof=proof_in(endpoint_tags, fingerprint),
@@ -300,45 +310,6 @@ def _tagged_resources(found: list[Found], live: Endpoint | None) -> Iterator[Res
             yield Resource(type=one.kind, name=one.name, made=True, revision=_revision_of(one))
 
 
-def _stored(aws: Aws, found: list[Found], revisions: list[Revision]) -> Iterator[Resource]:
-    """The uploaded weights of models with our tags, which are below a prefix of their own, and
-    their bucket if it may be one that deploy created."""
-    models = {one.name for one in found if one.kind == "Model"}
-    own = [revision for revision in revisions if revision.model in models]
-    uploaded = {
-        uri: revision.fingerprint
-        for revision in own
-        for uri in filter(_is_uploaded, revision.served.weights.values())
-    }
-    for uri, fingerprint in uploaded.items():
-        keys = _keys(aws, S3Uri.parse(uri))
-        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
-    for bucket in sorted({revision.bucket for revision in own if revision.bucket}):
-        if _may_be_ours(aws, bucket):
-            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
-
-
-def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
-    try:
-        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
-    except Missing:  # without its bucket
-        return ()
-
-
-def _may_be_ours(aws: Aws, bucket: str) -> bool:
-    """Whether deploy created the bucket, or that may not be looked at."""
-    try:
-        return s3.is_our_bucket(aws, bucket)
-    except AccessDenied:
-        return True
-
-
-def _bucket(served: Served) -> str | None:
-    """The bucket of uploaded weights."""
-    uploaded = filter(_is_uploaded, served.weights.values())
-    return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
-
-
-def _is_uploaded(uri: str) -> bool:
-    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
-    return f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)
+def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The descriptions of the models, and their revisions."""
+    return ((one.description, _revision_of(one)) for one in found if one.kind == "Model")

@@ -38,7 +38,7 @@ from peagle.deploy.desired import (
     required_change,
 )
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.discover import current_deployment
+from peagle.deploy.discover import complete_deployment, current_deployment
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.owner import require_own
 from peagle.deploy.state import Deployment
@@ -140,9 +140,11 @@ def _record(
         if known is None and live is not None:
             raise
         return known
-    if record is not None:
-        require_own(record)
-    return record
+    if record is None:
+        return None
+    require_own(record)
+    # What another machine has made since, such as a temporary endpoint that it left.
+    return complete_deployment(aws, record, lambda: instances) if known else record
 
 
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState) -> Iterator[Finding]:

@@ -70,7 +70,8 @@ def rollback(
     try:
         started = return_to(context, target)
     except Missing as error:
-        context.change(failure=Failure.of(error))
+        gone = {"pending": None, "previous": None} if is_previous else {}
+        context.change(failure=Failure.of(error), **gone)
         raise Refused(
             f"the previous revision cannot serve: {error.message}",
             "deploy its plan again",

@@ -11,7 +11,12 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
-from peagle.deploy.discover import Prices, find_deployments, serves_known_config
+from peagle.deploy.discover import (
+    Prices,
+    find_deployments,
+    serves_known_config,
+    with_resources_of,
+)
 from peagle.deploy.revisions import (
     revision_in_service,
     rollback_target,
@@ -153,8 +158,9 @@ def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[
     deployment = record or found
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
-    if record and found and live and not _is_up_to_date(record, found, live):
-        deployment = found
+    if record and found:
+        is_known = live is None or _is_up_to_date(record, found, live)
+        deployment = with_resources_of(record, found) if is_known else found
     revision = shown_revision(deployment, live)
     return {
         "name": deployment.name,
@@ -202,12 +208,14 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
 
 def usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
     """What the deployment costs now: zero before there is an endpoint, and with a failed one;
-    ``None`` when unknown, or when the endpoint is Missing.
+    ``None`` when unknown, or when the endpoint is Missing and there is no temporary one.
 
     The instances that run count; while an endpoint is created, those of its configuration. A
     temporary endpoint counts too.
     """
     own, temporary = _own_usd_per_hour(record, live), temporary_usd_per_hour(record)
+    if temporary and live is None:
+        return temporary
     return None if own is None or temporary is None else round(own + temporary, 4)
 
 

@@ -1,0 +1,61 @@
+"""What deployments have in S3, found by the models that mount it: a record knows more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from peagle.aws import s3
+from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.deploy.desired import UPLOADS
+from peagle.deploy.served import Served, settings_of
+from peagle.deploy.state import Resource
+from peagle.s3uri import S3Uri
+from peagle.weights.bucket import Bucket
+
+_NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
+"""A model may have no configuration yet: the deploy that uploaded its weights was ended."""
+
+
+def stored_weights(aws: Aws, models: Iterable[tuple[Mapping[str, Any], str]]) -> Iterator[Resource]:
+    """The uploaded weights of models with our tags, each its description and its revision's
+    fingerprint, and their bucket if it may be one that deploy created. They are below a prefix of
+    their own."""
+    uploaded = {
+        uri: fingerprint
+        for model, fingerprint in models
+        for uri in filter(_is_uploaded, settings_of(model, _NO_VARIANT)["weights"].values())
+    }
+    for uri, fingerprint in uploaded.items():
+        keys = _keys(aws, S3Uri.parse(uri))
+        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
+    for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
+        if _may_be_ours(aws, bucket):
+            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+
+
+def bucket_of_weights(served: Served) -> str | None:
+    """The bucket of uploaded weights."""
+    uploaded = filter(_is_uploaded, served.weights.values())
+    return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
+
+
+def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
+    try:
+        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
+    except Missing:  # without its bucket
+        return ()
+
+
+def _may_be_ours(aws: Aws, bucket: str) -> bool:
+    """Whether deploy created the bucket, or that may not be looked at."""
+    try:
+        return s3.is_our_bucket(aws, bucket)
+    except AccessDenied:
+        return True
+
+
+def _is_uploaded(uri: str) -> bool:
+    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
+    return f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)
