@@ -35,8 +35,10 @@ lifecycle: .venv/dev.ready
 aws-smoke: .venv/core.ready
 	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)
 
+# One worker more than processors: some tests wait for processes that they started.
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit -m 'not thorough' -n logical --dist worksteal
+	$(BIN)/pytest tests/unit -m 'not thorough' --dist worksteal \
+		-n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 
 check: style types unit
 
