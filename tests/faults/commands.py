@@ -66,8 +66,11 @@ class Commands:
         self.peagle(("destroy", "nothing-of-this-name", "--yes"))
 
     def peagle(self, command: Sequence[str]) -> Done:
-        """Run a command without faults."""
-        return in_process(*command, "--sandbox", "--json", environment=self.sandbox.environment)
+        """Run a command without faults. Raises Broken for a traceback."""
+        try:
+            return in_process(*command, "--sandbox", "--json", environment=self.sandbox.environment)
+        except Exception as error:
+            raise Broken(f"{_text(command)} ended with a traceback: {error!r}") from error
 
     def with_faults(self, command: Sequence[str], faults: Sequence[Fault]) -> Done | None:
         """Run a command that meets ``faults``; ``None`` when it was killed. Faults of endpoints,
