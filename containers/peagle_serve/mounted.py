@@ -14,6 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -151,8 +152,6 @@ def _hash_all(folder: Path, folders: Mapping[str, Mapping[str, _File]]) -> None:
             f"{VERIFY_VARIABLE} is {FULL}; the manifest has no SHA-256 of {first_names(unknown)}",
             "copy the weights again with `peagle weights sync`, or remove the variable",
         )
-    from concurrent.futures import ThreadPoolExecutor  # 10 ms of every other start
-
     with ThreadPoolExecutor(_THREADS) as pool:
         for path, same in zip(every, pool.map(_is_same, every.items()), strict=True):
             if not same:

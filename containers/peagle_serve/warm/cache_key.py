@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -149,8 +150,6 @@ def gpu_device(visible: str = "") -> dict[str, Any]:
     and CUDA separates its own caches by driver. ``visible`` is ``CUDA_VISIBLE_DEVICES``. Raises
     UnknownDevice.
     """
-    import subprocess  # 10 ms of every other start
-
     try:
         done = subprocess.run(
             _QUERY, capture_output=True, text=True, check=False, timeout=_QUERY_SECONDS

@@ -238,10 +238,10 @@ def _token() -> tuple[str | None, str]:
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if os.environ.get(variable, "").strip():
             return _checked(os.environ[variable].strip(), variable), f"the token in {variable}"
-    path = _login_file()
     try:
+        path = _login_file()
         token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError):
+    except (OSError, RuntimeError, ValueError):  # also: no such home, not UTF-8, NUL in the path
         return None, ""
     return (_checked(token, str(path)), f"the token in {path}") if token else (None, "")
 

@@ -25,7 +25,7 @@ def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | No
     """``once``, ``always`` (``None``) or a number of calls."""
     if value in ("once", "always"):
         return 1 if value == "once" else None
-    if not value.isdecimal() or int(value) < 1:
+    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
         raise click.BadParameter(f"{value!r} is not once, always or a number above 0")
     return int(value)
 

@@ -61,9 +61,6 @@ def deploy(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    if found.change == "update" and record.serving is None:
-        # Requested without waiting: it serves, although it is not proved.
-        context.change(serving=record.pending)
     prove_first = prove_first and found.change == "update"
     if not prove_first:
         temporary.remove(context)

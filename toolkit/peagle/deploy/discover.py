@@ -23,12 +23,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy.live import served_by_descriptions
 from peagle.deploy.owner import owner_of
 from peagle.deploy.proof_tag import proof_in
-from peagle.deploy.revisions import (
-    TEMPORARY_SUFFIX,
-    is_temporary,
-    revision_in_service,
-    roles_by_tags,
-)
+from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
 from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.deploy.stored import bucket_of_weights, stored_weights
 from peagle.render.requests import (
@@ -203,7 +198,6 @@ def _deployment(
     if not revisions:
         return None
     roles = roles_by_tags(revisions, live, tags)
-    pending = roles.pending or _being_proved(found, revisions, roles.serving)
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -211,7 +205,7 @@ def _deployment(
         account=aws.account,
         region=aws.region,
         serving=roles.serving,
-        pending=pending,
+        pending=roles.pending,
         previous=roles.previous,
         resources=(
             *_tagged_resources(found, live),
@@ -270,15 +264,12 @@ def _revisions(
     """The revision of every configuration, by the time of creation; of the models, where there is
     no configuration yet."""
     models = {one.name: one for one in found if one.kind == "Model"}
-    every = [one for one in found if one.kind == "EndpointConfig"]
-    lasting = {_revision_of(one) for one in every if not is_temporary(_revision_of(one))}
-    # What is proved first has only the configuration of its temporary endpoint.
-    configs = [f for f in every if not is_temporary(_revision_of(f)) or _base(f) not in lasting]
+    configs = [f for f in found if f.kind == "EndpointConfig" and not is_temporary(_revision_of(f))]
     revisions = []
     for one in sorted(configs or models.values(), key=_created):
         description = one.description if configs else _planned_config(one.name)
         model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
-        fingerprint = _base(one)
+        fingerprint = _revision_of(one)
         described = model.description if model else {}
         served = served_by_descriptions(region, described, description, one.tags, live, prices())
         revisions.append(
@@ -289,7 +280,7 @@ def _revisions(
                 role=described.get("ExecutionRoleArn", ""),
                 bucket=bucket_of_weights(served),
                 model=model.name if model else "",
-                config="" if is_temporary(_revision_of(one)) else description["EndpointConfigName"],
+                config=description["EndpointConfigName"],
                 proof=proof_in(endpoint_tags, fingerprint),
             )
         )
@@ -305,19 +296,6 @@ def _planned_config(model: str) -> dict[str, Any]:
 def _revision_of(one: Found) -> str:
     """The revision's fingerprint; for what a template made, the plan's."""
     return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
-
-
-def _base(one: Found) -> str:
-    """The revision's fingerprint, also of what only proves it."""
-    return _revision_of(one).removesuffix(TEMPORARY_SUFFIX)
-
-
-def _being_proved(
-    found: list[Found], revisions: list[Revision], serving: Revision | None
-) -> Revision | None:
-    """The revision that a temporary endpoint serves."""
-    proved = {_base(one) for one in found if is_temporary(_revision_of(one))}
-    return next((one for one in revisions if one.fingerprint in proved and one != serving), None)
 
 
 def _created(one: Found) -> float:

@@ -11,7 +11,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.served import Served, settings_of
 from peagle.deploy.state import Resource
-from peagle.s3uri import S3Uri
+from peagle.s3uri import S3Uri, is_s3_uri
 from peagle.weights.bucket import Bucket
 
 _NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
@@ -58,4 +58,4 @@ def _may_be_ours(aws: Aws, bucket: str) -> bool:
 
 def _is_uploaded(uri: str) -> bool:
     """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
-    return f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)
+    return is_s3_uri(uri) and f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)

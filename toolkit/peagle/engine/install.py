@@ -231,7 +231,7 @@ def _check_disk(folder: Path) -> None:
 
 
 def _install_error(log: Path) -> EngineError:
-    lines = log.read_text(encoding="utf-8").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("ERROR:") or re.match(r"\w*Error: ", line)]
     last = (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")
     return EngineError(f"the installation failed: {last}", f"read the log: {log}")

@@ -26,6 +26,8 @@ _SEARCHED_BYTES = 512 * 1024
 
 _TAIL_BYTES = 4096
 _CHUNK_BYTES = 64 * 1024
+_SEARCHED = 1000
+"""Characters of a line that can say something about progress."""
 _LONGEST = 100
 """The most characters of a line of progress."""
 
@@ -68,9 +70,10 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     reports = [fields for line in lines if (fields := log_fields(line)).get("event") == "crash"]
     if reports and reports[-1].get("cause", "unknown") != "unknown":
         last = reports[-1]
-        command = tuple(map(str, last.get("command") or ()))
+        given = last.get("command")
+        command = tuple(map(str, given)) if isinstance(given, list) else ()
         fix, cause = str(last.get("fix", "")), str(last["cause"])
-        return crash.Crash(str(last["reason"]), fix, cause, command)
+        return crash.Crash(str(last.get("reason", "")), fix, cause, command)
     return crash.parse_crash(log_text(line) for line in lines)
 
 
@@ -86,10 +89,12 @@ def progress_line(line: str) -> str:
     if "event" in fields:
         return str(fields.get("message", ""))
     text = log_text(line)
-    if percents := _PERCENT.findall(text):
+    # The end of a line with a bar is its newest state; the patterns take long for long words.
+    if percents := _PERCENT.findall(text[-_SEARCHED:]):
         what, percent = percents[-1]
         return f"{what}: {percent}%"
-    short = _DETAILS.split(crash.bare_line(text))[0].strip() if _INFORMS.match(text) else ""
+    plain = crash.bare_line(text[:_SEARCHED]) if _INFORMS.match(text) else ""
+    short = _DETAILS.split(plain)[0].strip()
     if _SAYS_NOTHING.search(short):
         return ""
     return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."

@@ -215,10 +215,9 @@ def _cores() -> int:
 
 def _limit(path: Path) -> int | None:
     try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such file, or `max`
         return None
-    return int(text) if text.isdigit() else None
 
 
 ENGINE_GB = 4

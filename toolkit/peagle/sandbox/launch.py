@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -105,7 +106,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
             client.download_file(bucket, key, str(folder / Path(key).name))
         else:
             _download_prefix(client, bucket, key, folder)
-    except (ClientError, tarfile.TarError) as error:
+    except (ClientError, tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise ModelDataError(f"{data.uri}: {error}") from error
 
 

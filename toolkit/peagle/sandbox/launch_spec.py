@@ -205,7 +205,7 @@ def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
 def _limit_length(changed: dict[str, str], tiny: Target, notes: list[str]) -> None:
     longest = tiny.architecture.max_positions
     length = changed.get(_LENGTH)
-    if length is None or (length.isdigit() and int(length) <= longest):
+    if length is None or (length.isdecimal() and int(length[:20]) <= longest):
         return
     changed[_LENGTH] = str(longest)
     notes.append(f"{_LENGTH}={length} becomes {longest}, the context of tiny")

@@ -44,13 +44,14 @@ def stock_line(line: str) -> str:
     if fields.get("from") != "engine":
         is_note = fields.get("event") in ("refused", "crash", "warning")
         return f"sandbox: {log_text(line)}" if is_note else ""
+    message, level = str(fields.get("message", "")), fields.get("level", "INFO")
     process = f"({fields['process']}) " if "process" in fields else ""
     if "place" not in fields:
-        server = f"{fields['level']}:     " if _REQUEST.match(fields["message"]) else ""
-        return f"{process}{server}{fields['message']}"
-    month, day, clock = fields["time"][5:7], fields["time"][8:10], fields["time"][11:19]
-    place = f"{fields['level']} {month}-{day} {clock} [{fields['place']}]"
-    return f"{process}{place} {fields['message']}"
+        server = f"{level}:     " if _REQUEST.match(message) else ""
+        return f"{process}{server}{message}"
+    when = str(fields["time"])
+    place = f"{level} {when[5:7]}-{when[8:10]} {when[11:19]} [{fields['place']}]"
+    return f"{process}{place} {message}"
 
 
 class LogTail:

@@ -208,7 +208,7 @@ def _references(value: Any) -> Iterator[str]:
         if key in ("Ref", "DependsOn"):
             yield from texts
         elif key == "Fn::GetAtt":
-            yield texts[0].partition(".")[0]
+            yield from (name.partition(".")[0] for name in texts[:1])
         elif key == "Fn::Sub":
-            yield from _SUB.findall(texts[0])
+            yield from (name for text in texts[:1] for name in _SUB.findall(text))
         yield from _references(item)

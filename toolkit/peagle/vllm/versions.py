@@ -14,7 +14,7 @@ from peagle.errors import UserError
 
 Parsed = tuple[int, int, int]
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?", re.ASCII)
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
 _COMPARISON = re.compile(r"(>=|<=|==|<|>)(.*)", re.DOTALL)
 _OPERATORS: dict[str, Callable[[Parsed, Parsed], bool]] = {
     ">=": operator.ge,

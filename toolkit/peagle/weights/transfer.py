@@ -25,7 +25,7 @@ from peagle.weights.sources import SourceFile, WeightSource
 PART_BYTES = 16 * 1024 * 1024
 """Large enough that requests cost little, small enough that repeating one does too."""
 
-_MAX_PARTS = 10_000
+MAX_PARTS = 10_000
 """Of an S3 multipart upload."""
 
 _MIB = 1024 * 1024
@@ -51,7 +51,7 @@ class FilePart:
 
 def part_bytes(size: int) -> int:
     """The part size of a file of ``size`` bytes: the same in every run."""
-    smallest = -(-size // _MAX_PARTS)
+    smallest = -(-size // MAX_PARTS)
     return max(PART_BYTES, -(-smallest // _MIB) * _MIB)
 
 

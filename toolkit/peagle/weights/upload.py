@@ -19,6 +19,7 @@ from peagle.errors import CheckpointError, CloudError
 from peagle.weights.bucket import ALGORITHM, Bucket, ObjectInfo, UploadedPart, checksums_in
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.transfer import (
+    MAX_PARTS,
     PART_SIZE,
     SHA256,
     SOURCE_ETAG,
@@ -51,10 +52,9 @@ class VerifyExisting:
         self._head = head = self._bucket.head(self.item.key)
         if head is None or self._is_listed(head):
             return
-        each = head.metadata.get(PART_SIZE, "")
-        if head.checksum.startswith("SHA256:") and (each.isdigit() or not head.composite):
-            size = self.item.size
-            self.parts = parts_of(size, int(each) if each.isdigit() else part_bytes(size))
+        size, each = self.item.size, _part_size(head.metadata.get(PART_SIZE, ""), self.item.size)
+        if head.checksum.startswith("SHA256:") and (each or not head.composite):
+            self.parts = parts_of(size, each or part_bytes(size))
 
     def work(self, part: FilePart) -> PartResult:
         return PartResult(part, sha256(self.item.read(part.start, part.size)))
@@ -337,3 +337,9 @@ def _is_copy(original: ObjectInfo, copy: ObjectInfo) -> bool:
     same = original.checksum == copy.checksum and original.composite == copy.composite
     tag = copy.metadata.get(SOURCE_ETAG)
     return bool(same and original.checksum) or tag == original.etag.strip('"')
+
+
+def _part_size(text: str, size: int) -> int | None:
+    """The size of a part that an object's metadata tells; ``None`` for one that no upload has."""
+    each = int(text) if text.isascii() and text.isdigit() and len(text) < 15 else 0
+    return each if each and size <= each * MAX_PARTS else None

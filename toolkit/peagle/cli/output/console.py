@@ -147,7 +147,7 @@ def where_text(where: str) -> str:
 def terminal_width(pipe_width: int = UNLIMITED) -> int:
     """The width of the terminal or from ``COLUMNS``; else ``pipe_width``."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns):
+    if columns.isdecimal() and len(columns) < 10 and int(columns):
         return int(columns)
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else pipe_width
 
