@@ -3,10 +3,11 @@
 # make unit   the quick unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
 # make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
+# make fuzz   random inputs for every parser: N=10000 of each, ONLY=part-of-a-name
 # make lifecycle  random commands with random faults in random states of the account; N=100 walks
 # make audit  known vulnerabilities of the locked packages; needs a network
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
-.PHONY: help demo test faults lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
+.PHONY: help demo test faults fuzz lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -32,13 +33,15 @@ faults: .venv/dev.ready
 lifecycle: .venv/dev.ready
 	$(BIN)/python -m tests.lifecycle -n $(or $(N),100) --first $(or $(SEED),0)
 
+# What fails is printed; FUZZ=--keep also writes it to tests/fuzz/corpus, with which every run begins.
+fuzz: .venv/dev.ready
+	$(BIN)/python -m tests.fuzz --inputs $(or $(N),10000) --only "$(ONLY)" $(FUZZ)
+
 aws-smoke: .venv/core.ready
 	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)
 
-# One worker more than processors: some tests wait for processes that they started.
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit -m 'not thorough' --dist worksteal \
-		-n $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+	$(BIN)/pytest tests/unit -m 'not thorough' -n logical --dist worksteal
 
 check: style types unit
 

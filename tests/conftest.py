@@ -75,7 +75,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 50, 50)  # Hypothesis measures every collection
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False):
         assert all("@" in item.nodeid for item in grouped), "pytest-xdist ignores xdist_group"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,15 +62,10 @@ class Commands:
         self.sandbox = sandbox
         self.inventory = Inventory(sandbox)
         self.empty = self.inventory.resources()
-        # A service's first call takes seconds, which a trial would count as lost.
-        self.peagle(("destroy", "nothing-of-this-name", "--yes"))
 
     def peagle(self, command: Sequence[str]) -> Done:
-        """Run a command without faults. Raises Broken for a traceback."""
-        try:
-            return in_process(*command, "--sandbox", "--json", environment=self.sandbox.environment)
-        except Exception as error:
-            raise Broken(f"{_text(command)} ended with a traceback: {error!r}") from error
+        """Run a command without faults."""
+        return in_process(*command, "--sandbox", "--json", environment=self.sandbox.environment)
 
     def with_faults(self, command: Sequence[str], faults: Sequence[Fault]) -> Done | None:
         """Run a command that meets ``faults``; ``None`` when it was killed. Faults of endpoints,
@@ -91,8 +86,7 @@ class Commands:
                 if (fault.operation, fault.call) == (operation, call):
                     _apply(fault, moment)
 
-        patience = short_timeouts() if faults else nullcontext()
-        with patience, on_call(partial(at, "before"), partial(at, "after")):
+        with short_timeouts(), on_call(partial(at, "before"), partial(at, "after")):
             return self.peagle(command)
 
     def has_met(self, fault: Fault) -> bool:

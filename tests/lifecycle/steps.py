@@ -48,7 +48,6 @@ ACTIONS: Mapping[str, Action] = {
     "failing-update": Action(UPDATE, k=3, acceptance=LOW),
     "failing-kept": Action((*UPDATE, "--keep-unproved"), k=3, acceptance=LOW),
     "proved-first": Action((*UPDATE, "--prove-first"), k=3),
-    "proved-first-of-type": Action((*DEPLOY[:3], OTHER_TYPE, "--yes", "--prove-first"), 1, k=5),
     "failing-first": Action((*UPDATE, "--prove-first"), k=3, acceptance=LOW),
     "fallback": Action((*DEPLOY, "--k", "4", *_FALLBACK), k=4, scarce=True),
     "no-capacity": Action((*DEPLOY, "--k", "4"), 1, k=4, scarce=True),

@@ -1,0 +1,367 @@
+"""AWS's answers, as botocore has parsed them: of the right types, with anything in the texts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from botocore.exceptions import ClientError
+from hypothesis import strategies as st
+
+from peagle.aws import codebuild, ecr, runtime
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing, translated
+from peagle.aws.prices import _attributes, hosting_regions, prices_in
+from peagle.aws.quotas import QuotaNeed, default_quotas, quota_findings
+from peagle.aws.refresh_sources import sdk_images, with_types
+from peagle.aws.roles import find_role
+from peagle.aws.runtime import Tail
+from peagle.aws.s3 import S3Source
+from peagle.catalog import load_catalog
+from peagle.deploy.diff import changes
+from peagle.deploy.discover import find_deployment, find_deployments
+from peagle.deploy.proof_tag import proof_in, revision_in
+from peagle.errors import PeagleError
+from peagle.protocol import engine_message
+from peagle.warm.collect import _container_reply
+from tests.fuzz.inputs import documents, json_bytes, json_texts, texts
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.commands import CONTAINER, CREATE_CONFIG, CREATE_MODEL
+from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, STREAMS, WHOLE_LOG
+from tests.fuzz.parsers.examples import ENVIRONMENT
+from tests.fuzz.parsers.files import folder, written
+
+REGION = "us-east-1"
+ARN = f"arn:aws:sagemaker:{REGION}:123456789012"
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+class Answers(Aws):
+    """A connection on which every operation has one answer; without one, nothing exists."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(None, REGION, own_scope="123456789012")
+        self.answers: Mapping[str, Any] = answers
+
+    def in_region(self, region: str) -> Aws:
+        return self
+
+    def best_effort(self) -> Aws:
+        return self
+
+    def client(self, service: str) -> Any:
+        return SimpleNamespace(meta=SimpleNamespace(endpoint_url="https://x.amazonaws.com"))
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        if operation not in self.answers:
+            raise Missing(f"{operation}: it does not exist")
+        found = self.answers[operation]
+        return found if isinstance(found, dict) else {"Contents": found}
+
+    def items(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        yield from self.answers.get(operation, ())
+
+    def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        yield from self.answers[operation]
+
+    caller: Any = {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:assumed-role/x/y"}
+
+
+TAGS = {
+    "peagle:deployment": "mine", "peagle:id": "a" * 32, "peagle:pair": "tiny",
+    "peagle:revision": "0a1b2c3d", "peagle:plan": "0a1b2c3d", "peagle:owner": "terraform",
+    "peagle:proof": "revision=0a1b2c3d passed=yes length=3.41 drafts=220 floor=2.00",
+    "peagle:previous": "revision=ffffffff passed=no drafts=1",
+}  # fmt: skip
+LISTED = [
+    {"ResourceARN": f"{ARN}:{kind}/mine",
+     "Tags": [{"Key": key, "Value": value} for key, value in TAGS.items()]}
+    for kind in ("endpoint", "endpoint-config", "model")
+]  # fmt: skip
+ACCOUNT: dict[str, Any] = {
+    "get_resources": LISTED,
+    "list_tags": LISTED[0]["Tags"],
+    "describe_endpoint": {
+        "EndpointName": "mine",
+        "EndpointArn": f"{ARN}:endpoint/mine",
+        "EndpointStatus": "InService",
+        "EndpointConfigName": "mine",
+        "FailureReason": "",
+        "ProductionVariants": [
+            {"VariantName": "v", "CurrentInstanceCount": 1, "DesiredInstanceCount": 1}
+        ],
+        "PendingDeploymentSummary": {"EndpointConfigName": "mine"},
+    },
+    "describe_endpoint_config": {
+        **dict(CREATE_CONFIG),
+        "EndpointConfigName": "mine",
+        "EndpointConfigArn": f"{ARN}:endpoint-config/mine",
+    },
+    "describe_model": {
+        **CREATE_MODEL,
+        "ModelName": "mine",
+        "ModelArn": f"{ARN}:model/mine",
+        "PrimaryContainer": {
+            **CONTAINER,
+            "Environment": ENVIRONMENT,
+            "AdditionalModelDataSources": [
+                {
+                    "ChannelName": "drafter",
+                    "S3DataSource": {
+                        "S3Uri": "s3://bucket/peagle/deploy/x/",
+                        "S3DataType": "S3Prefix",
+                        "CompressionType": "None",
+                    },
+                }
+            ],
+        },
+    },
+    "list_objects_v2": [{"Key": "peagle/deploy/x/config.json", "Size": 3}],
+    "list_endpoints": [{"EndpointName": "mine", "EndpointStatus": "InService"}],
+}
+KEPT = frozenset({"ResourceARN", "EndpointArn", "EndpointConfigArn", "ModelArn", "Key"})
+
+QUOTA = {"QuotaName": "ml.g6.xlarge for endpoint usage", "QuotaCode": "L-1", "Value": 2.0}
+PRODUCT = {
+    "product": {"attributes": {"component": "Hosting", "instanceName": "ml.g6.xlarge",
+                               "regionCode": REGION, "usagetype": "Host:ml.g6.xlarge"}},
+    "terms": {"OnDemand": {"a": {"priceDimensions": {"b": {"pricePerUnit": {"USD": "1.25"}}}}}},
+}  # fmt: skip
+ROLE = {
+    "RoleName": "peagle",
+    "Arn": "arn:aws:iam::123456789012:role/peagle",
+    "AssumeRolePolicyDocument": {
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": ["sts:AssumeRole"],
+                "Principal": {"Service": ["sagemaker.amazonaws.com"]},
+                "Condition": {"StringEquals": {"aws:SourceAccount": ["123456789012"]}},
+            }
+        ]
+    },
+}
+TYPE = {
+    "InstanceType": "g6.xlarge",
+    "VCpuInfo": {"DefaultVCpus": 4},
+    "MemoryInfo": {"SizeInMiB": 16384},
+    "GpuInfo": {
+        "Gpus": [
+            {"Name": "L4", "Manufacturer": "NVIDIA", "Count": 1, "MemoryInfo": {"SizeInMiB": 22888}}
+        ]
+    },
+    "InstanceStorageInfo": {"TotalSizeInGB": 250},
+}
+IMAGES = {"inference": {"versions": {"0.28.0": {
+    "container_version": {"gpu": "cu130-ubuntu22.04-sagemaker"}, "py_versions": ["py312"],
+    "tag_prefix": "0.28.0", "repository": "vllm", "registries": {REGION: "763104351884"},
+}}}}  # fmt: skip
+BUILD = {
+    "builds": [{"buildStatus": "FAILED", "currentPhase": "BUILD",
+                "logs": {"groupName": "g", "streamName": "s"}}],
+    "events": [{"message": "ERROR: no"}, {"message": "\x1b[31mstep 1\x1b[0m\r\n"}],
+}  # fmt: skip
+LOGIN = base64.b64encode(b"AWS:password").decode()
+CODES = ("ModelError", "ValidationException", "AccessDeniedException", "ResourceLimitExceeded",
+         "ThrottlingException", "ExpiredToken", "ModelStreamError", "NoSuchKey", "x")  # fmt: skip
+MESSAGES = (
+    "The account-level service limit 'ml.g6.xlarge for endpoint usage' is 0 Instances",
+    "User: x is not authorized to perform: iam:PassRole on resource: y", "Could not find endpoint",
+    "Value at 'a' failed to satisfy constraint: enum value set: [" + ", ".join(["ml.x"] * 99) + "]",
+)  # fmt: skip
+
+
+def _account(answers: Any) -> None:
+    described = {
+        name: {**answer, "CreationTime": NOW, "LastModifiedTime": NOW} if "describe" in name
+        else answer for name, answer in answers.items()
+    }  # fmt: skip
+    aws = Answers(**described)
+    found = [find_deployment(aws, "mine"), *find_deployments(aws)]
+    revisions = [one for each in found if each for one in each.revisions]
+    for before in revisions:
+        other = before.served.model_copy(update={"variables": {"A_TOKEN": "x"}, "settings": {}})
+        changes(before.served, other)
+        changes(other, revisions[0].served)
+
+
+def _proof(tags: dict[str, str]) -> None:
+    proof_in(tags, "0a1b2c3d")
+    revision_in(tags, "peagle:previous")
+
+
+def _quota(case: tuple[Any, Any]) -> None:
+    quota, account = case
+    aws = Answers(
+        get_service_quota={"Quota": quota}, list_service_quotas=[quota],
+        list_aws_default_service_quotas=[quota],
+        **{name: account[name] for name in ("list_endpoints", "describe_endpoint",
+                                            "describe_endpoint_config")},
+    )  # fmt: skip
+    need = QuotaNeed("ml.g6.xlarge", 1, 1)
+    with mock.patch.dict("os.environ", {"PEAGLE_HOME": str(folder() / "home")}):
+        for cached in (False, True):
+            quota_findings(aws, need, load_catalog().instances, cached=cached)
+    default_quotas(aws)
+
+
+def _prices(row: str) -> None:
+    prices_in([row], REGION)
+    _attributes(row)
+    hosting_regions(Answers(get_products=[row]), "ml.g6.xlarge")
+
+
+def _role(role: Any) -> None:
+    for given in (None, "peagle"):
+        find_role(Answers(get_role={"Role": role}, list_roles=[role]), given)
+
+
+def _images(content: bytes) -> None:
+    place = written("sdk/vllm.json", content)
+    package = SimpleNamespace(version="1", locate_file=lambda name: place)
+    with mock.patch("importlib.metadata.distribution", return_value=package):
+        sdk_images(load_catalog().runtimes)
+
+
+def _types(entry: Any) -> None:
+    with_types(load_catalog().instances, ["ml.g6.xlarge", "ml.g99.xlarge"],
+               {"ml.g6.xlarge": entry, "ml.g99.xlarge": entry})  # fmt: skip
+
+
+def _build(case: Any) -> None:
+    aws = Answers(batch_get_builds={"builds": case["builds"]},
+                  get_log_events={"events": case["events"], "nextForwardToken": None})  # fmt: skip
+    codebuild._wait(aws, "id", lambda line: None, mock.Mock())
+
+
+def _login(token: str) -> None:
+    ecr.login(Answers(get_authorization_token={"authorizationData": [
+        {"authorizationToken": token}]}), "host")  # fmt: skip
+
+
+def _error(case: tuple[str, str, int, str]) -> None:
+    code, message, status, original = case
+    response: Any = {
+        "Error": {"Code": code, "Message": message}, "OriginalStatusCode": status,
+        "OriginalMessage": original, "ResponseMetadata": {"HTTPStatusCode": status},
+    }  # fmt: skip
+    engine_message(original)
+    try:
+        with translated("sagemaker", REGION):
+            raise ClientError(response, "CreateEndpoint")
+    except PeagleError as error:
+        _container_reply(error)
+
+
+def _invoked(body: bytes) -> None:
+    class Body:
+        def read(self) -> bytes:
+            return body
+
+    aws = Answers(invoke_endpoint={"Body": Body()})
+    runtime.counters(aws, "mine")
+    runtime.ask(aws, "mine", {})
+
+
+def _streamed(parts: list[bytes]) -> None:
+    events = [{"PayloadPart": {"Bytes": part}} for part in parts]
+    list(runtime.stream(Answers(invoke_endpoint_with_response_stream=events), "mine", {}))
+
+
+def _tail(messages: list[str]) -> None:
+    entries = [
+        {"eventId": str(at), "timestamp": at, "message": message, "logStreamName": "v/i-1"}
+        for at, message in enumerate(messages)
+    ]
+    Tail(Answers(filter_log_events=entries), "mine", 0.0).drain()
+
+
+def _listing(entries: Any) -> None:
+    source = S3Source(Answers(list_objects_v2=entries), "s3://bucket/peagle")
+    for name in source.names():
+        source.digests(name)
+
+
+PARSERS = (
+    Parser(
+        "account", _account, documents(ACCOUNT, typed=True, kept=KEPT), (PeagleError,), [ACCOUNT]
+    ),
+    Parser(
+        "proof-tag",
+        _proof,
+        st.dictionaries(
+            st.sampled_from(("peagle:proof", "peagle:previous")),
+            texts(TAGS["peagle:proof"], more=("drafts=", "length=")),
+        ),
+        (),
+        [TAGS],
+    ),
+    Parser(
+        "quotas",
+        _quota,
+        st.tuples(documents(QUOTA, typed=True), documents(ACCOUNT, typed=True, kept=KEPT)),
+        (PeagleError,),
+        [(QUOTA, ACCOUNT)],
+    ),
+    Parser("price-list", _prices, json_texts(PRODUCT), (), [json.dumps(PRODUCT)]),
+    Parser(
+        "roles",
+        _role,
+        documents(ROLE, kept=("Arn", "RoleName")).filter(lambda one: isinstance(one, dict)),
+        (PeagleError,),
+        [ROLE],
+    ),
+    Parser(
+        "image-table", _images, json_bytes(IMAGES), (PeagleError,), [json.dumps(IMAGES).encode()]
+    ),
+    Parser(
+        "instance-types",
+        _types,
+        documents(TYPE, typed=True, kept=("SizeInMiB", "DefaultVCpus", "Count", "TotalSizeInGB")),
+        (PeagleError,),
+        [TYPE],
+    ),
+    Parser("codebuild", _build, documents(BUILD, typed=True), (PeagleError,), [BUILD]),
+    Parser("ecr-login", _login, texts(LOGIN), (PeagleError,), [LOGIN]),
+    Parser(
+        "aws-error",
+        _error,
+        st.tuples(
+            st.sampled_from(CODES),
+            texts(*MESSAGES, *CODES),
+            st.sampled_from((400, 500, 0)),
+            json_texts(FAILURE),
+        ),
+        (),
+        [(code, message, 400, json.dumps(FAILURE)) for code in CODES for message in MESSAGES],
+    ),
+    Parser(
+        "invocation",
+        _invoked,
+        json_bytes(ANSWER, COUNTERS, FAILURE),
+        (PeagleError,),
+        [json.dumps(one).encode() for one in (ANSWER, COUNTERS, FAILURE)],
+    ),
+    Parser(
+        "event-stream",
+        _streamed,
+        st.lists(STREAMS, max_size=3),
+        (PeagleError,),
+        [[STREAM[:50], STREAM[50:]], [json.dumps(PIECE).encode()]],
+    ),
+    Parser("log-events", _tail, st.lists(texts(*WHOLE_LOG, most=2), max_size=4), (), [WHOLE_LOG]),
+    Parser(
+        "s3-listing",
+        _listing,
+        documents([{"Key": "peagle/config.json", "Size": 3, "ETag": f'"{"a" * 32}"'}], typed=True),
+        (PeagleError,),
+        [[{"Key": "peagle/config.json", "Size": 3, "ETag": f'"{"a" * 32}"'}]],
+    ),
+)

@@ -1,0 +1,201 @@
+"""The catalogue: its YAML files, evidence, and the rewriting of its tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+from hypothesis import strategies as st
+
+from peagle.catalog.documents import BadFile, parse_document, plain_value, read_document
+from peagle.catalog.evidence import read_evidence, read_speeds
+from peagle.catalog.loading import check_catalog_file, read_short_names
+from peagle.catalog.tables import InstanceTable
+from peagle.catalog.validation import validate
+from peagle.catalog.writing import rewritten
+from peagle.data import data_folder
+from peagle.errors import UserError
+from peagle.vllm.gpus import capability_of
+from peagle.vllm.versions import in_range, parse
+from tests.fuzz.inputs import TEXTS, documents, json_bytes, texts
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.files import written
+from tests.unit.catalog.catalog_files import GOOD
+
+_BUNDLED = data_folder("model_catalog")
+
+
+def _first(name: str, *keys: str) -> Any:
+    """A bundled table with the first two entries of its lists."""
+    document = yaml.safe_load((_BUNDLED / name).read_text(encoding="utf-8"))
+    return {key: value[:2] if isinstance(value, list) else value for key, value in document.items()}
+
+
+TABLES = {
+    name: _first(name)
+    for name in ("instances.yaml", "runtimes.yaml", "storage.yaml", "version_rules.yaml")
+}
+TARGET = yaml.safe_load(GOOD)
+ALIASES = (
+    "a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\n"
+    "c: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c, *c, *c]\n"
+    "e: &e [*d, *d, *d, *d, *d, *d, *d, *d]\nf: &f [*e, *e, *e, *e, *e, *e, *e, *e]\n"
+    "g: &g [*f, *f, *f, *f, *f, *f, *f, *f]\nh: &h [*g, *g, *g, *g, *g, *g, *g, *g]\n"
+)
+RECURSIVE = "a: &a [*a]\n"
+MORE = (
+    ALIASES,
+    RECURSIVE,
+    "&a ",
+    "*a",
+    "<<: *a\n",
+    "? [a]\n: b\n",
+    "!!python/name:os.system x",
+    "%YAML 1.2\n---\n",
+    "a:\n" * 3000,
+    "- " * 3000,
+    "[" * 3000,
+    "9" * 6000,
+    "0" * 6000 + "x",
+)
+EVIDENCE = {
+    "date": "2026-11-21", "engine": {"name": "vllm", "version": "0.28.0"}, "pair": "acme/chat-7b",
+    "device": "NVIDIA H200", "script": "benchmarks/x.py", "method": "m", "hardware": "1 x H200",
+    "results": [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.5, "prompts": 80,
+                 "benchmark": "MT-Bench"}],
+}  # fmt: skip
+_SPEEDS = next(_BUNDLED.glob("evidence/speed-*.json"))
+
+
+def _speeds() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(_SPEEDS.read_text(encoding="utf-8"))
+    return {key: value[:2] if isinstance(value, list) else value for key, value in document.items()}
+
+
+def dumped(document: Any) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _file(case: tuple[str, str]) -> None:
+    name, text = case
+    check_catalog_file(written(f"catalog/{name}", text))
+
+
+def _document(content: bytes) -> None:
+    try:
+        document = read_document(written("catalog/acme/chat-7b.yaml", content), "chat-7b.yaml")
+    except BadFile:
+        return
+    document.line(("architecture", "layers"))
+    assert document.data is not document
+
+
+def _evidence(content: bytes) -> None:
+    path = written("catalog/evidence/one.json", content)
+    for read in (read_evidence, read_speeds):
+        try:
+            read(path)
+        except BadFile:
+            continue
+
+
+def _short_names(text: str) -> None:
+    path = written("catalog/acme/chat-7b.yaml", text)
+    read_short_names({"acme/chat-7b": path, "acme/chat-8b": path})
+
+
+def _rewritten(text: str) -> None:
+    """A table of the user's own, valid or not, brought to other values."""
+    try:
+        table, problems = validate(parse_document(text, "instances.yaml"), InstanceTable)
+    except BadFile:
+        return
+    if table is None or problems:
+        return
+    entries = tuple(
+        one.model_copy(update={"vcpus": one.vcpus + 1, "gpu": "0.10"}) for one in table.instances
+    )
+    rewritten(text, table, table.model_copy(update={"instances": entries}))
+
+
+def _versions(case: tuple[str, str]) -> None:
+    for read in (parse, lambda text: in_range("0.28.0", text)):
+        try:
+            read(case[0])
+        except UserError:
+            continue
+    in_range(case[0], case[1])
+
+
+YAML_TEXTS = texts(GOOD, RECURSIVE, ALIASES, more=MORE)
+TARGETS = documents(TARGET).map(dumped) | YAML_TEXTS
+FILES = st.one_of(
+    st.tuples(st.just("acme/chat-7b.yaml"), TARGETS),
+    *(
+        st.tuples(st.just(name), documents(table).map(dumped) | texts(dumped(table), more=MORE))
+        for name, table in TABLES.items()
+    ),
+)
+
+PARSERS = (
+    Parser(
+        "catalog-file",
+        _file,
+        FILES,
+        (),
+        [
+            ("acme/chat-7b.yaml", GOOD),
+            ("acme/chat-7b.yaml", GOOD.replace("eagle3", "eagle4")),
+            *((name, dumped(table)) for name, table in TABLES.items()),
+        ],
+    ),
+    Parser(
+        "catalog-document",
+        _document,
+        YAML_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
+        (),
+        [GOOD.encode()],
+    ),
+    Parser(
+        "catalog-number",
+        plain_value,
+        texts("1_000", "-2.5e10", "0.20", "true", "~", more=TEXTS),
+        (),
+        ["1_000", "2.5e3", "true"],
+    ),
+    Parser(
+        "catalog-evidence",
+        _evidence,
+        json_bytes(EVIDENCE, _speeds()),
+        (),
+        [
+            json.dumps(EVIDENCE).encode(),
+            json.dumps(_speeds()).encode(),
+            json.dumps(EVIDENCE | {"results": [{"k": "x"}]}).encode(),
+        ],
+    ),
+    Parser("catalog-short-names", _short_names, texts(GOOD, "short_name: " + "a" * 50), (), [GOOD]),
+    Parser(
+        "catalog-rewritten",
+        _rewritten,
+        documents(TABLES["instances.yaml"], most=2).map(dumped)
+        | texts(dumped(TABLES["instances.yaml"]), more=MORE, most=1),
+        (UserError,),
+        [dumped(TABLES["instances.yaml"])],
+    ),
+    Parser(
+        "versions",
+        _versions,
+        st.tuples(texts("0.28.0", ">=0.18.0,<0.22.0"), texts(">=0.18.0,<0.22.0", "==1.0")),
+        (UserError,),
+        [("0.28.0", ">=0.18.0,<0.22.0")],
+    ),
+    Parser(
+        "gpu-architecture",
+        capability_of,
+        st.sampled_from(("sm_75", "sm_90", "sm_120")),
+        (),
+        ["sm_90"],
+    ),
+)

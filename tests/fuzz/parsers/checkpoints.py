@@ -1,0 +1,330 @@
+"""Checkpoints as the toolkit reads them: config.json, headers, indexes, the Hub's answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.message import Message
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from peagle.catalog.loading import load_catalog
+from peagle.checkpoints.architecture import drafter_from_checkpoint, target_from_checkpoint
+from peagle.checkpoints.files import header_bytes, parse_config, parse_header
+from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
+from peagle.checkpoints.hub import HubSource, resolve_revision
+from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.models import is_folder, is_hub_id
+from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
+from peagle.checkpoints.vocabulary import needs_vocabulary
+from peagle.checks import check
+from peagle.checks.rules.target_incomplete import layers_of
+from peagle.errors import CheckpointError, PeagleError
+from tests.fuzz.inputs import json_bytes, texts
+from tests.fuzz.measure import quietly
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.commands import ERRORS, run_command
+from tests.fuzz.parsers.container import HEADERS
+from tests.fuzz.parsers.examples import (
+    CONFIG_OF_HEAD,
+    CONFIG_OF_SPECULATORS,
+    CONFIGS,
+    HEADER,
+    INDEX,
+    NAMES,
+    header_file,
+)
+from tests.fuzz.parsers.files import written
+
+COUNTS = (2**31 - 1, 10**6, 10**9, -1, 0, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4")
+TOKENIZER = {
+    "added_tokens": [{"id": 511, "content": "<mask>", "special": True}],
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]},
+}
+TOKENIZER_CONFIG = {
+    "eos_token": "</s>", "bos_token": {"content": "<s>"}, "chat_template": "{{ x }}",
+    "added_tokens_decoder": {"511": {"content": "<mask>"}}, "tokenizer_class": "T",
+}  # fmt: skip
+COMMIT = "a" * 40
+TREE = [
+    {"type": "file", "path": "config.json", "size": 20, "oid": "b" * 40},
+    {"type": "file", "path": "model.safetensors", "size": 90, "lfs": {"oid": "c" * 64, "size": 90}},
+    {"type": "directory", "path": "original", "size": 0, "oid": "d" * 40},
+]
+REVISION = {"sha": COMMIT, "gated": False, "private": False, "siblings": []}
+
+
+class Files:
+    """A checkpoint in memory."""
+
+    location = "/checkpoint"
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+
+    def names(self) -> dict[str, int]:
+        return {name: len(content) for name, content in self.files.items()}
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.files[name][start : None if length is None else start + length]
+
+    def digests(self, name: str) -> Mapping[str, str]:
+        return {}
+
+
+def _config(content: bytes) -> None:
+    """A config.json as a target, as a drafter, and in all checks of a pair."""
+    read = read_checkpoint(Files({"config.json": content}))
+    for describe in (target_from_checkpoint, drafter_from_checkpoint):
+        try:
+            describe(read)
+        except PeagleError:
+            continue
+    head = read_head(read.config)
+    attention_of(head)
+    weight_bytes(head)
+    Head.of(read).layers_read(head.layers or 4)
+
+
+def _checks(case: tuple[bytes, bytes]) -> None:
+    from tests.unit.checks.cases import catalog_case
+
+    target, head = (read_checkpoint(Files({"config.json": one})) for one in case)
+    from dataclasses import replace
+
+    known = catalog_case("gpt-oss-20b")
+    check(replace(known, target_checkpoint=target, drafter_checkpoint=head))
+
+
+def _checkpoint(files: Mapping[str, bytes]) -> None:
+    read = read_checkpoint(Files(files))
+    layers_of(read.tensors or ())
+    target_from_checkpoint(read)
+
+
+def _tokenizers(case: tuple[bytes, bytes]) -> None:
+    found = [
+        read_checkpoint(Files({"config.json": b'{"model_type": "x"}', name: content}))
+        for name, content in zip(("tokenizer.json", "tokenizer_config.json"), case, strict=True)
+    ]
+    same_tokenizer(found[0].tokenizer or {}, found[1].tokenizer or {})
+
+
+def _header(content: bytes) -> None:
+    header_bytes(content[:64], len(content), "model.safetensors")
+    parse_header(content, len(content), "model.safetensors")
+
+
+def _head_folder(config: bytes, weights: bytes) -> str:
+    written("head/model.safetensors", weights)
+    return str(written("head/config.json", config).parent)
+
+
+def _command_check(case: tuple[bytes, bytes, str | None]) -> None:
+    config, weights, setting = case
+    words = ["check", "gpt-oss-20b", "--drafter", _head_folder(config, weights), "--json"]
+    run_command([*words, *([] if setting is None else ["--set", setting])])
+
+
+def _command_fit(case: tuple[bytes, bytes]) -> None:
+    run_command(["fit", "gpt-oss-20b", "--drafter", _head_folder(*case), "--json"])
+
+
+class Answer(io.BytesIO):
+    """An open response of the Hub."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(body)
+        self.status, self.headers = status, Message()
+        for name, value in headers.items():
+            self.headers[name] = value
+
+
+@contextmanager
+def hub(case: tuple[int, dict[str, str], bytes]) -> Iterator[Hub]:
+    """A Hub whose first response is that, and whose next ones are an empty listing."""
+    answers = [Answer(*case)]
+
+    class Opener:
+        def open(self, request: Any, timeout: float) -> Answer:
+            return answers.pop() if answers else Answer(200, {}, b"[]")
+
+    with mock.patch("peagle.checkpoints.hub_client._opener", Opener):
+        yield Hub("https://huggingface.co", "hf_token", "the token in HF_TOKEN")
+
+
+def _listing(case: tuple[int, dict[str, str], bytes]) -> None:
+    with hub(case) as found:
+        source = HubSource("org/name", None, found)
+        for name in source.names():
+            source.digests(name)
+
+
+def _revision(case: tuple[int, dict[str, str], bytes]) -> None:
+    with hub(case) as found:
+        resolve_revision(found, "org/name", "main")
+
+
+def _hub_settings(environment: dict[str, str]) -> None:
+    import os
+
+    safe = {
+        name: value.encode("utf-8", "replace").decode().replace("\0", "")
+        for name, value in environment.items()
+    }
+    with mock.patch.dict(os.environ, safe, clear=True):
+        Hub.of_environment()
+
+
+def _vocabulary(content: bytes) -> None:
+    needs_vocabulary(Files({"config.json": content}))
+
+
+def _names(text: str) -> None:
+    is_folder(text)
+    is_hub_id(text)
+    load_catalog()
+
+
+STATUSES = st.sampled_from((200, 200, 200, 206, 401, 403, 404, 429, 500, 302, 307, 999))
+HEADERS_OF_HUB = st.dictionaries(
+    st.sampled_from(("Link", "Location", "X-Error-Code", "X-Error-Message", "Retry-After")),
+    texts(
+        '<https://huggingface.co/api?cursor=x>; rel="next"',
+        "https://cdn.example/x",
+        "GatedRepo",
+        "RevisionNotFound",
+        "RepoNotFound",
+        "12",
+        most=2,
+    ).map(
+        lambda text: (
+            text.replace("\r", "").replace("\n", "").encode("latin-1", "replace").decode("latin-1")
+        )
+    ),
+    max_size=2,
+)
+CHECKPOINTS = st.dictionaries(
+    st.sampled_from(("config.json", *NAMES[1:8], "tokenizer.json", "tokenizer_config.json")),
+    json_bytes(CONFIGS[2], INDEX, TOKENIZER, TOKENIZER_CONFIG) | HEADERS, max_size=5,
+)  # fmt: skip
+CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
+
+PARSERS = (
+    Parser(
+        "config.json",
+        _config,
+        json_bytes(*CONFIGS, more=COUNTS),
+        (CheckpointError,),
+        [json.dumps(config).encode() for config in CONFIGS],
+    ),
+    Parser(
+        "config-alone",
+        parse_config,
+        json_bytes(*CONFIGS, more=COUNTS),
+        (CheckpointError,),
+        [CONTENT],
+    ),
+    Parser(
+        "config-checks",
+        _checks,
+        st.tuples(
+            json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
+            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
+        ),
+        (PeagleError,),
+        [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
+    ),
+    Parser(
+        "checkpoint",
+        _checkpoint,
+        CHECKPOINTS,
+        (CheckpointError,),
+        [
+            {
+                "config.json": json.dumps(CONFIGS[2]).encode(),
+                "model.safetensors": header_file(json.dumps(HEADER).encode(), 36),
+            },
+            {
+                "config.json": json.dumps(CONFIGS[2]).encode(),
+                "model.safetensors.index.json": json.dumps(INDEX).encode(),
+            },
+        ],
+    ),
+    Parser(
+        "tokenizer",
+        _tokenizers,
+        st.tuples(json_bytes(TOKENIZER), json_bytes(TOKENIZER_CONFIG)),
+        (CheckpointError,),
+        [(json.dumps(TOKENIZER).encode(), json.dumps(TOKENIZER_CONFIG).encode())],
+    ),
+    Parser(
+        "toolkit-header",
+        _header,
+        HEADERS,
+        (CheckpointError,),
+        [header_file(json.dumps(HEADER).encode(), 36)],
+    ),
+    Parser(
+        "command-check",
+        quietly(_command_check),
+        st.tuples(
+            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
+            HEADERS,
+            st.none() | texts("max-model-len=8192", "dtype=float32"),
+        ),
+        ERRORS,
+        [(CONTENT, header_file(json.dumps(HEADER).encode(), 36), "max-model-len=8192")],
+    ),
+    Parser(
+        "command-fit-head",
+        quietly(_command_fit),
+        st.tuples(json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS), HEADERS),
+        ERRORS,
+        [(CONTENT, header_file(json.dumps(HEADER).encode(), 36))],
+    ),
+    Parser(
+        "hub-listing",
+        _listing,
+        st.tuples(STATUSES, HEADERS_OF_HUB, json_bytes(TREE)),
+        (CheckpointError,),
+        [(200, {}, json.dumps(TREE).encode()), (429, {"Retry-After": "3"}, b"")],
+    ),
+    Parser(
+        "hub-revision",
+        _revision,
+        st.tuples(STATUSES, HEADERS_OF_HUB, json_bytes(REVISION)),
+        (CheckpointError,),
+        [(200, {}, json.dumps(REVISION).encode())],
+    ),
+    Parser(
+        "hub-settings",
+        _hub_settings,
+        st.dictionaries(
+            st.sampled_from(
+                ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN", "HF_HOME", "HF_TOKEN_PATH")
+            ),
+            texts("https://hub.example:8443/x", "1", "hf_abc", "/nowhere", "~x/y"),
+        ),
+        (CheckpointError,),
+        [{"HF_TOKEN": "hf_abc", "HF_ENDPOINT": "https://x.example"}],
+    ),
+    Parser(
+        "vocabulary-model",
+        _vocabulary,
+        json_bytes({"model_type": "gpt_oss"}),
+        (CheckpointError,),
+        [b'{"model_type": "gpt_oss"}'],
+    ),
+    Parser(
+        "model-names",
+        _names,
+        texts("openai/gpt-oss-20b@main", "./folder", "~/x", "s3://b/k"),
+        (),
+        ["openai/gpt-oss-20b@main"],
+    ),
+)

@@ -1,0 +1,297 @@
+"""What users type: options, names, addresses; and the plan files that they give."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import click
+from hypothesis import strategies as st
+
+from peagle.catalog import load_catalog
+from peagle.checks.facts import parse_ecr_image, parse_tag_versions
+from peagle.cli.account import leads_to_sandbox
+from peagle.cli.check import _parsed
+from peagle.cli.invoke import _read_prompt
+from peagle.cli.main import cli
+from peagle.cli.output.console import terminal_width
+from peagle.cli.sandbox_rehearse import _times
+from peagle.errors import PeagleError
+from peagle.planning import Options, make_plan
+from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
+from peagle.planning.pins import pins_of
+from peagle.render.image_names import parse_tag, split_image
+from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
+from peagle.request_validation import validate
+from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
+from peagle.text import format_duration, parse_duration, sanitize
+from peagle.vllm.environment import check_environment, settings_in, to_environment
+from peagle.weights.layout import weights_prefix
+from tests.fuzz.inputs import documents, json_bytes, json_texts, texts, variables
+from tests.fuzz.measure import quietly
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.examples import ENVIRONMENT
+from tests.fuzz.parsers.files import written
+
+ERRORS = (PeagleError, click.ClickException, click.exceptions.Exit, click.Abort)
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "--k": ("5",), "--concurrency": ("8",), "--max-model-len": ("8192",), "--name": ("my-name",),
+    "--instance-type": ("ml.g6.xlarge", "ml.p5.48xlarge"), "--instance-count": ("2",),
+    "--drafter": ("ngram", "s3://bucket/head/", "org/head@main"), "--region": ("eu-west-1",),
+    "--model-source": ("s3://bucket/model/",), "--vllm": ("0.28.0",), "--ami": ("default",),
+    "--image": ("123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1",), "--startup-timeout": ("30m",),
+    "--download-timeout": ("1h",), "--max-price-per-hour": ("5",), "--weights-by": ("stream",),
+    "--min-tokens-per-second": ("100",), "--env": ("A=b", "VLLM_LOGGING_LEVEL=DEBUG"),
+    "--set": ("max-num-batched-tokens=8192", "gpu-memory-utilization=0.8", "no-enforce-eager",
+              'compilation-config={"a": 1}'),
+}  # fmt: skip
+"""Options of `peagle plan`, with valid values."""
+
+TYPED = st.lists(
+    st.sampled_from(
+        [(flag, value) for flag, values in OPTIONS.items() for value in values]
+    ).flatmap(lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]) | texts(pair[1], most=2))),
+    max_size=3,
+)
+PAIRS = st.sampled_from(("tiny", "gpt-oss-20b", "qwen3-8b+ngram")) | texts("gpt-oss-20b+p-eagle")
+IMAGES = (
+    "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-py312-cu130-ubuntu22.04",
+    "vllm/vllm-openai:v0.28.0-cu128",
+    f"x@sha256:{'a' * 64}",
+    "debian:bookworm-slim",
+    "peagle/x:1-2",
+)
+CONTAINER: dict[str, Any] = {
+    "Image": IMAGES[0], "Environment": {"SM_VLLM_MODEL": "/opt/ml/model"},
+    "ModelDataSource": {"S3DataSource": {"S3Uri": "s3://b/k/", "S3DataType": "S3Prefix",
+                                         "CompressionType": "None"}},
+}  # fmt: skip
+CREATE_MODEL = {
+    "ModelName": "m", "ExecutionRoleArn": "arn:aws:iam::123456789012:role/x",
+    "PrimaryContainer": CONTAINER,
+    "Tags": [{"Key": "a", "Value": "b"}],
+}  # fmt: skip
+CREATE_CONFIG = {
+    "EndpointConfigName": "c",
+    "ProductionVariants": [
+        {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.g6.xlarge",
+         "InitialInstanceCount": 1, "InferenceAmiVersion": "al2-ami-sagemaker-inference-gpu-3-1",
+         "ContainerStartupHealthCheckTimeoutInSeconds": 600,
+         "ManagedInstanceScaling": {"Status": "ENABLED", "MinInstanceCount": 1,
+                                    "MaxInstanceCount": 2},
+         "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}},
+    ],
+}  # fmt: skip
+REQUESTS = {"create_model": CREATE_MODEL, "create_endpoint_config": CREATE_CONFIG}
+
+
+@cache
+def plan_text() -> str:
+    return json.dumps(plan_document(make_plan(Options(pair="tiny", name="tiny"), load_catalog())))
+
+
+def plan_example() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(plan_text())
+    return document
+
+
+def _with_digest(document: Any) -> Any:
+    """A changed plan, as if its digest were right: the reader must look further."""
+    if isinstance(document, dict) and "digest" in document:
+        try:
+            document["digest"] = digest(document)
+        except Exception:  # not every damaged document can be written
+            return document
+    return document
+
+
+def _plan(document: Any) -> None:
+    recreate_fix(document if isinstance(document, dict) else {}, "plan.json")
+    plan_from(document, "plan.json")
+
+
+def _plan_file(content: bytes) -> None:
+    read_plan(written("plan.json", content))
+
+
+def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
+    pair, options = case
+    words = [word for option in options for word in option]
+    run_command(["plan", *words, "--json", "--", pair])
+
+
+def run_command(words: Sequence[str]) -> None:
+    """``peagle`` in this process."""
+    arguments = [word.replace("\0", "") for word in words]
+    cli.main(arguments, "peagle", standalone_mode=False)
+
+
+def _fit(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
+    pair, options = case
+    kept = [(flag, value) for flag, value in options if flag in _OF_FIT]
+    run_command(["fit", *(word for option in kept for word in option), "--json", "--", pair])
+
+
+_OF_FIT = ("--k", "--concurrency", "--max-model-len", "--instance-type", "--set", "--vllm")
+
+
+def _each(*functions: Any) -> Any:
+    """All of the functions on one input, each until its promised error."""
+
+    def run(value: Any) -> None:
+        for function in functions:
+            try:
+                function(value)
+            except (PeagleError, ValueError):
+                continue
+
+    return run
+
+
+def _settings(text: str) -> None:
+    checked_settings(parse_settings([text]))
+
+
+def _engine_arguments(words: list[str]) -> None:
+    environment = to_environment(words)
+    check_environment(environment)
+    settings_in(environment)
+
+
+def _sandbox_url(url: str) -> None:
+    address = SimpleNamespace(url="http://127.0.0.1:4566")
+    with mock.patch("peagle.api.running_sandbox", return_value=address, create=True):
+        leads_to_sandbox({"AWS_ENDPOINT_URL": url})
+
+
+def _width(text: str) -> None:
+    shown = text.encode("utf-8", "replace").decode().replace("\0", "")
+    with mock.patch.dict(os.environ, {"COLUMNS": shown}):
+        terminal_width()
+
+
+def _prompt(data: bytes) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(data))
+    with mock.patch("sys.stdin", stream):
+        _read_prompt("-")
+
+
+def _request(case: tuple[str, Any]) -> None:
+    operation, parameters = case
+    if isinstance(parameters, dict):
+        list(validate("sagemaker", operation, parameters, "us-east-1"))
+
+
+_CONTEXT = click.Context(click.Command("x", params=[click.Option(["--times"])]))
+
+PARSERS = (
+    Parser(
+        "plan-file",
+        _plan_file,
+        json_bytes(plan_example()),
+        (PeagleError,),
+        [plan_text().encode(), plan_text()[:300].encode(), b'{"format": 1}'],
+    ),
+    Parser(
+        "plan", _plan, documents(plan_example()).map(_with_digest), (PeagleError,), [plan_example()]
+    ),
+    Parser(
+        "command-plan",
+        quietly(_typed),
+        st.tuples(PAIRS, TYPED),
+        ERRORS,
+        [
+            ("tiny", []),
+            ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-seqs=4")]),
+            ("gpt-oss-20b", [("--image", IMAGES[0]), ("--env", "A=b")]),
+        ],
+    ),
+    Parser("command-fit", quietly(_fit), st.tuples(PAIRS, TYPED), ERRORS, [("gpt-oss-20b", [])]),
+    Parser("setting", _settings, texts(*OPTIONS["--set"]), (PeagleError,), list(OPTIONS["--set"])),
+    Parser("json-or-text", _parsed, json_texts(CREATE_MODEL), ERRORS, ["2", "fp8"]),
+    Parser(
+        "times",
+        lambda text: _times(_CONTEXT, _CONTEXT.command.params[0], text),
+        texts("once", "3"),
+        ERRORS,
+        ["once", "3"],
+    ),
+    Parser(
+        "variable",
+        lambda text: parse_variables([text]),
+        texts(*OPTIONS["--env"]),
+        (PeagleError,),
+        ["A=b"],
+    ),
+    Parser(
+        "engine-arguments",
+        _engine_arguments,
+        st.lists(
+            texts("--max-model-len", "8192", "--speculative-config", '{"a": 1}', "--x", most=2),
+            max_size=6,
+        ),
+        (PeagleError,),
+        [["--max-model-len", "8192", "--speculative-config", '{"k": 1}']],
+    ),
+    Parser(
+        "engine-variables",
+        _each(settings_in, pins_of),
+        variables(ENVIRONMENT),
+        (PeagleError,),
+        [ENVIRONMENT],
+    ),
+    Parser(
+        "s3-uri",
+        _each(S3Uri.parse, S3Uri.mountable, is_s3_uri, slashes_hint, weights_prefix),
+        texts("s3://bucket/a/key/", "S3://b", "s3:/x/y"),
+        (),
+        ["s3://bucket/key/", "s3:/x/y"],
+    ),
+    Parser(
+        "duration",
+        lambda text: format_duration(parse_duration(text)),
+        texts("90s", "12h", "2d"),
+        (ValueError,),
+        ["90s", "12h"],
+    ),
+    Parser(
+        "image-name",
+        _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),
+        texts(*IMAGES),
+        (),
+        list(IMAGES),
+    ),
+    Parser(
+        "sandbox-url",
+        _sandbox_url,
+        texts("http://127.0.0.1:4566", "http://localhost:1"),
+        (),
+        ["http://127.0.0.1:4566"],
+    ),
+    Parser("terminal-width", _width, texts("80", "0"), (), ["80"]),
+    Parser("printable", sanitize, texts("a b"), (), ["a"]),
+    Parser(
+        "prompt",
+        _prompt,
+        st.binary(max_size=30)
+        | json_texts({"a": "b"}).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        (PeagleError,),
+        [b"Hello"],
+    ),
+    Parser(
+        "request",
+        _request,
+        st.sampled_from(sorted(REQUESTS)).flatmap(
+            lambda name: st.tuples(st.just(name), documents(REQUESTS[name]))
+        ),
+        (),
+        [("create_model", CREATE_MODEL), ("create_endpoint_config", CREATE_CONFIG)],
+    ),
+)

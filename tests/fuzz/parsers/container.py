@@ -1,0 +1,331 @@
+"""What the container reads: variables, folders of models, vLLM's log and counters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from peagle_serve.command import command, decoded
+from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, settings_of
+from peagle_serve.counters import sum_counters
+from peagle_serve.crash import parse_crash
+from peagle_serve.environment import elements, members, object_sequence
+from peagle_serve.environment_checks import check_built_for
+from peagle_serve.folder import check_folder, read_json
+from peagle_serve.head_checks import check_pair
+from peagle_serve.heads import HeadFiles, layer_of
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.mounted import check_mounted
+from peagle_serve.safetensors import (
+    DamagedFile,
+    parse_header,
+    parse_index,
+    weight_files,
+)
+from peagle_serve.variable_names import KNOWN, check_arguments
+from peagle_serve.warm.cache_key import (
+    UnknownDevice,
+    cpu_device,
+    gpu_device,
+    is_for_cpu,
+)
+from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts, variables
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.examples import (
+    CONFIG_OF_HEAD,
+    CONFIG_OF_NESTED,
+    CONFIG_OF_SPECULATORS,
+    CONFIG_OF_TARGET,
+    CONFIGS,
+    CPUINFO,
+    ENVIRONMENT,
+    HEADER,
+    INDEX,
+    LINES,
+    MOUNTED,
+    NAMES,
+    OFFSETS,
+    PAGE,
+    SOURCE,
+    VALUES,
+    header_file,
+)
+from tests.fuzz.parsers.files import folder, written
+
+REFUSED = (InvalidEnvironment,)
+
+
+SERVED = {
+    **ENVIRONMENT,
+    MODEL: "openai/gpt-oss-20b",
+    "SM_VLLM_API_KEY": "one-secret",
+    SPECULATION: '{"method": "ngram", "num_speculative_tokens": 4}',
+}
+"""Of models that are no folders."""
+
+
+def _header(content: bytes) -> None:
+    parse_header(content, len(content), "model.safetensors", any_dtype=True)
+    parse_header(content, len(content), "model.safetensors")
+
+
+HEADERS = st.builds(
+    header_file, json_bytes(HEADER, more=OFFSETS), st.sampled_from((36, 0, 35, 37, 24))
+) | binary(header_file(json.dumps(HEADER).encode(), 36))
+
+
+def _json_parts(text: str) -> None:
+    for read in (elements, members):
+        try:
+            read(text)
+        except ValueError:
+            continue
+    object_sequence(text)
+
+
+def _folder(files: Mapping[str, bytes]) -> None:
+    place = folder() / "model"
+    place.mkdir(exist_ok=True)
+    for left in place.iterdir():
+        left.unlink()
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    check_folder(MODEL, str(place), str(folder()), True)
+
+
+def _pair(case: tuple[bytes, bytes, bytes]) -> None:
+    target, head, weights = case
+    written("pair/target/config.json", target)
+    written("pair/drafter/config.json", head)
+    written("pair/drafter/model.safetensors", weights)
+    root = folder() / "pair"
+    speculation = {"method": "eagle3", "model": str(root / "drafter"), "parallel_drafting": True}
+    check_pair({MODEL: str(root / "target"), SPECULATION: json.dumps(speculation)})
+    speculation["parallel_drafting"] = False
+    check_pair({MODEL: str(root / "target"), SPECULATION: json.dumps(speculation)})
+
+
+def _built(case: tuple[bytes, bytes]) -> None:
+    pair, config = case
+    target = written("built/config.json", config)
+    chosen = {MODEL: str(target.parent), SPECULATION: ENVIRONMENT[SPECULATION]}
+    check_built_for(chosen, written("built/pair.json", pair))
+
+
+def _head(case: tuple[dict[str, Any], dict[str, list[int]]]) -> None:
+    head = HeadFiles(*case)
+    head.may_be_head()
+    head.is_parallel()
+    head.placeholder()
+    head.layer_tensors()
+    head.holding("embed_tokens", "mask")
+    head.tensor("fc.weight")
+    for name in head.tensors:
+        layer_of(name)
+
+
+def _log(case: tuple[dict[str, str], list[str]]) -> None:
+    environment, lines = case
+    log = Log(Redactor(environment), _null())
+    for stage in ("starting", "serving"):
+        log.stage = stage
+        for line in lines:
+            log.engine(line)
+        log.info("starting vLLM", event="start", argv=list(environment.values()))
+
+
+def _defined(name: str) -> str:
+    return f"    {name.removeprefix('SM_VLLM_').lower()}: int = 0"
+
+
+def _gpus(text: str) -> None:
+    done = SimpleNamespace(stdout=text, stderr="", returncode=0)
+    with mock.patch("subprocess.run", return_value=done):
+        gpu_device("0,1")
+
+
+def _mounted(manifest: bytes) -> None:
+    root = written("ml/model/peagle-weights.json", manifest).parents[1]
+    written("ml/model/target/config.json", b"{}")
+    for verify in ("full", "sizes"):
+        environment = {"PEAGLE_ML_ROOT": str(root)}
+        if verify != "full":
+            environment["PEAGLE_WEIGHTS_SHA256"] = hashlib.sha256(manifest).hexdigest()
+        check_mounted(environment, verify, Log(Redactor({}), _null()))
+
+
+def _null() -> int:
+    global _descriptor
+    if _descriptor is None:
+        _descriptor = os.open(os.devnull, os.O_WRONLY)
+    return _descriptor
+
+
+_descriptor: int | None = None
+
+TENSORS = st.dictionaries(
+    texts(*HEADER, "layers.1.mlp.up_proj.weight", "midlayer.x", "embed_tokens.weight", most=1),
+    st.lists(st.integers(0, 2**40), max_size=4), max_size=6,
+)  # fmt: skip
+LOGS = st.lists(texts(*LINES, most=2), max_size=12)
+PAIR_JSON = {
+    "pair": "gpt-oss-20b+p-eagle", "target": "openai/gpt-oss-20b", "drafter": "amazon/head",
+    "method": "eagle3", "parallel_drafting": True,
+    "facts": {"target": {"architecture": "GptOssForCausalLM", "hidden_size": 64, "vocab_size": 512},
+              "drafter": {"hidden_size": 64}},
+}  # fmt: skip
+MODEL_FILES = st.dictionaries(
+    st.sampled_from(NAMES), json_bytes(CONFIG_OF_TARGET, INDEX) | HEADERS, max_size=4
+)
+
+PARSERS = (
+    Parser(
+        "safetensors-header",
+        _header,
+        HEADERS,
+        (DamagedFile,),
+        [header_file(json.dumps(HEADER).encode(), 36)],
+    ),
+    Parser(
+        "safetensors-index",
+        lambda content: parse_index(content, "index.json"),
+        json_bytes(INDEX, more=NAMES),
+        (DamagedFile,),
+        [json.dumps(INDEX).encode()],
+    ),
+    Parser(
+        "safetensors-names",
+        lambda names: weight_files(names, None),
+        st.lists(texts(*NAMES, most=2), max_size=6),
+        (DamagedFile,),
+        [list(NAMES)],
+    ),
+    Parser(
+        "container-arguments",
+        command,
+        variables(SERVED, SERVED, ENVIRONMENT, more=VALUES),
+        REFUSED,
+        [SERVED, ENVIRONMENT],
+    ),
+    Parser(
+        "container-bytes",
+        decoded,
+        st.dictionaries(binary(b"SM_VLLM_A", b"PEAGLE_X", b"HOME"), binary(b"value"), max_size=4),
+        REFUSED,
+        [{b"SM_VLLM_A": b"b"}],
+    ),
+    Parser("container-settings", settings_of, variables(ENVIRONMENT), REFUSED, [ENVIRONMENT]),
+    Parser(
+        "container-names",
+        lambda case: check_arguments(*case),
+        st.tuples(variables(ENVIRONMENT, {"SM_VLLM_ENFORCE_EAGRE": "yes"}), texts(SOURCE)),
+        REFUSED,
+        [
+            ({"SM_VLLM_MAX_MODEL_LEN": "1"}, SOURCE),
+            (dict.fromkeys((*KNOWN, "SM_VLLM_X"), ""), "\n".join(map(_defined, KNOWN))),
+        ],
+    ),
+    Parser(
+        "json-parts",
+        _json_parts,
+        json_texts(CONFIG_OF_HEAD, [1, {"a": [2]}]) | texts('{"a": 1} {"b": 2}', '["a", {}]'),
+        (),
+        ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}'],
+    ),
+    Parser(
+        "container-json",
+        lambda content: read_json("X", written("one.json", content)),
+        json_bytes(*CONFIGS),
+        REFUSED,
+        [json.dumps(CONFIG_OF_HEAD).encode()],
+    ),
+    Parser(
+        "container-folder",
+        _folder,
+        MODEL_FILES,
+        REFUSED,
+        [{"config.json": b"{}", "model.safetensors": header_file(json.dumps(HEADER).encode(), 36)}],
+    ),
+    Parser(
+        "container-pair",
+        _pair,
+        st.tuples(
+            json_bytes(CONFIG_OF_TARGET, CONFIG_OF_NESTED),
+            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS),
+            HEADERS,
+        ),
+        REFUSED,
+        [
+            (
+                json.dumps(CONFIG_OF_TARGET).encode(),
+                json.dumps(CONFIG_OF_HEAD).encode(),
+                header_file(json.dumps(HEADER).encode(), 36),
+            )
+        ],
+    ),
+    Parser(
+        "container-built-for",
+        _built,
+        st.tuples(json_bytes(PAIR_JSON), json_bytes(CONFIG_OF_TARGET)),
+        REFUSED,
+        [(json.dumps(PAIR_JSON).encode(), json.dumps(CONFIG_OF_TARGET).encode())],
+    ),
+    Parser(
+        "container-mounted", _mounted, json_bytes(MOUNTED), REFUSED, [json.dumps(MOUNTED).encode()]
+    ),
+    Parser(
+        "head-config",
+        _head,
+        st.tuples(
+            documents(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS).filter(
+                lambda one: isinstance(one, dict)
+            ),
+            TENSORS,
+        ),
+        (),
+        [(CONFIG_OF_SPECULATORS, {"layers.0.q": [1], "fc.weight": [2, 3]})],
+    ),
+    Parser(
+        "container-log",
+        _log,
+        st.tuples(variables(ENVIRONMENT), LOGS),
+        (),
+        [(ENVIRONMENT, list(LINES))],
+    ),
+    Parser("crash", lambda lines: parse_crash(lines), LOGS, (), [list(LINES)]),
+    Parser(
+        "prometheus",
+        sum_counters,
+        texts(PAGE, more=('position="', "1e400", "-1", "{", "}")),
+        (),
+        [PAGE],
+    ),
+    Parser(
+        "cpuinfo",
+        lambda text: cpu_device(written("cpuinfo", text)),
+        texts(CPUINFO),
+        (UnknownDevice,),
+        [CPUINFO],
+    ),
+    Parser(
+        "nvidia-smi",
+        _gpus,
+        texts("NVIDIA H200, 9.0, 580.159.04\nNVIDIA H200, 9.0, 580.1"),
+        (UnknownDevice,),
+        ["NVIDIA H200, 9.0, 580.159.04"],
+    ),
+    Parser(
+        "installed-packages",
+        is_for_cpu,
+        st.lists(texts("torch-2.9.0+cpu", "vllm-0.28.0")),
+        (),
+        [["torch-2.9.0+cpu"]],
+    ),
+)

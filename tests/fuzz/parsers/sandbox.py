@@ -1,0 +1,345 @@
+"""What the sandbox is sent: calls of AWS, its own control calls, templates, engines' answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import PurePosixPath
+from typing import IO, Any
+from unittest import mock
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from hypothesis import strategies as st
+
+from peagle.catalog import load_catalog
+from peagle.engine.process import EngineProcess
+from peagle.errors import PeagleError
+from peagle.request_validation.model import service_model
+from peagle.sandbox import control, sagemaker, services
+from peagle.sandbox.client import _request
+from peagle.sandbox.endpoint import instances_of
+from peagle.sandbox.faults import FAULTS, SERVICES
+from peagle.sandbox.launch import ModelDataError, download
+from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
+from peagle.sandbox.prerequisites import _trusts_sagemaker
+from peagle.sandbox.protocol import BodyRefused
+from peagle.sandbox.relay import BrokenResponse, HttpExchange
+from peagle.sandbox.router import _REGION_KEY, _response, create_app
+from peagle.sandbox.signatures import InvalidToken, Verifier
+from peagle.sandbox.stack_resources import _typed, in_order
+from peagle.sandbox.state import AccessKey
+from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.aws import ACCOUNT, ROLE
+from tests.fuzz.parsers.commands import CREATE_CONFIG, CREATE_MODEL
+from tests.fuzz.parsers.engines import STREAM, Connection, response
+from tests.fuzz.parsers.files import folder
+from tests.fuzz.parsers.warm import ARCHIVE, TARS
+
+NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+SIGNED = "AWS4-HMAC-SHA256 Credential=AKIA/20261122/us-east-1/{}/aws4_request, SignedHeaders=host"
+KEY = AccessKey("AKIA", "secret")
+VERIFIER = Verifier(KEY)
+TOKEN = (
+    "sagemaker.amazonaws.com/?Action=CallWithBearerToken&X-Amz-Credential=AKIA%2F20261122%2F"
+    "us-east-1%2Fsagemaker%2Faws4_request&X-Amz-Date=20261122T080000Z&X-Amz-Expires=43200&"
+    "X-Amz-Signature=abc&Version=1"
+)
+QUOTAS = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 5.0, "MaxResults": 5,
+          "NextToken": "3"}  # fmt: skip
+PRODUCTS = {"ServiceCode": "AmazonSageMaker", "Filters": [{"Field": "instanceName", "Value": "x"}]}
+TAGGING = (
+    '<Tagging xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><TagSet><Tag><Key>a</Key>'
+    "<Value>b</Value></Tag></TagSet></Tagging>"
+)
+LAUGHS = (
+    '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
+    '<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;"><!ENTITY d "&c;&c;&c;&c;&c;&c;&c;&c;&c;&c;">'
+    '<!ENTITY e "&d;&d;&d;&d;&d;&d;&d;&d;&d;&d;"><!ENTITY f "&e;&e;&e;&e;&e;&e;&e;&e;&e;&e;">'
+    '<!ENTITY g "&f;&f;&f;&f;&f;&f;&f;&f;&f;&f;"><!ENTITY h "&g;&g;&g;&g;&g;&g;&g;&g;&g;&g;">'
+    "]><x>&h;</x>"
+)
+TARGETS = (
+    "SageMaker.CreateModel", "SageMaker.CreateEndpointConfig", "SageMaker.DescribeEndpoint",
+    *services.OPERATIONS, "x", "AnyScaleFrontendService.RegisterScalableTarget",
+)  # fmt: skip
+NAMES = tuple(sorted(SERVICES))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request to the sandbox."""
+
+    method: str = "POST"
+    path: str = "/"
+    service: str = "sagemaker"
+    target: str = ""
+    query: str = ""
+    length: str | None = None
+    kind: str = "application/x-amz-json-1.1"
+    body: bytes = b"{}"
+    host: str = "127.0.0.1:4566"
+    authorization: str = ""
+
+    def environ(self) -> WSGIEnvironment:
+        return {
+            "REQUEST_METHOD": self.method, "PATH_INFO": self.path, "QUERY_STRING": self.query,
+            "HTTP_AUTHORIZATION": self.authorization
+            or (SIGNED.format(self.service) if self.service else ""),
+            "HTTP_HOST": self.host, "HTTP_X_AMZ_DATE": "20261122T080000Z",
+            "HTTP_X_AMZ_TARGET": self.target, "CONTENT_TYPE": self.kind,
+            "CONTENT_LENGTH": str(len(self.body)) if self.length is None else self.length,
+            "wsgi.input": io.BytesIO(self.body), "wsgi.url_scheme": "http",
+        }  # fmt: skip
+
+
+def _moto(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [])
+    return [b""]
+
+
+@cache
+def installed() -> None:
+    """Let this process's moto be the sandbox's, without a server."""
+    sagemaker.install()
+    for sent in (
+        Sent(target=TARGETS[0]),
+        Sent("PUT", "/bucket", "s3", query="tagging"),
+        Sent(service="cloudformation"),
+    ):
+        _call(sent)  # imports most of moto
+
+
+def _call(sent: Sent) -> None:
+    environ = sent.environ() | {_REGION_KEY: "us-east-1"}
+    with suppress(BodyRefused):
+        found = _response(_moto, environ)
+        assert 200 <= found.status < 600
+        b"".join(found.body)
+
+
+def _signature(sent: Sent) -> None:
+    """A request of anyone."""
+    statuses: list[str] = []
+    application = create_app(_moto, KEY)
+    b"".join(application(sent.environ(), lambda status, headers: statuses.append(status)))  # type: ignore[arg-type]
+    assert statuses[0][:1] == "4"
+
+
+def _control(case: tuple[str, str, bytes]) -> None:
+    try:
+        found = control.respond(*case)
+        b"".join(found.body)
+    finally:
+        FAULTS.clear()
+        services.reset()
+
+
+def _token(text: str) -> None:
+    encoded = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    for given in (text, f"Bearer {text}", f"Bearer sagemaker-api-key-{encoded}",
+                  f"Bearer sagemaker-api-key-{text}"):  # fmt: skip
+        try:
+            VERIFIER.region_of_token(given, NOW)
+        except InvalidToken:
+            continue
+
+
+def _exchange(received: bytes) -> None:
+    pieces = [received[at : at + 100] for at in range(0, len(received), 100)]
+    exchange = HttpExchange(lambda data: None, lambda: pieces.pop(0) if pieces else b"")
+    exchange.post("127.0.0.1:1", "/invocations", {}, b"{}")
+    for _ in exchange.chunks():
+        pass
+
+
+def _archive(content: bytes) -> None:
+    class Client:
+        def download_fileobj(self, bucket: str, key: str, file: IO[bytes]) -> None:
+            file.write(content)
+
+    root = folder() / "ml"
+    shutil.rmtree(root, ignore_errors=True)
+    data = ModelData("s3://bucket/model.tar.gz", PurePosixPath("model"), archive=True)
+    with mock.patch("peagle.sandbox.launch._client", return_value=Client()):
+        download(data, root, "us-east-1")
+
+
+def _daemon(received: bytes) -> None:
+    Connection.received = received
+    with (
+        mock.patch("http.client.HTTPConnection", Connection),
+        mock.patch("peagle.sandbox.client.wait_for_end", return_value=False),
+    ):
+        _request(EngineProcess(2**22 - 1, 5, 4566, ""), "GET", "/status")
+
+
+@dataclass
+class Model:
+    """A model of the sandbox."""
+
+    container: Any
+    tags: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def all_containers(self) -> list[Any]:
+        return [self.container]
+
+
+def _launch(case: tuple[Any, Any]) -> None:
+    config, model = case
+    for variant in config["ProductionVariants"]:
+        spec = launch_spec("us-east-1", "e", variant, Model(model["PrimaryContainer"]), {"7"})
+        stand_in_for(spec.environment, load_catalog().targets["peagle/tiny"])
+    instances_of(config["ProductionVariants"])
+
+
+TEMPLATE = {
+    "Model": {"Type": "AWS::SageMaker::Model", "Properties": CREATE_MODEL},
+    "Config": {"Type": "AWS::SageMaker::EndpointConfig", "DependsOn": "Model",
+               "Properties": {**CREATE_CONFIG, "A": {"Fn::Sub": "${Model}-x"}}},
+    "Endpoint": {"Type": "AWS::SageMaker::Endpoint",
+                 "Properties": {"EndpointConfigName": {"Fn::GetAtt": ["Config", "Name"]},
+                                "Tags": [{"Key": "a", "Value": {"Ref": "Model"}}]}},
+}  # fmt: skip
+
+
+def _template(resources: Any) -> None:
+    if not isinstance(resources, dict):
+        return
+    with suppress(ValueError):  # a cycle; the stack reports it
+        in_order(resources)
+    shape = service_model("sagemaker").operation_model("CreateEndpointConfig").input_shape
+    for document in resources.values():
+        if isinstance(document, dict):
+            _typed(shape, document.get("Properties") or {})
+
+
+METHODS = st.sampled_from(("POST", "GET", "PUT", "DELETE", "HEAD"))
+BODIES = json_bytes(CREATE_MODEL, CREATE_CONFIG, QUOTAS, PRODUCTS) | binary(
+    TAGGING.encode(), LAUGHS.encode(), b"Action=AssumeRole&Version=2011-06-15&a=b"
+)
+CALLS = st.builds(
+    Sent,
+    method=METHODS,
+    path=st.sampled_from(("/", "/bucket", "/bucket/key", "/endpoints/e/invocations",
+                          "/endpoints/e/openai/v1/models", "/service/x/operation/y"))
+    | texts("/endpoints/e/invocations-response-stream", "/bucket/a/key"),
+    service=st.sampled_from(NAMES) | texts("sagemaker"),
+    target=st.sampled_from(TARGETS) | texts("SageMaker.CreateModel"),
+    query=st.sampled_from(("", "tagging", "Action=x", "a=b&a=c")) | texts("tagging=&uploads&a=%ff"),
+    length=st.none() | st.none() | texts("2", "-1", "99999999999", "", "0x10"),
+    kind=st.sampled_from(("application/x-amz-json-1.1", "application/x-www-form-urlencoded")),
+    body=BODIES,
+    host=st.just("127.0.0.1:4566") | texts("bucket.localhost:4566"),
+)  # fmt: skip
+PRESIGNED = (
+    "X-Amz-Credential=AKIA/20261122/us-east-1/s3/aws4_request&X-Amz-Date=20261122T080000Z&"
+    "X-Amz-Expires=604800&X-Amz-SignedHeaders=host&X-Amz-Signature=abc"
+)
+VERSION_2 = "AWSAccessKeyId=AKIA&Signature=abc&Expires=9999999999"
+UNSIGNED = st.builds(
+    Sent,
+    path=texts("/bucket/key", "//a", "http://x/y", most=1),
+    query=texts(PRESIGNED, VERSION_2, "a=b", most=2),
+    length=st.none() | texts("2", "-1", most=1),
+    host=texts("127.0.0.1:4566", "[::1", most=1),
+    authorization=st.just("") | texts(SIGNED.format("s3") + ", Signature=abc", "Peagle x", most=2),
+)
+FAULT = {"operation": "CreateEndpoint", "kind": "insufficient-capacity", "times": 1,
+         "instance_type": "ml.g6.xlarge", "seconds": 0.5}  # fmt: skip
+QUOTA = {"instance_type": "ml.g6.xlarge", "value": 5.0, "region": "us-east-1"}
+INSTANCE = [{"type": "ml.g9.xlarge", "gpu": "L9", "gpu_count": 1, "gpu_memory_mib": 1000,
+             "gpu_architecture": "sm_90", "vcpus": 4, "memory_gib": 16}]  # fmt: skip
+CONTROL = st.tuples(
+    METHODS,
+    st.sampled_from(("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/x")),
+    json_bytes(FAULT, QUOTA, INSTANCE),
+)
+TYPED = {"ProductionVariants": CREATE_CONFIG["ProductionVariants"]}
+CONTAINER = ACCOUNT["describe_model"]
+
+PARSERS = (
+    Parser(
+        "sandbox-call",
+        _call,
+        CALLS,
+        (),
+        [
+            Sent(target=target, body=json.dumps(body).encode())
+            for target in TARGETS
+            for body in (CREATE_MODEL, QUOTAS)
+        ]
+        + [
+            Sent("PUT", "/bucket", "s3", query="tagging", body=TAGGING.encode(), kind="x"),
+            Sent(path="/endpoints/e/invocations"),
+            Sent(path="/endpoints/e/openai/v1/models", service=""),
+            Sent(service="sts", kind="application/x-www-form-urlencoded", body=b"Action=x"),
+        ],
+        installed,
+    ),
+    Parser(
+        "sandbox-signature",
+        _signature,
+        UNSIGNED,
+        (),
+        [Sent(), Sent(query=PRESIGNED), Sent(query=VERSION_2), Sent(authorization="Peagle x")],
+        installed,
+    ),
+    Parser(
+        "sandbox-control",
+        _control,
+        CONTROL,
+        (),
+        [
+            ("POST", "/faults", json.dumps(FAULT).encode()),
+            ("GET", "/status", b""),
+            ("PUT", "/quota", json.dumps(QUOTA).encode()),
+            ("PUT", "/instances", json.dumps(INSTANCE).encode()),
+        ],
+        installed,
+    ),
+    Parser("model-archive", _archive, TARS, (PeagleError, ModelDataError), [ARCHIVE]),
+    Parser(
+        "sandbox-answer",
+        _daemon,
+        st.builds(
+            response,
+            json_bytes({"message": "no", "fix": "x"}),
+            st.sampled_from((200, 400)),
+            st.booleans(),
+        ),
+        (PeagleError,),
+        [response(b"{}"), response(b'{"message": "no"}', 400)],
+    ),
+    Parser("bearer-token", _token, texts(TOKEN), (), [TOKEN]),
+    Parser(
+        "http-response",
+        _exchange,
+        binary(response(STREAM, 200, True), response(b"x" * 30)),
+        (BrokenResponse,),
+        [response(STREAM, 200, True)],
+    ),
+    Parser(
+        "launch",
+        _launch,
+        st.tuples(documents(TYPED, typed=True), documents(CONTAINER, typed=True)),
+        (),
+        [(TYPED, CONTAINER)],
+    ),
+    Parser("template", _template, documents(TEMPLATE), (), [TEMPLATE]),
+    Parser(
+        "trust-policy",
+        _trusts_sagemaker,
+        json_texts(ROLE["AssumeRolePolicyDocument"]),
+        (),
+        [json.dumps(ROLE["AssumeRolePolicyDocument"])],
+    ),
+)

@@ -1,0 +1,130 @@
+"""Warm starts: manifests, archives, and what the container and the toolkit tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from peagle.errors import PeagleError
+from peagle.warm.transfer import WarmReply, fetch
+from peagle_serve.contract import SUBJECT_VARIABLE
+from peagle_serve.lifecycle import STARTED_AFTER
+from peagle_serve.warm.archive import unpack
+from peagle_serve.warm.cache_key import key_of
+from peagle_serve.warm.manifest import Damaged, Manifest, manifest_of, read_manifest
+from peagle_serve.warm.prepare import restore
+from peagle_serve.warm.route import WarmMiddleware
+from tests.fuzz.inputs import binary, json_bytes
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.files import folder, written
+from tests.unit.containers.artifacts import archive_of, member
+
+SUBJECT = {"format": 1, "engine": {"vllm": "0.28.0"}, "device": {"cpu": "Xeon"}, "pair": {}}
+KEY = key_of(SUBJECT)
+ARCHIVE = archive_of([member("vllm/a", b"content"), member("inductor/b/c", b"x" * 600)])
+MANIFEST = {
+    "format": 1, "key": KEY, "subject": SUBJECT, "size": len(ARCHIVE), "files": 2,
+    "sha256": hashlib.sha256(ARCHIVE).hexdigest(), "unpacked_bytes": 607, "seconds_cold": 61.5,
+    "made": "2026-11-01T00:00:00Z",
+}  # fmt: skip
+REQUEST = {"offset": 0, "length": 1024}
+
+
+def _manifest(content: bytes) -> None:
+    read_manifest(written(f"{KEY}.json", content))
+
+
+def _unpack(content: bytes) -> None:
+    place = folder() / "unpacked"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    sums = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = manifest_of(MANIFEST | sums, f"{KEY}.json")
+    unpack(written(f"{KEY}.tar.gz", content), manifest, place)
+
+
+def _mark(content: bytes) -> None:
+    """An earlier restoration's mark; then everything is restored again, or nothing."""
+    cache, artifacts = folder() / "cache", written(f"{KEY}.tar.gz", ARCHIVE).parent
+    shutil.rmtree(cache, ignore_errors=True)
+    written(f"cache/{KEY}/restored.json", content)
+    restore(_known(), artifacts, cache)
+
+
+def _known() -> Manifest:
+    return manifest_of(MANIFEST, f"{KEY}.json")
+
+
+def _route(case: tuple[bytes, bytes]) -> None:
+    """A request to the route, with the subject that the entrypoint gives it."""
+    body, subject = case
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def engine(*_: Any) -> None:
+        raise AssertionError("the route answers itself")
+
+    scope = {
+        "type": "http", "path": "/invocations", STARTED_AFTER: 1.0,
+        "headers": [(b"x-amzn-sagemaker-custom-attributes", b"peagle=warm")],
+    }  # fmt: skip
+    with mock.patch.dict(os.environ, {SUBJECT_VARIABLE: json.dumps(SUBJECT)}):
+        middleware = WarmMiddleware(engine)
+
+        async def run() -> None:
+            middleware._packing = asyncio.create_task(_packed())
+            await middleware(scope, receive, send)
+
+        with mock.patch("peagle_serve.warm.route._part", lambda offset, length: subject[:length]):
+            asyncio.run(run())
+    assert sent[0]["status"] in (200, 400)
+
+
+async def _packed() -> dict[str, Any]:
+    return MANIFEST
+
+
+def _fetch(case: tuple[int, bytes, bytes]) -> None:
+    status, manifest, archive = case
+
+    def send(request: dict[str, Any]) -> WarmReply:
+        if not request:
+            return WarmReply(status, manifest)
+        start, length = request["offset"], request["length"]
+        return WarmReply(200, archive[start : start + length])
+
+    fetch(send, Path(folder() / "fetched"), sleep=lambda seconds: None)
+
+
+TARS = st.builds(
+    gzip.compress,
+    binary(gzip.decompress(ARCHIVE), more=(b"vllm/../../x", b"0000777\0", b"L", b"x")),
+) | binary(ARCHIVE)
+
+PARSERS = (
+    Parser("warm-manifest", _manifest, json_bytes(MANIFEST), (Damaged,),
+           [json.dumps(MANIFEST).encode()]),
+    Parser("warm-archive", _unpack, TARS, (Damaged,), [ARCHIVE]),
+    Parser("warm-mark", _mark, json_bytes({"sha256": MANIFEST["sha256"]}), (Damaged,),
+           [json.dumps({"sha256": MANIFEST["sha256"]}).encode(), b""]),
+    Parser("warm-route", _route, st.tuples(json_bytes(REQUEST), st.binary(max_size=8)), (),
+           [(json.dumps(REQUEST).encode(), b"x"), (b"", b"")]),
+    Parser("warm-fetch", _fetch,
+           st.tuples(st.sampled_from((200, 200, 200, 403, 409, 500, 302)), json_bytes(MANIFEST),
+                     st.just(ARCHIVE) | binary(ARCHIVE)), (PeagleError,),
+           [(200, json.dumps(MANIFEST).encode(), ARCHIVE), (409, b'{"error": "nothing"}', b"")]),
+)  # fmt: skip

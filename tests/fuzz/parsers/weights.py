@@ -1,0 +1,136 @@
+"""Weights in S3: what lies at a prefix, beside them, and in the lock."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import strategies as st
+
+from peagle.aws.errors import Missing
+from peagle.errors import PeagleError
+from peagle.weights.bucket import Bucket, LockHolder
+from peagle.weights.inspect import inspect_weights
+from peagle.weights.layout import WeightsPrefix, weights_prefix
+from peagle.weights.manifest import read_manifest
+from peagle.weights.pins import archive_sha256s
+from peagle.weights.sync import _checksum
+from peagle.weights.transfer import combined
+from peagle.weights.upload import _part_size
+from tests.fuzz.inputs import documents, json_bytes, texts
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.aws import Answers
+
+PLACE = weights_prefix("s3://bucket/peagle/")
+SHA256 = base64.b64encode(b"x" * 32).decode()
+KEY = "a" * 32
+MANIFEST = {
+    "format": 1,
+    "folders": {
+        "target": {
+            "source": "openai/gpt-oss-20b@main",
+            "complete": True,
+            "pair": "gpt-oss-20b",
+            "files": {
+                "config.json": {"size": 10, "sha256": "a" * 64, "checksum": f"SHA256:{SHA256}"}
+            },
+        },
+        "drafter": {
+            "source": "x/y",
+            "complete": False,
+            "pair": "gpt-oss-20b+p-eagle",
+            "given": True,
+            "parallel_drafting": True,
+            "files": {"model.safetensors": {"size": 5}},
+        },
+    },
+}
+WARM = {
+    "size": 3,
+    "made": "2026-11-01",
+    "seconds_cold": 60.5,
+    "subject": {
+        "pair": {"target": (b"x" * 32).hex()},
+        "device": {"gpus": ["H200 (9.0)"], "used": 1},
+        "engine": {"SM_VLLM_SPECULATIVE_CONFIG": '{"num_speculative_tokens": 5}'},
+    },
+}
+LOCK = {
+    "id": "b" * 32,
+    "who": "me",
+    "machine": "here",
+    "doing": "copies",
+    "since": "now",
+    "sign": "1",
+}
+HEAD = {"ETag": '"abc-2"', "ContentLength": 10, "ChecksumSHA256": f"{SHA256}-2",
+        "ChecksumType": "COMPOSITE", "Metadata": {"peagle-part-size": "5"}}  # fmt: skip
+OBJECTS = [
+    {"Key": "peagle/peagle-weights.json", "Size": 300},
+    {"Key": "peagle/target/config.json", "Size": 10},
+    {"Key": f"peagle/target/warm/{KEY}.json", "Size": 200},
+    {"Key": f"peagle/target/warm/{KEY}.tar.gz", "Size": 3},
+    {"Key": "peagle/other", "Size": 1},
+]
+
+
+class Objects(Answers):
+    """A bucket in which each small object has that content."""
+
+    def __init__(self, contents: dict[str, bytes], **answers: Any) -> None:
+        super().__init__(**answers)
+        self.contents = contents
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        if operation != "get_object":
+            return super().call(service, operation, **parameters)
+        for end, content in self.contents.items():
+            if parameters["Key"].endswith(end):
+                return {"Body": io.BytesIO(content), "LastModified": datetime.now(UTC),
+                        "ETag": '"a"', "ResponseMetadata": {"HTTPHeaders": {}}}  # fmt: skip
+        raise Missing("get_object: no such key")
+
+
+def _manifest(content: bytes) -> None:
+    read_manifest(Bucket(Objects({"": content}), "bucket"), PLACE)
+
+
+def _prefix(case: tuple[bytes, bytes, Any, Any]) -> None:
+    manifest, warm, head, objects = case
+    aws = Objects(
+        {"weights.json": manifest, f"{KEY}.json": warm},
+        head_bucket={}, head_object=head, list_objects_v2=objects, list_multipart_uploads=[],
+    )  # fmt: skip
+    inspect_weights(aws, PLACE)
+    archive_sha256s(aws, WeightsPrefix(PLACE.bucket, f"{PLACE.key}target/"))
+
+
+def _parts(text: str) -> None:
+    bucket = Bucket(Objects({}, head_object=HEAD | {"Metadata": {"peagle-part-size": text}}), "b")
+    head = bucket.head("k")
+    assert head is not None
+    _checksum(bucket, "k", head)
+    _part_size(text, 10**12)
+
+
+def _checksums(texts: list[str]) -> None:
+    try:
+        combined(texts)
+    except ValueError:  # a checksum of S3 is base64; its caller compares
+        return
+
+
+PARSERS = (
+    Parser("weights-manifest", _manifest, json_bytes(MANIFEST), (PeagleError,),
+           [json.dumps(MANIFEST).encode()]),
+    Parser("weights-prefix", _prefix,
+           st.tuples(json_bytes(MANIFEST), json_bytes(WARM), documents(HEAD, typed=True),
+                     documents(OBJECTS, typed=True)), (PeagleError,),
+           [(json.dumps(MANIFEST).encode(), json.dumps(WARM).encode(), HEAD, OBJECTS)]),
+    Parser("weights-lock", LockHolder.parse, json_bytes(LOCK), (), [json.dumps(LOCK).encode()]),
+    Parser("part-size", _parts, texts("8388608", "5"), (PeagleError,), ["8388608"]),
+    Parser("s3-checksums", _checksums, st.lists(texts(SHA256), max_size=3), (), [[SHA256, SHA256]]),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""Every parser under random inputs; and that no parser is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fuzz.measure import Failed, check, measure
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers import PARSERS
+from tests.fuzz.reach import NOT_OUTSIDE, parsing_functions, reached
+from tests.fuzz.run import CORPUS, run
+
+INPUTS = 200
+MOST_SECONDS_OF_ALL = 60.0
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+def test_a_parser_ends_with_a_result_or_its_error(parser: Parser) -> None:
+    """The examples, what once failed, and random inputs, the same in every run. `make fuzz` prints
+    the shortest input that it finds, and takes others."""
+    counts = run(parser, INPUTS, MOST_SECONDS_OF_ALL)
+    assert not counts.failures
+
+
+def test_every_function_that_parses_is_reached() -> None:
+    """A new one needs a parser in tests/fuzz/parsers, or a line in NOT_OUTSIDE."""
+    functions = {name for name, _ in parsing_functions()}
+    left_out = functions - reached(iter(PARSERS.values())) - set(NOT_OUTSIDE)
+    assert not left_out
+    assert set(NOT_OUTSIDE) <= functions
+
+
+def test_the_corpus_has_no_folder_without_a_parser() -> None:
+    assert {path.name for path in CORPUS.glob("*")} <= {*PARSERS, "README.md"}
+
+
+@pytest.mark.parametrize(
+    ("parse", "why"),
+    [
+        (lambda _: 1 / 0, "ZeroDivisionError"),
+        (lambda _: _spin(), "still runs"),
+        (lambda _: bytearray(300 << 20), " MB"),
+        (lambda _: list(range(2**31)), "needs more than"),
+    ],
+)
+def test_what_breaks_a_bar_is_a_failure(parse: Any, why: str) -> None:
+    parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
+    assert why in measure(parser, "x").failure
+    with pytest.raises(Failed, match=why):
+        check(parser, "x")
+
+
+def _spin() -> None:
+    while True:
+        pass
