@@ -59,7 +59,7 @@ class Rule:
 
     @property
     def _module(self) -> ModuleType:
-        return import_module(f"{rules.__name__}.{self.code.replace('-', '_')}")
+        return _module_of(self.code)
 
     def error(self, where: str, message: str, fix: str | Fix) -> Finding:
         """A finding that prevents any change."""
@@ -85,6 +85,11 @@ class Rule:
         """An entry of version_rules.yaml as a finding about ``who``."""
         message = f"{who}: {entry.summary} ({entry.source})"
         return findings.finding(entry.level, self.code, where, message, fix or entry.fix)
+
+
+@cache
+def _module_of(code: str) -> ModuleType:
+    return import_module(f"{rules.__name__}.{code.replace('-', '_')}")
 
 
 def for_head(check: Callable[[Case, Head], Findings]) -> Check:

@@ -34,6 +34,7 @@ def parse(version: str) -> Parsed:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
+@lru_cache
 def normalize(version: str) -> str:
     """The version with all three numbers: ``0.28`` becomes ``0.28.0``."""
     return ".".join(str(number) for number in parse(version))
@@ -45,6 +46,7 @@ def compare(left: str, right: str) -> int:
     return (a > b) - (a < b)
 
 
+@lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
     """Whether every comparison of the range ``versions`` holds for ``version``.
 
