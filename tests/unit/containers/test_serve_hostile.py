@@ -135,7 +135,7 @@ HOSTILE_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "pipe as index": (f"target/{INDEX}", os.mkfifo, "Not a regular file"),
     "device": ("head/config.json", endless, "has no config.json"),
     "folder": ("target/config.json", Path.mkdir, "has no config.json"),
-    "50 GB": ("target/config.json", huge, "More than 8,388,608 bytes"),
+    "50 GB": ("target/config.json", huge, "More than 1,000,000 bytes"),
     "50 GB of index": (f"target/{INDEX}", huge, "More than 32,000,000 bytes"),
     "50 GB of header": ("head/model.safetensors", huge, "its header is not valid JSON"),
     "hidden file of macOS": ("head/._model.safetensors", content(b"\0\5\26\7" * 20), ""),
