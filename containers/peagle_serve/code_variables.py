@@ -1,8 +1,8 @@
-"""Variables that choose the code that a process loads: whoever sets one runs code as its user.
+"""Variables that choose the code that a process loads: anyone who sets one runs code as its user.
 
 The sandbox and ``peagle local`` refuse them for an engine that is a process of this machine; in a
-plan they are a finding. A container has its image's own values of most of them and is closed off,
-so the entrypoint passes them on.
+plan they are a finding. A container is isolated, and its image sets most of them itself, so the
+entrypoint passes them on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = frozenset(
         *("OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"),
         *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "UCX_MODULE_DIR"),
         *("TRITON_LIBCUDA_PATH", "TRITON_LIBDEVICE_PATH", "TRITON_PLUGIN_PATHS"),
-        # Compiled code that was kept.
+        # Caches of compiled code.
         *("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
         *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR"),
         *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "CUDA_CACHE_PATH"),
@@ -51,7 +51,7 @@ NAMES = frozenset(
 """The other variables, by what they choose."""
 
 _SWITCHES = frozenset(("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD"))
-"""Variables that allow it if they are 1."""
+"""Variables that load code unless they are empty or 0."""
 
 ARGUMENTS = frozenset(
     f"{PREFIX}{name}"
@@ -61,21 +61,22 @@ ARGUMENTS = frozenset(
         *("MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE", "CONFIG", "UVICORN_LOG_CONFIG"),
     )
 )
-"""Arguments of vLLM that name a module, a class or a file of settings that does."""
+"""Arguments of vLLM that name a module or a class, or a configuration file that names one."""
 
 _TRUST = f"{PREFIX}TRUST_REMOTE_CODE"
 _BY_MODULE = (f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND",)
-"""Arguments that are a word of vLLM or the name of a class with its module."""
-_MEMBERS = ("module_path", "_cls", "_qualname", "custom_class")
+"""Arguments that are one of vLLM's choices or the dotted name of a class."""
+
+_CODE_KEYS = ("module_path", "_cls", "_qualname", "custom_class")
 
 
 def code_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of those that choose what a process loads, sorted."""
+    """The names of the variables that choose the code that a process loads, sorted."""
     return tuple(sorted(name for name, value in environment.items() if _chooses(name, value)))
 
 
 def check_no_code(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment if a variable chooses what the engine's process loads."""
+    """Raise InvalidEnvironment if a variable chooses the code that the engine's process loads."""
     found = code_variables(environment)
     if found:
         raise InvalidEnvironment(
@@ -93,12 +94,12 @@ def _chooses(name: str, value: str) -> bool:
     if name in _BY_MODULE:
         return "." in text
     if name.startswith(PREFIX) and text.startswith("{"):
-        return any(_members(value))
+        return any(_code_keys(value))
     return name.startswith(PREFIXES) or name in NAMES or name in ARGUMENTS
 
 
-def _members(value: str) -> Iterator[str]:
-    """The members of a JSON argument that name a module or a class."""
+def _code_keys(value: str) -> Iterator[str]:
+    """The keys in a JSON argument whose values name a module or a class."""
     try:
         left: list[Any] = [read(value, "the argument")]
     except InvalidJson:
@@ -111,5 +112,7 @@ def _members(value: str) -> Iterator[str]:
             left += part.values()
             for name, member in part.items():
                 dotted = name in ("backend", "method") and isinstance(member, str)
-                if name.endswith(_MEMBERS) or (dotted and ("." in member or member in _MEMBERS)):
+                if name.endswith(_CODE_KEYS) or (
+                    dotted and ("." in member or member in _CODE_KEYS)
+                ):
                     yield name

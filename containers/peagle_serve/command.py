@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from peagle_serve.contract import AUTO, OFF, PREFIX, InvalidEnvironment, Settings, settings_of
-from peagle_serve.credentials import INSTEAD, secrets_in
+from peagle_serve.credentials import ENGINE_VARIABLES, secrets_in
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
-from peagle_serve.mounted import check_mounted
+from peagle_serve.mounted_weights import check_mounted_weights
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
@@ -72,7 +72,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     check_built_for(chosen)
     check_streamer(chosen)
     check_pair(chosen)
-    check_mounted(environment, settings.verify, log)
+    check_mounted_weights(environment, settings.verify, log)
     argv = _argv(chosen)
     passed = [_encoded(token) for token in argv]
 
@@ -89,7 +89,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     variables |= small_layers(variables)
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
-        variables[INSTEAD[name].encode()] = _encoded(value)
+        variables[ENGINE_VARIABLES[name].encode()] = _encoded(value)
     for name, value in vocabulary(environment, chosen).items():
         variables[os.fsencode(name)] = os.fsencode(value)
     return Supervisor(passed, variables, log, settings, check_before_start)

@@ -56,6 +56,7 @@ WEIGHTS_PIN_VARIABLE = "PEAGLE_WEIGHTS_SHA256"
 WEIGHTS_MANIFEST = "peagle-weights.json"
 """The manifest of ``peagle weights sync``, in the folder that holds target and drafter."""
 VERIFY_VARIABLE = "PEAGLE_VERIFY"
+"""How mounted weights are compared with their manifest: ``sizes`` or ``full``."""
 SIZES = "sizes"
 FULL = "full"
 CACHE_VARIABLE = "PEAGLE_CACHE"
@@ -96,8 +97,8 @@ ARTIFACT_FORMAT = 1
 LARGEST_PART = 4 << 20
 """Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
 
-
 _LONGEST_SHOWN = 80
+"""Characters of a variable's value in a message."""
 
 
 class InvalidEnvironment(Exception):
@@ -155,19 +156,23 @@ def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
     pins = frozenset(part.strip() for part in text.split(","))
     if not all(SHA256.fullmatch(pin) for pin in pins):
         raise InvalidEnvironment(
-            f"{WARM_PINS_VARIABLE} is {text[:80]!r}",
+            f"{WARM_PINS_VARIABLE} is {text[:_LONGEST_SHOWN]!r}",
             f"set it to the SHA-256 that `peagle warm` prints, or to {ANY}",
         )
     return pins
 
 
 def whole_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
-    """The number in the variable ``name``. Raises InvalidEnvironment for anything else."""
-    digits = text.strip()
-    is_number = digits.isascii() and digits.isdigit() and len(digits.lstrip("0")) <= len(str(most))
-    if not (is_number and least <= int(digits[-len(str(most)) :]) <= most):
+    """The number in the variable ``name``, from ``least`` to ``most``.
+
+    Raises InvalidEnvironment for anything else.
+    """
+    stripped = text.strip()
+    digits = stripped.lstrip("0") or stripped[-1:]
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
+    if not (is_number and least <= int(digits) <= most):
         shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
         raise InvalidEnvironment(
             f"{name} is {shown!r}", f"set it to a whole number from {least} to {most}"
         )
-    return int(digits[-len(str(most)) :])
+    return int(digits)

@@ -1,4 +1,4 @@
-"""Secrets reach vLLM in its environment: every program of a machine can read arguments."""
+"""Secrets are passed to vLLM in its environment, because other processes can read arguments."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.environment import flag_of, tokens_of
 
-INSTEAD = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF_TOKEN"}
-"""The variable of an argument -> the one that vLLM, or the Hub's library, reads instead."""
-_SWITCHES = ("", "true", "false")
+ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF_TOKEN"}
+"""The container's variable -> the variable that vLLM or huggingface_hub reads."""
+_NO_SECRET = ("", "true", "false")
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The secrets among vLLM's arguments, by the names of ``INSTEAD``.
+    """The secrets among vLLM's arguments, by the container's variable.
 
-    Raises InvalidEnvironment for several keys, which vLLM takes as arguments only.
+    Raises InvalidEnvironment for several API keys, which vLLM accepts as arguments only.
     """
     found = {}
-    for name in INSTEAD:
+    for name in ENGINE_VARIABLES:
         value = environment.get(name, "")
-        if value.strip().lower() in _SWITCHES:
+        if value.strip().lower() in _NO_SECRET:
             continue
         tokens = tokens_of(flag_of(name), value)
         if len(tokens) != 1:
             raise InvalidEnvironment(
-                f"{name} has {len(tokens)} values, which vLLM takes as arguments only, where every "
-                "program of the machine can read them",
+                f"{name} has {len(tokens)} values, which vLLM accepts as arguments only, and other "
+                "processes can read those",
                 f"set {name} to one value",
             )
         found[name] = tokens[0]

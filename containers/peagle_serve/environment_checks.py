@@ -270,10 +270,8 @@ def _speculation(environment: Mapping[str, str]) -> Document:
         fix = "correct the JSON"
         if "'" in text or (":" in text and '"' not in text):
             fix = 'use double quotes for names and strings: {"method": ...}'
-        where = "" if error.offset is None else f" at character {error.offset + 1} of"
-        raise InvalidEnvironment(
-            f"{SPECULATION} {error.why}{where or ' in'} {_short(text)}", fix
-        ) from None
+        where = "in" if error.offset is None else f"at character {error.offset + 1} of"
+        raise InvalidEnvironment(f"{SPECULATION} {error.why} {where} {_short(text)}", fix) from None
     except ValueError:
         raise InvalidEnvironment(
             f"{SPECULATION} is not a JSON object: {_short(text)}",

@@ -10,7 +10,7 @@ from typing import Any
 
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
 from peagle_serve.json_reader import DEFAULT, InvalidJson, read
-from peagle_serve.plain_files import read_plain
+from peagle_serve.regular_files import read_regular
 from peagle_serve.safetensors import (
     LARGEST_INDEX,
     DamagedFile,
@@ -71,7 +71,7 @@ def check_folder(
 def read_json(variable: str, file: Path) -> dict[str, Any]:
     """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
-        content = read_plain(file, DEFAULT.size)
+        content = read_regular(file, DEFAULT.size)
         if not content:
             raise InvalidEnvironment(f"{variable}: {file} is empty", _COPY_AGAIN)
         document = read(content, str(file))
@@ -110,7 +110,7 @@ def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
 def _loaded(folder: Path, names: list[str]) -> tuple[str, ...]:
     """The safetensors files that vLLM loads. Raises DamagedFile, OSError."""
     index = index_name(names)
-    content = read_plain(folder / index, LARGEST_INDEX) if index in names else None
+    content = read_regular(folder / index, LARGEST_INDEX) if index in names else None
     return weight_files(names, None if content is None else parse_index(content, index))
 
 

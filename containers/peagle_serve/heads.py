@@ -99,10 +99,10 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
 
     def number(key: str, holder: Mapping[str, Any] = inner) -> int | None:
         value = holder.get(key)
-        if value is None or (type(value) is int and 0 < value <= most(key)):
+        if value is None or (type(value) is int and 0 < value <= largest_value(key)):
             return value
-        wanted = f"a positive whole number of at most {most(key):,}"
-        invalid[key] = f"{key} is {ascii(value)[:80]}, not {wanted}"
+        expected = f"a positive whole number of at most {largest_value(key):,}"
+        invalid[key] = f"{key} is {ascii(value)[:80]}, not {expected}"
         return None
 
     def layers(holder: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -150,7 +150,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     )  # fmt: skip
 
 
-def most(key: str) -> int:
+def largest_value(key: str) -> int:
     """The largest number that a config.json may have under this key."""
     return MOST_LAYERS if key in _LAYER_COUNTS else _LARGEST
 

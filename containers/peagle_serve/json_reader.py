@@ -1,9 +1,9 @@
-"""The one reader of JSON from outside: bounded before it is parsed, and strict.
+"""Read untrusted JSON: strictly, and within limits that are checked before parsing.
 
-``json.loads`` takes NaN, keeps the last of two equal names, and raises RecursionError or a bare
-ValueError for deep brackets or endless digits; a few bytes for each of a million empty lists become
-gigabytes. Here all of that is one exception, which says what is wrong and where. Depth and number
-of values are counted on the text first, without recursion, at about 200 MB per second.
+``json.loads`` accepts NaN, keeps the last of two equal names, raises RecursionError or a bare
+ValueError for deep nesting or long numbers, and builds gigabytes from a few bytes for each of a
+million empty lists. Here each of these raises InvalidJson, which says what is wrong and where.
+Depth and number of values are counted on the text, without recursion, at about 200 MB per second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 class Limits(NamedTuple):
     """``size`` in bytes, ``depth`` of nested arrays and objects, ``values``: elements and members
     of all of them, ``digits``: characters of a number. ``constants`` admits NaN and Infinity, which
-    transformers writes into config.json. The default is for documents of a person
-    or of a service; a million values take up to 150 MB and a second."""
+    transformers writes into config.json. A million values take up to 150 MB and a second."""
 
     size: int = 8 << 20
     depth: int = 64
@@ -32,10 +31,11 @@ DEFAULT = Limits()
 
 
 class InvalidJson(ValueError):
-    """A document that is refused. ``what`` names it, ``why`` follows the name in a sentence.
+    """A refused document. ``what`` names it, ``why`` completes the sentence, such as
+    "is not UTF-8".
 
-    ``offset`` counts characters from 0; ``line`` and ``column`` from 1; ``None`` where the place is
-    unknown. ``is_syntax``: it is not JSON at all, rather than JSON that is refused.
+    ``offset`` counts characters from 0, ``line`` and ``column`` from 1; ``None`` where unknown.
+    ``is_syntax``: the text is not JSON, rather than JSON that the limits or the rules refuse.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     """The document in ``data``, which messages call ``what``.
 
     Raises InvalidJson, and nothing else: for text that is not JSON or not UTF-8, a document beyond
-    ``limits``, NaN and Infinity (also a number too large for a float), a name that an object has
-    twice, and half of a surrogate pair, which no file and no terminal takes.
+    ``limits``, NaN and Infinity (also a number too large for a float), a duplicate name in an
+    object, and half of a surrogate pair, which cannot be encoded as UTF-8.
     """
     if len(data) > limits.size:
         raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
@@ -99,8 +99,8 @@ _STEPS = bytes(1 if byte in b"[{" else 255 for byte in range(256))
 
 
 def _check_shape(raw: bytes, what: str, limits: Limits) -> None:
-    """Raise InvalidJson for more values or levels than allowed. Up to the first error of the syntax
-    this sees the same strings and brackets as the parser, which stops there."""
+    """Raise InvalidJson for more values or levels than allowed. Up to the first syntax error, where
+    the parser stops, this finds the same strings and brackets."""
     if sum(map(raw.count, (b"[", b"{", b","))) <= min(limits.depth, limits.values):
         return
     unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -116,7 +116,7 @@ def _check_shape(raw: bytes, what: str, limits: Limits) -> None:
 
 
 class _Refused(Exception):
-    """``at``: a text of the document at the place, if that is known."""
+    """``at``: the offending text, where it is known."""
 
     def __init__(self, why: str, at: str = "") -> None:
         self.why, self.at = why, at

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from peagle_serve.json_reader import InvalidJson, Limits, read
-from peagle_serve.plain_files import open_plain
+from peagle_serve.regular_files import open_regular
 
 LARGEST_HEADER = 32_000_000
 """Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; the largest
@@ -82,7 +82,7 @@ def read_header(file: Path, *, limit: int = LARGEST_HEADER) -> dict[str, TensorI
 
     Accepts dtypes that are unknown here: vLLM may be newer. Raises DamagedFile, OSError.
     """
-    with open_plain(file) as stream:
+    with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
         head += stream.read(max(0, header_bytes(head, size, file.name, limit) - len(head)))

@@ -27,6 +27,7 @@ from peagle.errors import DamagedCheckpoint, UserError
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
+from peagle_serve.environment import variable_of
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
@@ -135,6 +136,12 @@ class Case:
         except DamagedCheckpoint as error:
             message = f"{self.target_read.location}/{error.message}"
             raise DamagedCheckpoint(message, error.fix) from error
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The container's variables, including those of vLLM's arguments."""
+        settings = {variable_of(f"--{name}"): str(value) for name, value in self.settings.items()}
+        return {**settings, **self.environment}
 
     def setting(self, name: str) -> Value | None:
         """The value of vLLM's argument ``name``, also where it is given as a key of another

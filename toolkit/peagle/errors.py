@@ -139,13 +139,13 @@ class EngineError(PeagleError, code="engine", exit_code=4):
 
 
 @contextmanager
-def understood(
+def parsing(
     what: str, kind: type[PeagleError], fix: str | Fix = "", code: str = "invalid-response"
 ) -> Iterator[None]:
-    """Raise ``kind`` where the block cannot read ``what``, an answer of another program.
+    """Raise ``kind`` where the block fails to parse ``what``, the output of another program.
 
-    Such as: it is not JSON, is cut short, lacks a key, or has a value of another type. The block
-    only reads the answer; other errors in it are mistaken for one of the answer.
+    For example, it is not JSON, is truncated, lacks a key, or has a value of another type. The
+    block must only parse: any other error in it is reported as invalid output.
     """
     try:
         yield
@@ -163,7 +163,7 @@ def understood(
 
 
 def count_of(value: Any) -> int:
-    """The value, if it is a whole number that a count of things can be. Raises ValueError."""
+    """The value, if it is an integer from 0 to 2**63 - 1. Raises ValueError."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{ascii(value)[:40]} is not a count")
     return value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from peagle.errors import EngineError, count_of, fix_text, understood
+from peagle.errors import EngineError, count_of, fix_text, parsing
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.logs import restored_text
@@ -119,7 +119,7 @@ _LONGEST_ERROR = 1_500
 """Characters that are shown of an engine's error."""
 
 
-def answer_of(data: bytes | str) -> dict[str, Any]:
+def parse_response(data: bytes | str) -> dict[str, Any]:
     """The JSON object that an engine answered, also as an event of a stream.
 
     Raises EngineError for anything else, and for vLLM's report of an error, which after the first
@@ -158,7 +158,7 @@ def piece_of(document: dict[str, Any]) -> Piece:
 
     Raises EngineError for a document without vLLM's format.
     """
-    with understood("the engine's response", EngineError):
+    with parsing("the engine's response", EngineError):
         text = reasoning = ""
         for choice in document.get("choices") or []:
             message = choice.get("delta") or choice.get("message") or {}
@@ -176,7 +176,7 @@ def pieces(events: Iterable[str]) -> Iterator[Piece]:
     for event in events:
         if event == "[DONE]":
             return
-        yield piece_of(answer_of(event))
+        yield piece_of(parse_response(event))
     raise EngineError("the response ended before it was complete", code="incomplete-response")
 
 
@@ -218,7 +218,7 @@ class Counters:
 
 def parse_counters(document: dict[str, Any]) -> Counters:
     """Counters as ``peagle_serve`` sends them. Raises EngineError for another document."""
-    with understood("the engine's answer about its counters", EngineError):
+    with parsing("the engine's answer about its counters", EngineError):
         return Counters(
             drafts=count_of(document["drafts"]),
             draft_tokens=count_of(document["draft_tokens"]),

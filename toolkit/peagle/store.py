@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from peagle.errors import Fix, UserError
 from peagle_serve import json_reader
-from peagle_serve.plain_files import read_plain
+from peagle_serve.regular_files import read_regular
 
 Shape = TypeVar("Shape")
 
@@ -141,7 +141,7 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def _document(path: Path) -> Any:
-    return json_reader.read(read_plain(path, _LARGEST_STATE), str(path))
+    return json_reader.read(read_regular(path, _LARGEST_STATE), str(path))
 
 
 def read_json(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Formats of money, durations, sizes and counts in messages; JSON that may be other text."""
+"""Format money, durations, sizes and counts; read JSON values that may be other text."""
 
 from __future__ import annotations
 

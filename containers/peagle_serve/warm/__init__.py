@@ -10,7 +10,7 @@ in the folder ``warm/`` beside the weights.
     prepare             restore or collect, before the engine starts
     route               the artifact through ``/invocations``
 
-An artifact is code: whoever can write to its folder controls the engine. So it is stored with the
-weights, under the same permissions. The checks here detect damage and prevent writes outside of the
-cache; they do not detect malicious code.
+An artifact is code that the engine runs, so the container restores only archives whose SHA-256 is
+in ``PEAGLE_WARM_SHA256``. The checks here detect damage and prevent writes outside of the cache;
+they do not detect malicious code.
 """

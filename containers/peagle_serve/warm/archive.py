@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from peagle_serve.warm.caches import FOLDERS
-from peagle_serve.warm.manifest import Damaged, Manifest, open_plain
+from peagle_serve.warm.manifest import Damaged, Manifest, open_regular
 
 _LEVEL = 3
 """gzip's level; higher ones hardly make kernels smaller."""
@@ -169,13 +169,14 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     Raises Damaged for every difference from the manifest, and OSError. The caller removes what was
     written until then.
     """
-    with open_plain(archive) as file:
+    with open_regular(archive) as file:
         size = os.fstat(file.fileno()).st_size
         if size != manifest.size:
             raise Damaged(
                 f"{archive.name} has {size} bytes, but its manifest lists {manifest.size}"
             )
-        if _sha256(file) != manifest.sha256:  # nothing of another archive is even decompressed
+        # Checked first, so that nothing of another archive is decompressed.
+        if hashlib.file_digest(file, "sha256").hexdigest() != manifest.sha256:
             raise Damaged(f"{archive.name} does not match the sha256 in its manifest")
         file.seek(0)
         content = _Content(file, manifest.unpacked_bytes + _PER_FILE * manifest.files + _AROUND)
@@ -191,13 +192,6 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
         raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
                       f"not {manifest.files} of {manifest.unpacked_bytes}")  # fmt: skip
-
-
-def _sha256(file: BinaryIO) -> str:
-    found = hashlib.sha256()
-    while part := file.read(_CHUNK):
-        found.update(part)
-    return found.hexdigest()
 
 
 class _Content:

@@ -30,7 +30,7 @@ from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.json_reader import DEFAULT
 from peagle_serve.logs import Redactor, is_secret
-from peagle_serve.plain_files import read_plain
+from peagle_serve.regular_files import read_regular
 from peagle_serve.safetensors import first_names
 from peagle_serve.variable_names import NEGATION
 from peagle_serve.warm.caches import FOLDERS
@@ -247,8 +247,8 @@ def _model(path: str, revision: object) -> str:
     for name in CONFIGURATIONS:
         file, beside = Path(path) / name, Path(path) / QUANTIZATION
         if file.is_file():
-            more = read_plain(beside, DEFAULT.size) if beside.is_file() else b""
-            return hashlib.sha256(read_plain(file, DEFAULT.size) + more).hexdigest()
+            more = read_regular(beside, DEFAULT.size) if beside.is_file() else b""
+            return hashlib.sha256(read_regular(file, DEFAULT.size) + more).hexdigest()
     return ""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
-from peagle_serve import plain_files
-from peagle_serve.contract import ARTIFACT_FORMAT, MANIFEST_SUFFIX
+from peagle_serve import regular_files
+from peagle_serve.contract import ARTIFACT_FORMAT, MANIFEST_SUFFIX, SHA256
 from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.warm.cache_key import key_of
 
@@ -25,7 +25,6 @@ _NUMBERS = (
 )
 """Key, types, largest value."""
 _LONGEST_SHOWN = 40
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Damaged(Exception):
@@ -50,13 +49,13 @@ class Manifest(NamedTuple):
         return {"format": ARTIFACT_FORMAT, **self._asdict()}
 
 
-def open_plain(file: Path) -> BinaryIO:
+def open_regular(file: Path) -> BufferedReader:
     """Open a regular file for reading, without waiting for a pipe.
 
     Raises Damaged for anything but a regular file, OSError.
     """
     try:
-        return plain_files.open_plain(file)
+        return regular_files.open_regular(file)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise Damaged(f"{file.name} is not a regular file") from None
@@ -65,7 +64,7 @@ def open_plain(file: Path) -> BinaryIO:
 
 def read_manifest(file: Path) -> Manifest:
     """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
-    with open_plain(file) as stream:
+    with open_regular(file) as stream:
         text = stream.read(LARGEST + 1)
     try:
         return manifest_of(read(text, file.name, limits=Limits(size=LARGEST)), file.name)
@@ -90,7 +89,7 @@ def manifest_of(document: Any, name: str) -> Manifest:
         raise Damaged(f"{name} has a key that does not match its subject")
     if name != f"{document['key']}{MANIFEST_SUFFIX}":
         raise Damaged(f"{name} has the key {document['key']}")
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not isinstance(digest, str) or not SHA256.fullmatch(digest):
         raise Damaged(f"{name} has no sha256")
     return Manifest(
         key=document["key"],

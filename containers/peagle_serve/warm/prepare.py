@@ -52,7 +52,7 @@ from peagle_serve.warm.caches import (
     cache_folder,
     make_cache_folder,
 )
-from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
+from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_regular, read_manifest
 from peagle_serve.weights import models_in
 
 _WEIGHTS = (".safetensors",)
@@ -166,7 +166,7 @@ def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
 
 def _is_restored(place: Path, manifest: Manifest) -> bool:
     try:
-        with open_plain(place / _MARK) as file:
+        with open_regular(place / _MARK) as file:
             mark = read(file.read(LARGEST), _MARK)
     except (Damaged, OSError, InvalidJson):
         return False

@@ -20,7 +20,7 @@ from peagle.weights.sync import sync_weights
 from peagle.weights.transfer import combined, sha256
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted import check_mounted
+from peagle_serve.mounted_weights import check_mounted_weights
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     CONFIG,
@@ -253,11 +253,11 @@ def test_what_a_sync_records_passes_the_containers_full_check(aws: Aws, tmp_path
 
     with open(os.devnull, "w") as nowhere:
         log = Log(Redactor({}), nowhere.fileno())
-        check_mounted(environment, "full", log)
+        check_mounted_weights(environment, "full", log)
         file = mounted / "target" / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1] + b"x")
         with pytest.raises(InvalidEnvironment, match="has other content"):
-            check_mounted(environment, "full", log)
+            check_mounted_weights(environment, "full", log)
 
 
 def test_a_prefix_without_a_model_is_an_error(aws: Aws) -> None:

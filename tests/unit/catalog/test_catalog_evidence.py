@@ -63,7 +63,7 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not valid JSON"),
         (MEASURED | {"engine": {}}, "engine.version: missing key"),
         (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
         (MEASURED | {"results": 5}, "results: is 5: expected a list"),

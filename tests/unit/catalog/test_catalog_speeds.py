@@ -98,7 +98,7 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ('{"speeds": [', "is not JSON"),
+        ('{"speeds": [', "is not valid JSON"),
         (WITHOUT, "synthetic: missing key"),
         (RUN | {"engine": {}}, "engine.version: missing key"),
         (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),

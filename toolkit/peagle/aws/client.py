@@ -24,8 +24,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from peagle import __version__
-from peagle.aws.answers import as_answer, receiving, watch_answers
 from peagle.aws.errors import UNREACHABLE_FIX, translated
+from peagle.aws.responses import as_response, receiving, validate_responses
 from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
 from peagle.request_validation import is_write, require_valid
@@ -158,7 +158,7 @@ class Aws:
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
-            watch_answers(made, service)
+            validate_responses(made, service)
             if self._breaker is not None:
                 self._breaker.watch(made, service, self.region)
             self._clients[service] = made
@@ -168,15 +168,15 @@ class Aws:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
 
         A call that creates or changes something is validated first: raises InvalidRequest for
-        what AWS would reject. A key that the answer lacks raises CloudError when it is used.
+        what AWS would reject. Using a key that the response lacks raises CloudError.
         """
         if is_write(operation):
             require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
         with receiving(service, operation, self.region):
             response = method(**parameters)
-        answer: dict[str, Any] = as_answer(response, f"{service}:{operation}")
-        return answer
+        found: dict[str, Any] = as_response(response, f"{service}:{operation}")
+        return found
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -189,7 +189,7 @@ class Aws:
                 page = next(pages, None)
             if page is None:
                 return
-            yield from as_answer(page.get(key) or [], f"{service}:{operation}")
+            yield from as_response(page.get(key) or [], f"{service}:{operation}")
 
     def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of a call whose ``Body`` is an event stream, as they arrive."""

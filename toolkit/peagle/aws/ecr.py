@@ -10,7 +10,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.image_records import record_resource
 from peagle.checks.facts import parse_ecr_image
-from peagle.errors import CloudError, understood
+from peagle.errors import CloudError, parsing
 from peagle.images import Login
 
 TAG = {"Key": "peagle:toolkit", "Value": "images"}
@@ -54,7 +54,7 @@ def ensure_repository(aws: Aws, name: str) -> str:
 def login(aws: Aws, host: str) -> Login:
     """A login for the registry ``host``, valid for 12 hours: the account's own registry, or another
     that admits this account, such as AWS's registry of runtime images."""
-    with understood("ECR's token", CloudError, "run the command again"):
+    with parsing("ECR's token", CloudError, "run the command again"):
         (entry,) = aws.call("ecr", "get_authorization_token")["authorizationData"][:1]
         user, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
     if not password:

@@ -21,7 +21,7 @@ from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
 from peagle.vllm.versions import parse
 from peagle_serve import json_reader
-from peagle_serve.plain_files import read_plain
+from peagle_serve.regular_files import read_regular
 
 PACKAGE = "sagemaker-core"
 INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
@@ -88,7 +88,7 @@ def sdk_images(table: RuntimeTable) -> Images:
     runtimes: dict[str, Runtime] = {}
     unread: list[str] = []
     try:
-        content = read_plain(Path(str(package.locate_file(DATA_FILE))), json_reader.DEFAULT.size)
+        content = read_regular(Path(str(package.locate_file(DATA_FILE))), json_reader.DEFAULT.size)
         table_of_sdk = json_reader.read(content, "the table")
         for version, entry in table_of_sdk["inference"]["versions"].items():
             if runtime := _runtime(version, entry, table):

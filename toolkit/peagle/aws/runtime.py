@@ -16,9 +16,9 @@ from peagle.protocol import (
     Counters,
     EventSplitter,
     Piece,
-    answer_of,
     log_text,
     parse_counters,
+    parse_response,
     piece_of,
     pieces,
 )
@@ -59,7 +59,7 @@ def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dic
     Raises EngineError for an answer without vLLM's format.
     """
     with _log_named(endpoint):
-        document = answer_of(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
+        document = parse_response(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
         piece_of(document)
         return document
 
@@ -104,7 +104,7 @@ def counters(aws: Aws, endpoint: str) -> Counters | None:
     except UserError:
         return None
     try:
-        return parse_counters(answer_of(response))
+        return parse_counters(parse_response(response))
     except EngineError:
         return None
 

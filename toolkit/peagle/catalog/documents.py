@@ -24,7 +24,7 @@ from yaml.composer import Composer
 
 from peagle.data import data_folder
 from peagle.errors import CatalogError, Fix
-from peagle_serve.plain_files import read_plain
+from peagle_serve.regular_files import read_regular
 
 Location = tuple[str | int, ...]
 
@@ -196,7 +196,7 @@ class Document:
 def read_bytes(path: Path, limit: int = LARGEST_EVIDENCE) -> bytes:
     """The content of the file; raises BadFile if it cannot be read, or is larger than ``limit``."""
     try:
-        return read_plain(path, limit)
+        return read_regular(path, limit)
     except OSError as error:
         fix = "check the file and its permissions"
         raise BadFile(display_path(path), f"cannot be read: {error.strerror}", fix) from error

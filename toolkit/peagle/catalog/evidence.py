@@ -159,11 +159,10 @@ def _document(path: Path, text: bytes | None = None) -> dict[str, Any]:
     """The file's JSON object; empty for other JSON, which holds no evidence."""
     try:
         content = read_bytes(path) if text is None else text
-        document = json_reader.read(content, "it", limits=_LIMITS)
+        document = json_reader.read(content, display_path(path), limits=_LIMITS)
     except InvalidJson as error:
-        wrong = str(error).removeprefix("it ")
-        wrong = f"is not JSON: it {wrong}" if error.is_syntax else wrong
-        raise BadFile(display_path(path), wrong, "measure again, or remove the file") from error
+        fix = "measure again, or remove the file"
+        raise BadFile(error.what, error.why, fix, error.line) from error
     return document if isinstance(document, dict) else {}
 
 

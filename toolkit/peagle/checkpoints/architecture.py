@@ -20,7 +20,7 @@ from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import Checkpoint, split_revision
 from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
-from peagle_serve.heads import HeadConfig, most
+from peagle_serve.heads import HeadConfig, largest_value
 
 Config = Mapping[str, Any]
 
@@ -131,9 +131,9 @@ def optional_number(config: Config, key: str) -> int | None:
     value = config.get(key)
     if value is None:
         return None
-    if type(value) is not int or not 0 < value <= most(key):
-        wanted = f"a positive whole number of at most {most(key):,}"
-        raise DamagedCheckpoint(f"config.json: {key} is {ascii(value)[:80]}, not {wanted}", _FIX)
+    if type(value) is not int or not 0 < value <= largest_value(key):
+        expected = f"a positive whole number of at most {largest_value(key):,}"
+        raise DamagedCheckpoint(f"config.json: {key} is {ascii(value)[:80]}, not {expected}", _FIX)
     return value
 
 

@@ -21,7 +21,7 @@ from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserEr
 from peagle_serve import folder as folders
 from peagle_serve import json_reader
 from peagle_serve import safetensors as parser
-from peagle_serve.heads import most
+from peagle_serve.heads import largest_value
 from peagle_serve.json_reader import InvalidJson, Limits
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
@@ -99,8 +99,8 @@ def _check_numbers(path: str, part: Mapping[str, Any]) -> None:
             _refuse(path + key, value, "a positive number")
         if key in COUNTS and value < 0:
             _refuse(path + key, value, "a number of at least 0")
-        if abs(value) > most(key):
-            _refuse(path + key, value, f"a number of at most {most(key):,}")
+        if abs(value) > largest_value(key):
+            _refuse(path + key, value, f"a number of at most {largest_value(key):,}")
 
 
 def _refuse(key: str, value: Any, expected: str) -> NoReturn:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from peagle.case import Case
 from peagle.catalog.tables import RuntimeTable
 from peagle.checkpoints.heads import Head
+from peagle_serve.contract import PREFIX
+from peagle_serve.environment import flag_of
 
 OTHER_HEAD = "use a head trained for this target"
 MIXED_FILES = "copy the head again: config.json and weights are from different heads"
@@ -20,6 +22,12 @@ def other_shape(head: Head, name: str, expected: object) -> str:
     """The message that the shape of a tensor is not the one that config.json requires."""
     found = f"{name} of {head.location} has shape {list(head.shape(name) or ())}"
     return f"{found}; its config.json requires {expected}"
+
+
+def option_of(variable: str) -> str:
+    """The option that sets a variable of the container: ``--set NAME`` or ``--env NAME``."""
+    is_argument = variable.startswith(PREFIX)
+    return f"--set {flag_of(variable)[2:]}" if is_argument else f"--env {variable}"
 
 
 def sibling_pair(case: Case, *, parallel: bool) -> str:

@@ -121,7 +121,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--allow-unpinned-warm",
         is_flag=True,
-        help="Restore any archive beside the weights: whoever may write there runs code.",
+        help="Restore any archive beside the weights: anyone who may write there runs code.",
     ),
     click.option(
         "--region",

@@ -25,7 +25,7 @@ from peagle.deploy.owner import owner_of
 from peagle.deploy.proof_tag import proof_in
 from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
 from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.deploy.stored import bucket_of_weights, stored_weights
+from peagle.deploy.uploads import bucket_of_weights, uploaded_weights
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     PAIR_TAG,
@@ -209,7 +209,7 @@ def _deployment(
         previous=roles.previous,
         resources=(
             *_tagged_resources(found, live),
-            *(stored_weights(aws, _models(found)) if stored else ()),
+            *(uploaded_weights(aws, _models(found)) if stored else ()),
         ),
         billing_since=live.created if live else None,
         owner=owner_of(tags),

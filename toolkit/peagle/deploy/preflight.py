@@ -71,7 +71,7 @@ class Preflight:
     """The change to make, the requests to make it with, and the findings.
 
     ``changes`` are the settings that an update changes. ``broken`` is the state of an endpoint that
-    is deleted and created anew, empty otherwise.
+    is deleted and created again, empty otherwise.
     """
 
     desired: DesiredState

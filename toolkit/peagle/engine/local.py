@@ -34,8 +34,8 @@ from peagle.protocol import (
     Counters,
     EventSplitter,
     Piece,
-    answer_of,
     parse_counters,
+    parse_response,
     piece_of,
     pieces,
     request_body,
@@ -282,7 +282,7 @@ def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
     status, text = exchange(port, body, headers)
     if status != http.HTTPStatus.OK:
         raise _refused(status, text)
-    return answer_of(text)
+    return parse_response(text)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.data import data_folder, weights_folder
 from peagle.errors import Fix, Unsupported, UserError
-from peagle.images.docker import Docker, Progress, valid_output
+from peagle.images.docker import Docker, Progress, parsing_output
 from peagle.planning.plan import Plan, Weights
 from peagle.render.image import VOCABULARY, Baked, Copied, Download
 from peagle.render.image_names import has_host, pinned, split_image, without_tag
@@ -187,7 +187,7 @@ def with_digest(docker: Docker, base: str, progress: Progress = lambda line: Non
 
 def digests_of(found: Mapping[str, Any], repository: str) -> list[str]:
     """The digests under which an image is in ``repository``, from Docker's description."""
-    with valid_output("docker image inspect"):
+    with parsing_output("docker image inspect"):
         known = [one.partition("@") for one in found.get("RepoDigests") or ()]
         return [digest for address, _, digest in known if address == repository]
 

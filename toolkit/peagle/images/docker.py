@@ -24,6 +24,7 @@ from peagle.errors import (
     NotFound,
     PeagleError,
     UserError,
+    parsing,
 )
 from peagle_serve import json_reader
 
@@ -152,7 +153,7 @@ class Docker:
             printed = self.run(kind, "inspect", name, doing=f"inspecting {name}")
         except NotFound:
             return None
-        with valid_output(f"docker {kind} inspect"):
+        with parsing_output(f"docker {kind} inspect"):
             found = json_reader.read(printed, "the output")[0]
             if not isinstance(found, dict):
                 raise TypeError("not an object")
@@ -285,7 +286,7 @@ def docker_info(docker: Docker) -> DockerInfo:
     """What the Docker engine supports. Raises DockerMissing when no engine answers."""
     docker.check()
     printed = docker.run("info", "--format", "{{json .}}", doing="querying its features")
-    with valid_output("docker info"):
+    with parsing_output("docker info"):
         info = json_reader.read(printed, "the output")
         plugins = {
             one["Name"]: one.get("Version", "")
@@ -296,13 +297,9 @@ def docker_info(docker: Docker) -> DockerInfo:
         return DockerInfo(str(info.get("ServerVersion", "")), plugins, gpus)
 
 
-@contextlib.contextmanager
-def valid_output(command: str) -> Iterator[None]:
-    """Raise EngineError for output of another form than Docker documents."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise EngineError(f"the output of {command} is not valid", "update Docker") from error
+def parsing_output(command: str) -> contextlib.AbstractContextManager[None]:
+    """Raise EngineError where the block fails to parse the command's output."""
+    return parsing(f"the output of {command}", EngineError, "update Docker")
 
 
 def compose_command() -> str:

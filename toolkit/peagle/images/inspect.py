@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.errors import Fix, NotFound, UserError
-from peagle.images.docker import Docker, valid_output
+from peagle.images.docker import Docker, parsing_output
 from peagle.protocol import digest_in
 from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
@@ -70,7 +70,7 @@ def show_image(docker: Docker, name: str) -> Image:
     found = docker.inspect("image", name)
     if found is None:
         raise NotFound(f"there is no image {name} on this machine", _BUILD)
-    with valid_output("docker image inspect"):
+    with parsing_output("docker image inspect"):
         labels = (found.get("Config") or {}).get("Labels") or {}
         if "peagle.pair" not in labels:
             raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
@@ -96,7 +96,7 @@ def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     filters = ["label=peagle.pair", *(f"label=peagle.{key}={labels[key]}" for key in labels)]
     options = [word for one in filters for word in ("--filter", one)]
     printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
-    with valid_output("docker image ls"):
+    with parsing_output("docker image ls"):
         lines = [json_reader.read(line, "a line") for line in printed.splitlines()]
         names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
     found = [show_image(docker, name) for name in names]

@@ -22,7 +22,7 @@ from peagle.engine.process import (
     stop_engine,
     wait_for_end,
 )
-from peagle.errors import EngineError, Fix, NotFound, UserError, understood
+from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
 from peagle.sandbox.state import AccessKey, EngineKind
@@ -324,7 +324,7 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        with understood("the sandbox's answer", EngineError):
+        with parsing("the sandbox's answer", EngineError):
             message, advice = str(body["message"]), str(body.get("fix", ""))
         raise UserError(message, advice)
     return body

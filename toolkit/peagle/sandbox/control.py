@@ -1,6 +1,6 @@
 """The sandbox's own requests, below ``/_peagle``: status, quotas, instance types, faults, calls.
 
-They are answered to whoever has the secret of the sandbox's access key (``router``).
+They need the secret of the sandbox's access key (``router``).
 """
 
 from __future__ import annotations

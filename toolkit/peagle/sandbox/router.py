@@ -137,7 +137,7 @@ _REGION_KEY = "peagle.region"
 def _refused(verifier: Verifier, environ: WSGIEnvironment) -> Response | None:
     """The answer to a request that is not the owner's; ``None`` for one that is.
 
-    Starting an engine starts a program, so nothing of a stranger is looked at. Raises BodyRefused.
+    Starting an engine starts a program, so nobody else's request is processed. Raises BodyRefused.
     """
     if _is_from_a_web_page(environ):
         message = "the sandbox does not accept requests from web pages"

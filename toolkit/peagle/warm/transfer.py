@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, count_of, understood
+from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, count_of, parsing
 from peagle.protocol import engine_message
 from peagle.store import replacing
 from peagle_serve import json_reader
-from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
+from peagle_serve.contract import COLLECT, SHA256, WARM_MODE_VARIABLE
 
 PART_BYTES = 4 * 1024 * 1024
 """The most that a container sends at once: InvokeEndpoint responses are limited to 6 MB."""
@@ -35,7 +35,6 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REPEAT = "nothing was stored; run the command again"
 _REBUILD = Fix(
@@ -187,12 +186,12 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
 
 def _described(text: bytes, folder: Path) -> WarmArtifact:
     """The artifact of a manifest. Raises Refused for a format of another version."""
-    with understood("the container's manifest", Refused, _REBUILD, "manifest-format"):
+    with parsing("the container's manifest", Refused, _REBUILD, "manifest-format"):
         document = json_reader.read(text, "the manifest")
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}")
         key, sha256 = str(document["key"]), str(document["sha256"])
-        if not _KEY.fullmatch(key) or not _SHA256.fullmatch(sha256):
+        if not _KEY.fullmatch(key) or not SHA256.fullmatch(sha256):
             raise ValueError(f"key {key!r}, sha256 {sha256!r}")
         return WarmArtifact(
             key=key,

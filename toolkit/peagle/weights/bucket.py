@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, translated
-from peagle.errors import CloudError, PeagleError, Refused, understood
+from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.store import home, locked
 from peagle.text import sanitize
 from peagle.weights.layout import WeightsPrefix
@@ -226,7 +226,7 @@ def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
         return None
     with closing(answer["Body"]) as body, translated("s3", bucket.aws.region):
         holder = LockHolder.parse(body.read(10_000))
-    with understood("S3's answer about the lock", CloudError):
+    with parsing("S3's answer about the lock", CloudError):
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         now = parsedate_to_datetime(date) if date else datetime.now(UTC)
         age = max(0.0, (now - answer["LastModified"]).total_seconds())

@@ -1,8 +1,8 @@
 """What a plan pins of the weights and warm starts that it mounts, read from S3.
 
 A deploy pins what is there when its plan is shown: the SHA-256 of the manifest of ``peagle weights
-sync``, and of each archive of ``peagle warm``. The container then accepts nothing else, so whoever
-may write to the bucket later changes neither the weights nor the code that runs.
+sync``, and of each archive of ``peagle warm``. The container then accepts nothing else, so a later
+write to the bucket changes neither the weights nor the code that runs.
 """
 
 from __future__ import annotations

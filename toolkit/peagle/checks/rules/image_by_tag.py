@@ -1,7 +1,7 @@
 """An image that is named by its tag, not by its digest.
 
-Whoever may push to the repository can move the tag: the next start, or the next instance of the
-same endpoint, may run another image than the one that was proved.
+Anyone who may push to the repository can move the tag: the next start, or the next instance of the
+same endpoint, may run a different image from the one that was proved.
 """
 
 from peagle.case import Case

@@ -1,20 +1,18 @@
-"""Code from a model's repository is to run in the engine (``trust_remote_code``).
+"""The plan lets the engine run code from a model's repository (``trust_remote_code``).
 
-Weights are data here: vLLM's own model classes load them, and nothing that comes with them runs.
+Weights are data: vLLM's own model classes load them, and no code from their repository runs.
 """
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
-from peagle_serve.environment import variable_of
 from peagle_serve.environment_checks import trusts_remote_code
 
 RULE = Rule("remote-code", about="load", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    settings = {variable_of(f"--{name}"): str(value) for name, value in case.settings.items()}
     speculation = {"speculative-config": str(dict(case.speculative_settings))}
-    for name, value in {**settings, **case.environment, **speculation}.items():
+    for name, value in {**case.variables, **speculation}.items():
         if trusts_remote_code(name, value):
             yield RULE.error(
                 "vllm",

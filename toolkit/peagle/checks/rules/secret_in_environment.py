@@ -4,9 +4,8 @@ Anyone who may call DescribeModel reads the environment; plan files and template
 """
 
 from peagle.case import Case
+from peagle.checks.facts import option_of
 from peagle.checks.registry import Findings, Rule
-from peagle_serve.contract import PREFIX
-from peagle_serve.environment import flag_of, variable_of
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
 RULE = Rule("secret-in-environment", about="load", vllm_notices="never")
@@ -18,11 +17,8 @@ _FIX = (
 
 
 def check(case: Case) -> Findings:
-    settings = {variable_of(f"--{name}"): str(value) for name, value in case.settings.items()}
     redactor = Redactor({})
-    for name, value in {**settings, **case.environment}.items():
+    for name, value in case.variables.items():
         if value and (is_secret(name) or HIDDEN in redactor.text(value)):
-            shown = f"--set {flag_of(name)[2:]}" if name.startswith(PREFIX) else f"--env {name}"
-            yield RULE.error(
-                "environment", f"{shown} is a secret, and DescribeModel shows it to readers", _FIX
-            )
+            message = f"{option_of(name)} is a secret, and DescribeModel shows it to readers"
+            yield RULE.error("environment", message, _FIX)

@@ -1,6 +1,6 @@
-"""A load format that reads something other than safetensors, such as pickles, which are code.
+"""A load format that reads something other than safetensors, such as pickles, which may run code.
 
-Weights are data here: the header of a safetensors file is JSON, and the rest are numbers.
+The header of a safetensors file is JSON, and the rest is numbers, so loading one runs no code.
 """
 
 from peagle.case import Case

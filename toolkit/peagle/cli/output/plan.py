@@ -253,7 +253,7 @@ def pinned_text(plan: Plan) -> dict[str, str]:
     if pins.weights:
         facts["manifest"] = f"sha256 {pins.weights}"
     if pins.any_warm:
-        facts["warm start"] = "any archive beside the weights, whoever put it there"
+        facts["warm start"] = "any archive beside the weights"
     elif pins.warm:
         facts["warm start"] = f"archives with sha256 {', '.join(pins.warm)}"
     return facts

@@ -14,7 +14,7 @@ import pytest
 
 from peagle_serve.contract import InvalidEnvironment, settings_of
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted import check_mounted
+from peagle_serve.mounted_weights import check_mounted_weights
 from peagle_serve.weights import with_model
 from tests.unit.containers.recording import container_in, documents
 from tests.unit.containers.weights import model, pair, safetensors
@@ -67,7 +67,7 @@ class Mounted:
         environment = self.environment(**more)
         with open(os.devnull, "w") as nowhere:
             log = Log(Redactor({}), nowhere.fileno())
-            check_mounted(environment, settings_of(environment).verify, log)
+            check_mounted_weights(environment, settings_of(environment).verify, log)
 
 
 @pytest.fixture

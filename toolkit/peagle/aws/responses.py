@@ -1,7 +1,7 @@
-"""AWS's answers, checked against botocore's models, so that no caller meets another type.
+"""Validate AWS's responses against botocore's models, so that callers can rely on the types.
 
-botocore parses an answer and passes on whatever a JSON document has: text for a number, a list for
-an object. A proxy, a substitute of AWS, or a damaged connection can send that.
+botocore parses a response and passes on any type that the JSON has: text for a number, a list for
+an object. A proxy, an emulator of AWS, or a damaged connection can send that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from peagle.aws.errors import UNREACHABLE_FIX, translated
-from peagle.errors import CloudError, understood
+from peagle.errors import CloudError, parsing
 
 _LARGEST = 2**63
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -21,26 +21,26 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "integer": int, "long": int, "float": (int, float), "double": (int, float),
     "timestamp": datetime,
 }  # fmt: skip
-"""Type of a shape in a service's model -> types of Python."""
+"""Type of a shape in a service's model -> Python types."""
 
 _DECODED = "policyDocumentType"
 """The shape of IAM's policies, which botocore decodes into objects."""
 
 
-class InvalidAnswer(CloudError, KeyError, code="invalid-response"):
-    """AWS, or what stands between it and this machine, sent another answer than its model says."""
+class InvalidResponse(CloudError, KeyError, code="invalid-response"):
+    """AWS, or a proxy in between, sent a response that does not match the service's model."""
 
 
 @contextmanager
 def receiving(service: str, operation: str, region: str) -> Iterator[None]:
-    """Raise the errors of a call as PeagleErrors, those of botocore's parsers too."""
-    what = f"the answer to {service}:{operation}"
-    with understood(what, CloudError, UNREACHABLE_FIX), translated(service, region):
+    """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
+    what = f"the response to {service}:{operation}"
+    with parsing(what, CloudError, UNREACHABLE_FIX), translated(service, region):
         yield
 
 
-def watch_answers(client: Any, service: str) -> None:
-    """Check every answer that a boto3 client receives; an invalid one raises InvalidAnswer."""
+def validate_responses(client: Any, service: str) -> None:
+    """Check every response that a boto3 client receives; an invalid one raises InvalidResponse."""
 
     def check(http_response: Any, parsed: Any, model: Any, **_: Any) -> None:
         if http_response.status_code < 300 and model.output_shape is not None:
@@ -52,7 +52,7 @@ def watch_answers(client: Any, service: str) -> None:
 
 
 def _problem(shape: Any, value: Any, path: str) -> str:
-    """What is wrong with the value, and where; empty if it is as the model says."""
+    """What is wrong with the value, and where; empty if it matches the model."""
     kind = shape.type_name
     if kind not in _TYPES or shape.name == _DECODED or getattr(shape, "is_document_type", False):
         return ""
@@ -62,7 +62,7 @@ def _problem(shape: Any, value: Any, path: str) -> str:
     if good and kind in ("integer", "long", "float", "double"):
         good = math.isfinite(value) and abs(value) < _LARGEST
     if not good:
-        return f"{path or 'the answer'} is {ascii(value)[:40]}, not a {kind}"
+        return f"{path or 'the response'} is {ascii(value)[:40]}, not a {kind}"
     if kind == "structure":
         members = shape.members
         known = ((members[key], f"{path}.{key}", one) for key, one in value.items()
@@ -77,25 +77,27 @@ def _problem(shape: Any, value: Any, path: str) -> str:
     return next(filter(None, found), "")
 
 
-class AwsAnswer(dict[str, Any]):
-    """An object of AWS's answer. A key that it lacks raises InvalidAnswer, with its name."""
+class AwsResponse(dict[str, Any]):
+    """An object in a response of AWS. A missing key raises InvalidResponse, which names it."""
 
     __slots__ = ("_call",)
 
     def __init__(self, content: Mapping[str, Any], call: str) -> None:
-        super().__init__({key: as_answer(value, call) for key, value in content.items()})
+        super().__init__({key: as_response(value, call) for key, value in content.items()})
         self._call = call
 
     def __missing__(self, key: str) -> Any:
         raise _invalid(self._call, f"it has no {key}")
 
 
-def as_answer(value: Any, call: str) -> Any:
-    """The value with each object as an ``AwsAnswer`` to ``call``, such as ``s3:head_object``."""
+def as_response(value: Any, call: str) -> Any:
+    """The value with each object as an ``AwsResponse`` to ``call``, such as ``s3:head_object``."""
     if isinstance(value, dict):
-        return AwsAnswer(value, call)
-    return [as_answer(one, call) for one in value] if isinstance(value, list) else value
+        return AwsResponse(value, call)
+    return [as_response(one, call) for one in value] if isinstance(value, list) else value
 
 
-def _invalid(call: str, problem: str) -> InvalidAnswer:
-    return InvalidAnswer(f"the answer to {call} has an unknown format: {problem}", UNREACHABLE_FIX)
+def _invalid(call: str, problem: str) -> InvalidResponse:
+    return InvalidResponse(
+        f"the response to {call} has an unknown format: {problem}", UNREACHABLE_FIX
+    )

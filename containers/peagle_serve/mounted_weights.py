@@ -1,4 +1,4 @@
-"""Whether the mounted weights are the files that the plan was made for.
+"""Compare the mounted weights with the manifest that the plan pins.
 
 ``peagle weights sync`` writes a manifest beside the folders, and a deploy pins its SHA-256 in
 ``PEAGLE_WEIGHTS_SHA256``. Names and sizes are compared at every start, contents with
@@ -29,27 +29,26 @@ from peagle_serve.contract import (
     InvalidEnvironment,
 )
 from peagle_serve.logs import Log
-from peagle_serve.plain_files import open_plain, read_plain
+from peagle_serve.regular_files import open_regular, read_regular
 from peagle_serve.safetensors import first_names
 from peagle_serve.weights import ml_root, real_path
 
 _FORMAT = 1
-_LARGEST = 8 << 20
 _CHUNK = 1 << 20
 _THREADS = 8
 _FIX = "copy the weights again with `peagle weights sync`; if the change is meant, deploy again"
 
 
 class _File(NamedTuple):
-    """An entry of the manifest. ``digest`` is a SHA-256, ``part`` the bytes of each part that it is
-    made of, 0 for the whole file; without a digest the content is unknown."""
+    """An entry of the manifest, ``size`` in bytes. ``digest`` is a SHA-256: of the file, or with a
+    ``part`` size in bytes of the SHA-256s of its parts. Empty where the content is unknown."""
 
     size: int
     digest: bytes = b""
     part: int = 0
 
 
-def check_mounted(environment: Mapping[str, str], verify: str, log: Log) -> None:
+def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log) -> None:
     """Raise InvalidEnvironment for weights that differ from the manifest, and for another manifest
     than the pinned one. Without a pin nothing is compared unless ``verify`` is ``full``."""
     pin = environment.get(WEIGHTS_PIN_VARIABLE, "").strip()
@@ -73,7 +72,7 @@ def check_mounted(environment: Mapping[str, str], verify: str, log: Log) -> None
 def _read(file: Path, pin: str) -> dict[str, dict[str, _File]]:
     """The files of the manifest, by folder and name. Raises InvalidEnvironment."""
     try:
-        content = read_plain(file, _LARGEST)
+        content = read_regular(file, json_reader.DEFAULT.size)
     except OSError as error:
         reason = error.strerror
         needed = WEIGHTS_PIN_VARIABLE if pin else f"{VERIFY_VARIABLE}={FULL}"
@@ -102,7 +101,7 @@ def _read(file: Path, pin: str) -> dict[str, dict[str, _File]]:
 
 
 def _file(entry: Any) -> _File:
-    """Raises ValueError, LookupError or TypeError for what is no entry."""
+    """An entry of the manifest. Raises ValueError, LookupError or TypeError for an invalid one."""
     size, sha256, part = entry["size"], entry.get("sha256"), entry.get("part_size")
     if type(size) is not int or size < 0 or not (part is None or (type(part) is int and part > 0)):
         raise ValueError("an entry has no valid size")
@@ -161,7 +160,7 @@ def _hash_all(folder: Path, folders: Mapping[str, Mapping[str, _File]]) -> None:
 def _is_same(entry: tuple[Path, _File]) -> bool:
     path, file = entry
     try:
-        with open_plain(path) as stream:
+        with open_regular(path) as stream:
             begins = range(0, file.size, file.part or max(file.size, 1)) or range(1)
             parts = [_digest(stream, min(begins.step, file.size - begin)) for begin in begins]
             if stream.read(1):

@@ -1,4 +1,4 @@
-"""What deployments have in S3, found by the models that mount it: a record knows more."""
+"""Weights that deploy uploaded to S3, found through the models that mount them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from peagle.s3uri import S3Uri, is_s3_uri
 from peagle.weights.bucket import Bucket
 
 _NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
-"""A model may have no configuration yet: the deploy that uploaded its weights was ended."""
+"""For a model without a configuration: its deploy ended before creating one."""
 
 
-def stored_weights(aws: Aws, models: Iterable[tuple[Mapping[str, Any], str]]) -> Iterator[Resource]:
-    """The uploaded weights of models with our tags, each its description and its revision's
-    fingerprint, and their bucket if it may be one that deploy created. They are below a prefix of
-    their own."""
+def uploaded_weights(
+    aws: Aws, models: Iterable[tuple[Mapping[str, Any], str]]
+) -> Iterator[Resource]:
+    """The uploaded weights of ``models`` (descriptions and fingerprints of their revisions), and
+    their buckets where deploy created them or that cannot be read."""
     uploaded = {
         uri: fingerprint
         for model, fingerprint in models
@@ -49,7 +50,7 @@ def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
 
 
 def _may_be_ours(aws: Aws, bucket: str) -> bool:
-    """Whether deploy created the bucket, or that may not be looked at."""
+    """Whether deploy created the bucket; true where reading its tags is denied."""
     try:
         return s3.is_our_bucket(aws, bucket)
     except AccessDenied:
