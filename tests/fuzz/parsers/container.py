@@ -22,7 +22,7 @@ from peagle_serve.folder import check_folder, read_json
 from peagle_serve.head_checks import check_pair
 from peagle_serve.heads import HeadFiles, layer_of
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted import check_mounted
+from peagle_serve.mounted_weights import check_mounted_weights
 from peagle_serve.safetensors import (
     DamagedFile,
     parse_header,
@@ -158,7 +158,7 @@ def _mounted(manifest: bytes) -> None:
         environment = {"PEAGLE_ML_ROOT": str(root)}
         if verify != "full":
             environment["PEAGLE_WEIGHTS_SHA256"] = hashlib.sha256(manifest).hexdigest()
-        check_mounted(environment, verify, Log(Redactor({}), _null()))
+        check_mounted_weights(environment, verify, Log(Redactor({}), _null()))
 
 
 def _null() -> int:
