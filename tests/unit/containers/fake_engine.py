@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -29,6 +28,8 @@ def receive() -> str:
 
 def linger() -> None:
     """Start a child that keeps the output open and ignores SIGTERM."""
+    import subprocess  # takes as long as the rest of the fake
+
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     subprocess.Popen([sys.executable, "-c", code])
     time.sleep(0.2)
