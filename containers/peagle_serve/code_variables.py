@@ -7,7 +7,7 @@ entrypoint passes them on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from peagle_serve.contract import (
@@ -93,26 +93,32 @@ def _chooses(name: str, value: str) -> bool:
         return text.lower() != "false"
     if name in _BY_MODULE:
         return "." in text
-    if name.startswith(PREFIX) and text.startswith("{"):
-        return any(_code_keys(value))
+    if name.startswith(PREFIX) and text.startswith(("{", "[")):
+        return _names_code(text)
     return name.startswith(PREFIXES) or name in NAMES or name in ARGUMENTS
 
 
-def _code_keys(value: str) -> Iterator[str]:
-    """The keys in a JSON argument whose values name a module or a class."""
+def _names_code(value: str) -> bool:
+    """Whether a JSON argument has a key whose value names a module or a class.
+
+    JSON that this reader refuses counts as such: vLLM accepts NaN, and a name that occurs twice.
+    """
     try:
         left: list[Any] = [read(value, "the argument")]
-    except InvalidJson:
-        return  # vLLM refuses it
+    except InvalidJson as error:
+        return not error.is_syntax
     while left:
         part = left.pop()
         if isinstance(part, list):
             left += part
         if isinstance(part, dict):
             left += part.values()
-            for name, member in part.items():
-                dotted = name in ("backend", "method") and isinstance(member, str)
-                if name.endswith(_CODE_KEYS) or (
-                    dotted and ("." in member or member in _CODE_KEYS)
-                ):
-                    yield name
+            if any(_is_code(name, member) for name, member in part.items()):
+                return True
+    return False
+
+
+def _is_code(name: str, member: Any) -> bool:
+    if name in ("backend", "method") and isinstance(member, str):
+        return "." in member or member in _CODE_KEYS
+    return name.endswith(_CODE_KEYS)

@@ -18,7 +18,10 @@ CHOOSES = {
     "SM_VLLM_WORKER_CLS": "a.B", "SM_VLLM_TRUST_REMOTE_CODE": "true",
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "a.Executor",
     "SM_VLLM_KV_TRANSFER_CONFIG": '{"kv_connector_module_path": "a.b"}',
+    "SM_VLLM_EC_TRANSFER_CONFIG": '{"ec_connector_module_path": "a.b", "ec_rank": NaN}',
+    "SM_VLLM_ATTENTION_CONFIG": '{"custom_class": "a.b", "custom_class": "a.b"}',
     "SM_VLLM_COMPILATION_CONFIG": '{"backend": "a.b.compile"}',
+    "SM_VLLM_LOGITS": '[{"x_qualname": "a.b"}]',
     "SM_VLLM_SPECULATIVE_CONFIG": '{"method": "custom_class", "model": "a.B"}',
 }  # fmt: skip
 
