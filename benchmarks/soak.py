@@ -1,4 +1,4 @@
-"""Hours of load: streaming clients, while the engines behind them are updated, drained and killed.
+"""Soak test: streaming clients, while the engines behind them are updated, drained and killed.
 
 64 clients stream through the AWS sandbox (InvokeEndpointWithResponseStream and the
 OpenAI-compatible path), and 64 through the container's entrypoint; ``--target`` takes one alone.
@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soaking.memory import LEAST_SECONDS, LIMIT, Memory
+from benchmarks.soaking.container import Container
+from benchmarks.soaking.memory import MAX_GROWTH, MIN_SECONDS, Memory
+from benchmarks.soaking.sandbox import Sandbox
 from benchmarks.soaking.streams import Client, Tally
 from benchmarks.soaking.targets import (
     SILENCE_SECONDS,
     START_SECONDS,
     VLLM,
-    Container,
-    Sandbox,
     Target,
     stub_engine,
 )
@@ -115,8 +115,8 @@ class Soak:
 
     def document(self) -> dict[str, Any]:
         events, growth = self.target.events, self.memory.growth(self.seconds)
-        judged = self.seconds >= LEAST_SECONDS
-        large = {role: rate for role, rate in growth.items() if rate > LIMIT} if judged else {}
+        judged = self.seconds >= MIN_SECONDS
+        large = {role: rate for role, rate in growth.items() if rate > MAX_GROWTH} if judged else {}
         bad = {name: count for name, count in self.tally.counts.items() if is_bad(name)}
         return {
             "target": self.target.name,
@@ -198,8 +198,9 @@ def _show(document: dict[str, Any]) -> None:
     print(f"\n{document['target']}: {document['seconds']:.0f} s, {document['acts']}")
     for name, count in document["streams"].items():
         print(f"  {name:30} {count}")
+    goal = f"goal {100 * (MAX_GROWTH - 1):+.1f} %"
     for role, rate in document["memory_growth"].items():
-        print(f"  memory of {role:20} {100 * (rate - 1):+.1f} %   goal +5.0 %")
+        print(f"  memory of {role:20} {100 * (rate - 1):+.1f} %   {goal}")
     for example in document["examples"]:
         print(f"  {example}")
     missed = ", ".join(f"{name} {count}" for name, count in document["missed"].items())

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import psutil
 
-LIMIT = 1.05
-"""Largest memory after the first tenth of the run, over that at its end."""
-LEAST_SECONDS = 300.0
-"""A shorter run is warming up, and is not judged."""
+MAX_GROWTH = 1.05
+"""Goal: the largest memory in a later tenth of the run, relative to the end of the first tenth."""
+MIN_SECONDS = 300.0
+"""The memory of a shorter run is not compared, because caches still fill."""
 
 
 @dataclass

@@ -46,8 +46,8 @@ def test_a_command_in_the_documents_is_accepted(
     assert len(reached) >= 2, "only the group was invoked"
 
 
-def test_what_the_promises_name_exists() -> None:
-    """A renamed option, variable or finding would leave a promise about nothing."""
+def test_what_the_guarantees_name_exists() -> None:
+    """A renamed option, variable or finding would leave a guarantee about nothing."""
     named = re.findall(r"`(--[a-z0-9-]+|PEAGLE_[A-Z_]+|[a-z]+(?:-[a-z]+)+)[=`]",
                        (ROOT / "SECURITY.md").read_text(encoding="utf-8"))  # fmt: skip
     sources = [*ROOT.glob("toolkit/peagle/**/*.py"), *ROOT.glob("containers/peagle_serve/**/*.py")]

@@ -13,7 +13,7 @@
     control        the sandbox's own       resources     models and configurations
                    requests                endpoint      an endpoint's states
     validation     AWS's rules             operations    those that differ from moto's
-    prerequisites  role, images, data
+    prerequisites  role, images, data      bootstrap     what the account has at first
     services       quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
 

@@ -34,6 +34,9 @@ ACCOUNT = "123456789012"
 EXECUTION_ROLE = "peagle-sandbox-role"
 """The role that exists from the start and that SageMaker may assume."""
 
+SANDBOX_KILLED = "sandbox-killed"
+"""The code of the error when a killed sandbox has left engines."""
+
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
 
@@ -204,10 +207,6 @@ def sandbox_not_running() -> NotFound:
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")
 
 
-SANDBOX_KILLED = "sandbox-killed"
-"""The code of the error when a killed sandbox has left engines."""
-
-
 def _address(daemon: EngineProcess) -> Address:
     return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
 
@@ -270,8 +269,8 @@ _INHERITED = (
     *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
     "S3_UPLOAD_PART_MIN_SIZE",
 )
-"""All that the daemon gets of this process's environment: no token, no password, no AWS account.
-The lines with DOCKER are for the ``docker`` command; the last one is a setting of moto."""
+"""The only variables that the daemon inherits: no token, no password, no AWS credentials. Those
+from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is for moto."""
 
 
 def _daemon_environment() -> dict[str, str]:

@@ -11,9 +11,7 @@ checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
 
 from __future__ import annotations
 
-import copy
 import functools
-import json
 import re
 import socket
 import time
@@ -24,13 +22,11 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.backends import get_service_from_url
-from moto.core.common_models import BaseModel
-from moto.iam import urls as iam_urls
-from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
 from peagle.sandbox import control, services
+from peagle.sandbox.bootstrap import create_role
 from peagle.sandbox.calls import Call, call_of, error_response, protocol_of, signing_scope
-from peagle.sandbox.client import ACCOUNT, CONTROL_PATH, EXECUTION_ROLE
+from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
 from peagle.sandbox.faults import ERRORS, FAULTS, Fault
 from peagle.sandbox.invocations import (
     BODY_LIMIT,
@@ -56,16 +52,6 @@ from peagle.sandbox.validation import json_parameters, rejected_response
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _LARGEST_OBJECT = 5 << 30
 """Bytes of one request of S3, as on AWS."""
-_TRUST = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {
-            "Effect": "Allow",
-            "Principal": {"Service": "sagemaker.amazonaws.com"},
-            "Action": "sts:AssumeRole",
-        }
-    ],
-}
 
 
 def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
@@ -85,48 +71,6 @@ def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
         return response.body
 
     return application
-
-
-class Iam(IAMBackend):
-    """moto's IAM, which reads AWS's 1,600 managed policies once.
-
-    moto reads them for each of five partitions, and again after every reset, which takes seconds.
-    """
-
-    _read: list[ManagedPolicy] = []
-
-    @property
-    def _url_module(self) -> Any:
-        """moto derives it from the class's module, which here is not moto's."""
-        return iam_urls
-
-    def _init_aws_policies(self) -> list[ManagedPolicy]:
-        if self.partition != "aws":
-            return []
-        if not Iam._read:
-            Iam._read = super()._init_aws_policies()
-        return [copy.copy(policy) for policy in Iam._read]
-
-
-def install() -> None:
-    """Let this process's moto use ``Iam``, and keep nothing that was deleted: it has a list of all
-    objects that ever were, for a page that the sandbox does not need. Call it before the first
-    request."""
-    iam_backends.backend = Iam
-    type.__setattr__(BaseModel, "__new__", lambda cls, *_, **__: object.__new__(cls))
-
-
-def bootstrap() -> None:
-    """Create what the account contains from the start: the execution role for SageMaker."""
-    iam_backends[ACCOUNT]["aws"].create_role(
-        role_name=EXECUTION_ROLE,
-        assume_role_policy_document=json.dumps(_TRUST),
-        path="/",
-        permissions_boundary=None,
-        description="Execution role of the sandbox",
-        tags=[],
-        max_session_duration="3600",
-    )
 
 
 _OWN_PATHS = (f"{CONTROL_PATH}/", "/moto-api")
@@ -266,7 +210,7 @@ def _moto_response(moto: WSGIApplication, environ: WSGIEnvironment, call: Call |
         services.reset()
         FAULTS.clear()
         FAULTS.forget_calls()
-        bootstrap()
+        create_role()
     is_page = headers.get("Content-Type", "").startswith("text/html")
     if call and status >= 400 and is_page and environ["REQUEST_METHOD"] != "HEAD":
         _close(body)

@@ -23,7 +23,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import operations, router, sagemaker, state
+from peagle.sandbox import bootstrap, operations, router, sagemaker, state
 
 MAX_CONNECTIONS = 512
 """Requests at the same time; each has a thread. Further connections are closed at once."""
@@ -102,8 +102,8 @@ def main() -> None:
 def _server(listener: socket.socket) -> BaseWSGIServer:
     sagemaker.install()
     operations.install()
-    router.install()
-    router.bootstrap()
+    bootstrap.install()
+    bootstrap.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())

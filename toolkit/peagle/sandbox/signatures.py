@@ -1,4 +1,4 @@
-"""Who sends a request: the sandbox answers only what its own access key signed.
+"""Authenticate requests: the sandbox answers only those that its own access key signed.
 
 Verified as AWS verifies it, with botocore's signers: headers and presigned URLs of Signature
 Version 4, presigned URLs of S3 by version 2 (boto3's default in us-east-1), and the bearer token of
@@ -37,7 +37,7 @@ _TOKEN_ACTION = "CallWithBearerToken"
 _TOKEN_LIFETIME = timedelta(hours=12)
 _TOKEN_HOST = "sagemaker.amazonaws.com"
 _AFTER_SIGNING = ("X-Amz-Signature", "Version")
-"""Parts of a token's URL that are added after it was signed."""
+"""Query parameters of a token's URL that are not signed."""
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}|aws-global")
 _FIELD = re.compile(r"(\w+)=([^,\s]+)")
@@ -61,7 +61,7 @@ _KINDS: dict[str, tuple[str, dict[str, tuple[int, str]]]] = {
         "": (400, "ExpiredTokenException"),
     }),
 }  # fmt: skip
-_HOW = "the sandbox accepts only its own access key, which this prints"
+_OWN_KEY = "the sandbox accepts only its own access key, which this prints"
 _PRINT = ("peagle", "sandbox", "env")
 
 
@@ -71,7 +71,7 @@ class NotSigned(Exception):
 
     def __init__(self, kind: Literal["missing", "unknown", "different", "expired"]) -> None:
         message, self.codes = _KINDS[kind]
-        super().__init__(fix_text(f"{message}; {_HOW}", _PRINT))
+        super().__init__(fix_text(f"{message}; {_OWN_KEY}", _PRINT))
 
 
 class InvalidToken(Exception):
