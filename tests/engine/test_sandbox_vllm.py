@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.protocol import Counters, EventSplitter, counters_in_log, piece_of, request_body
+from peagle.engine_log import counters_in_log
+from peagle.protocol import Counters, EventSplitter, piece_of, request_body
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 

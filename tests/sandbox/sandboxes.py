@@ -19,7 +19,7 @@ import boto3
 import pytest
 
 from peagle.aws.client import Aws, Keys, connect
-from peagle.protocol import log_text
+from peagle.engine_log import log_text
 from peagle.sandbox.client import Address, running_sandbox
 from tests.support import run_in_process
 from tests.unit.containers.weights import safetensors

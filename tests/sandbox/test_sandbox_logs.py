@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.protocol import log_text
+from peagle.engine_log import log_text
 from tests.sandbox.sandboxes import Account, until
 
 pytestmark = pytest.mark.sandbox

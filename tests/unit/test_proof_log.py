@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import NotProved
 from peagle.proof import Proof, StreamCounts, evaluate_streams, require_passed
-from peagle.protocol import Counters, counters_in_log, generated_in_log
+from peagle.protocol import Counters
 from tests.support import raises_code
 
 STATISTICS = (

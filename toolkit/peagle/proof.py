@@ -12,14 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
-from peagle.protocol import (
-    Counters,
-    acceptance_length,
-    counters_in_log,
-    generated_in_log,
-    request_body,
-)
+from peagle.protocol import Counters, acceptance_length, request_body
 
 Source = Literal["counters", "log"]
 

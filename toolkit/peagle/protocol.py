@@ -1,23 +1,19 @@
-"""What engines send and receive: request bodies, server-sent events, counters, log lines.
+"""What engines send and receive: request bodies, server-sent events, counters.
 
 Pure functions, shared by the clients of AWS, the sandbox and local engines.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from peagle.errors import EngineError, count_of, fix_text, parsing
+from peagle.errors import EngineError, count_of, parsing
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
-from peagle_serve.logs import restored_text
 
 STAND_IN_TAG = "peagle:stand-in"
 """Set by the sandbox on an endpoint that serves something smaller than the target."""
@@ -233,136 +229,6 @@ def acceptance_length(counters: Counters) -> float | None:
     ``None`` when nothing was drafted.
     """
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
-
-
-_WHOLE = r"\d{1,15}"
-_NUMBER = rf"{_WHOLE}(?:\.{_WHOLE})?"
-_LENGTH = re.compile(rf"Mean acceptance length: ({_NUMBER})")
-_ACCEPTED = re.compile(rf"\bAccepted: ({_WHOLE}) tokens")
-_DRAFTED = re.compile(rf"\bDrafted: ({_WHOLE}) tokens")
-_RATES = re.compile(rf"Per-position acceptance rate: ({_NUMBER}(?:, {_NUMBER})*)")
-_ROUNDED = 0.0051
-"""Half of the last digit that vLLM prints of a mean length, and a little for the arithmetic."""
-
-_GENERATION = re.compile(rf"Avg generation throughput: ({_NUMBER}) tokens/s")
-
-
-def counters_in_log(line: str) -> Counters | None:
-    """What an engine counted since its previous line of that kind; ``None`` for other lines.
-
-    vLLM writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
-    ``VLLM_LOG_STATS_INTERVAL`` seconds in which it has drafted; ``peagle_serve`` passes it on as
-    the message of a JSON line. The line lacks the number of drafts. Drafts of all K positions give
-    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its rounding.
-    """
-    if "SpecDecoding metrics:" not in line:
-        return None
-    found = [pattern.search(line) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED)]
-    if not all(found):
-        return None
-    length, accepted, drafted = (float(one[1]) for one in found if one)
-    rates = _RATES.search(line)
-    shares = [float(share) for share in rates[1].split(", ")] if rates else []
-    drafts = _drafts(length, accepted, drafted, len(shares))
-    return Counters(
-        drafts, int(drafted), int(accepted), tuple(round(share * drafts) for share in shares)
-    )
-
-
-def _drafts(length: float, accepted: float, drafted: float, positions: int) -> int:
-    """The number of drafts that explains a mean of ``length``, which is rounded to 0.01."""
-    full = drafted / positions if positions else 0.0
-    if full.is_integer() and full and abs(1 + accepted / full - length) <= _ROUNDED:
-        return int(full)
-    if length > 1:
-        return round(accepted / (length - 1))
-    return math.ceil(full)
-
-
-def generated_in_log(line: str) -> float | None:
-    """Tokens per second that the engine generated since its previous report; ``None`` for other
-    lines. An engine that drafts writes its counters directly after it."""
-    found = _GENERATION.search(line)
-    return float(found[1]) if found else None
-
-
-def log_fields(line: str) -> dict[str, Any]:
-    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them).
-
-    Empty for lines of other programs. The engine's own lines have ``from`` and no ``event``.
-    """
-    if not line.startswith('{"time":'):
-        return {}
-    try:
-        fields = json_reader.read(line, "the line")
-    except InvalidJson:
-        return {}
-    return fields if "event" in fields or "from" in fields else {}
-
-
-def log_text(line: str) -> str:
-    """A line of a container's log, formatted for people; lines of other programs are unchanged."""
-    fields = log_fields(line)
-    try:
-        return _text_of(fields) if fields else line
-    except (TypeError, KeyError):  # another program wrote it
-        return line
-
-
-def _text_of(fields: dict[str, Any]) -> str:
-    message = str(fields.get("message", ""))
-    if fields.get("from") == "engine":
-        process = f"({fields['process']}) " if "process" in fields else ""
-        place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
-        return f"{process}{place}{message}"
-    who = "serve: error:" if fields.get("event") == "refused" else "serve:"
-    fix = fix_text(str(fields.get("fix", "")), fields.get("command"))
-    fix = f" ({fix})" if fix else ""
-    argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
-    return f"{who} {message}{fix}{argv}"
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """How a container started: with the artifact ``key``, or cold (``None``). ``detail`` is what
-    was restored and how fast, or why nothing was; ``differences`` are those of the most similar
-    artifact."""
-
-    key: str | None
-    detail: str
-    differences: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        return f"{'Warm' if self.key else 'No warm'} start: {self.detail}"
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {
-            "restored": self.key is not None,
-            "key": self.key,
-            "detail": self.detail,
-            "differences": list(self.differences),
-        }
-
-
-def warm_start_in(log: Iterable[str]) -> WarmStart | None:
-    """The warm start that a container's log reports last; ``None`` where nothing could have been
-    restored. ``log`` has its lines as they were written."""
-    last = None
-    for fields in map(log_fields, log):
-        if fields.get("event") == "warm-start":
-            with contextlib.suppress(TypeError, KeyError, ValueError):  # of another program
-                last = _warm_start(fields)
-    return last
-
-
-def _warm_start(fields: dict[str, Any]) -> WarmStart:
-    if not fields["restored"]:
-        differences = tuple(map(str, fields.get("differences") or ()))
-        return WarmStart(None, str(fields["reason"]), differences)
-    return WarmStart(str(fields["key"]), restored_text(fields))
 
 
 def digest_in(image: str) -> str | None:

@@ -15,11 +15,11 @@ from peagle.engine.install import _install_error
 from peagle.engine.logs import StartLog, crash_error, find_crash, last_line, progress_line
 from peagle.engine.machine import _limit
 from peagle.engine.state import read_warm_start
+from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError
 from peagle.images.docker import Docker, _without_advice, docker_error, docker_info
 from peagle.images.inspect import list_images
 from peagle.proof import StreamCounts
-from peagle.protocol import log_fields, log_text
 from peagle.sandbox.logs import stock_line
 from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser

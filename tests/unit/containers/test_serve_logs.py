@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.protocol import log_text
+from peagle.engine_log import log_text
 from peagle_serve.engine import EngineLines
 from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.protocol import warm_start_in
+from peagle.engine_log import warm_start_in
 from peagle_serve.warm.cache_key import key_of
 from tests.unit.containers.artifacts import (
     CACHES,

@@ -11,12 +11,12 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, translated
+from peagle.engine_log import log_text
 from peagle.errors import EngineError, UserError
 from peagle.protocol import (
     Counters,
     EventSplitter,
     Piece,
-    log_text,
     parse_counters,
     parse_response,
     piece_of,

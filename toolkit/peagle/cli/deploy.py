@@ -37,10 +37,10 @@ from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.watch import WillNotServe
+from peagle.engine_log import WarmStart
 from peagle.errors import NotProved, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.protocol import WarmStart
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""

@@ -10,8 +10,8 @@ from peagle.aws.runtime import LogEvent, Tail
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
+from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import PeagleError
-from peagle.protocol import WarmStart, warm_start_in
 
 _POLL_SECONDS = 2.0
 _WIDEN = 10

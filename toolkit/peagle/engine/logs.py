@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from peagle.engine.state import local_engine_names, log_of, read_local_engine, unknown_engine
+from peagle.engine_log import log_fields, log_text
 from peagle.errors import EngineError, Fix
-from peagle.protocol import log_fields, log_text
 from peagle_serve import crash
 from peagle_serve.crash import Crash, bare_line
 

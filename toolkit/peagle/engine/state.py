@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
+from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
-from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import home, read_record, write_json
 from peagle_serve import json_reader
 from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, SPECULATION, WARM_FOLDER

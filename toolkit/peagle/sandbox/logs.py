@@ -12,7 +12,7 @@ from typing import Any
 
 from moto.logs.models import logs_backends
 
-from peagle.protocol import log_fields, log_text
+from peagle.engine_log import log_fields, log_text
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.protocol import log_group
 from peagle.store import private_folder
