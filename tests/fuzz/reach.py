@@ -85,6 +85,7 @@ def reached(parsers: Iterator[Parser]) -> set[str]:
     """``path:qualified name`` of every function that the examples of the parsers enter."""
     found: set[Any] = set()
     before = sys.getprofile()
+    gc.unfreeze()  # the tests' conftest freezes objects, which get_objects then leaves out
     for one in gc.get_objects():
         if isinstance(one, _lru_cache_wrapper) and one.__module__.startswith("peagle"):
             one.cache_clear()  # another test may have called it

@@ -36,7 +36,7 @@ def planned(web: Web, **options: object) -> tuple[Plan, Plan]:
     pinned = pin_revisions(catalog, before, lambda: Hub(web.url))
     drafter = {"drafter": pinned.drafter} if pinned.drafter else {}
     after = make_plan(Options(pair=QWEN, **{**options, **drafter}), pinned.catalog)  # type: ignore[arg-type]
-    return before, pinned.noted_in(after)
+    return before, pinned.add_to(after)
 
 
 def head_of(plan: Plan) -> Weights:

@@ -191,7 +191,7 @@ def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
 
     head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
     made = api.plan_with_live_prices(limited, pinned.catalog, planned, head_in_s3)
-    return pinned.noted_in(made)
+    return pinned.add_to(made)
 
 
 def is_plan_file(pair: str) -> bool:

@@ -47,7 +47,7 @@ class Wheel:
 
     @property
     def name(self) -> str:
-        """The file's name, which says what it is for."""
+        """The file's name."""
         abi = f"cp{self.python.replace('.', '')}"
         return f"torch-{self.version}-{abi}-{abi}-manylinux_2_28_{self.machine}.whl"
 
@@ -71,8 +71,8 @@ def install_torch(pip: Sequence[str], lock: Path, run: Run, log: Path) -> None:
 
     ``pip`` is ``pip install`` of that environment with its options, its Python first; ``lock`` is
     the ``torch.txt`` of a version of vLLM, and ``run`` appends to ``log``. Raises UserError when
-    the lock has no wheel for this Python and machine, and EngineError when the wheel cannot be had
-    or differs from its hash.
+    the lock has no wheel for this Python and machine, and EngineError when the wheel cannot be
+    downloaded or differs from its hash.
     """
     python = Path(pip[0])
     version, machine = python_version(python), platform.machine()
@@ -86,7 +86,7 @@ def install_torch(pip: Sequence[str], lock: Path, run: Run, log: Path) -> None:
     wheel = wheels[version]
     if run([*pip, "--no-index", "--require-hashes", "-r", str(lock)]) == 0:
         return
-    if _differs(log):
+    if _hash_differs(log):
         raise _hash_error(wheel, "a folder of PIP_FIND_LINKS", log)
     before = len(log.read_bytes())
     requirement = python.parents[1] / "torch.txt"
@@ -94,12 +94,12 @@ def install_torch(pip: Sequence[str], lock: Path, run: Run, log: Path) -> None:
     options = ["--no-index", "--retries", "1", "--timeout", "30"]
     if run([*pip, *options, "--require-hashes", "-r", str(requirement)]) == 0:
         return
-    if _differs(log):
+    if _hash_differs(log):
         raise _hash_error(wheel, PYTORCH_CPU_INDEX, log)
     output = log.read_bytes()[before:].decode("utf-8", "replace")
     if "Downloading http" in output:
         raise EngineError(f"{wheel.name} cannot be installed", f"read the log: {log}")
-    others = [one for one in wheels.values() if one != wheel and _is_at_hand(one, pip, run)]
+    others = [one for one in wheels.values() if one != wheel and _is_available(one, pip, run)]
     raise EngineError(
         f"the wheel {wheel.name} is missing: no folder of PIP_FIND_LINKS has it, and "
         f"{PYTORCH_CPU_INDEX}, where it comes from, cannot be reached (log: {log})",
@@ -108,7 +108,7 @@ def install_torch(pip: Sequence[str], lock: Path, run: Run, log: Path) -> None:
     )
 
 
-def _differs(log: Path) -> bool:
+def _hash_differs(log: Path) -> bool:
     return "DO NOT MATCH THE HASHES" in log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -120,7 +120,7 @@ def _hash_error(wheel: Wheel, source: str, log: Path) -> EngineError:
     )
 
 
-def _is_at_hand(wheel: Wheel, pip: Sequence[str], run: Run) -> bool:
+def _is_available(wheel: Wheel, pip: Sequence[str], run: Run) -> bool:
     """Whether a folder of PIP_FIND_LINKS has torch for that other Python."""
     options = ["--no-index", "--dry-run", "--target", str(Path(pip[0]).parents[1] / "none")]
     options += ["--python-version", wheel.python, f"torch=={wheel.version}"]
@@ -128,7 +128,7 @@ def _is_at_hand(wheel: Wheel, pip: Sequence[str], run: Run) -> bool:
 
 
 def _fix(others: Sequence[Wheel], vllm: str) -> Fix:
-    """Another Python whose wheel is at hand, by its path where it is installed."""
+    """Another Python whose wheel is available, by its path where it is installed."""
     for wheel in others:
         for python in _installed(wheel.python):
             command = ("peagle", "engine", "install", "--vllm", vllm, "--python", str(python))

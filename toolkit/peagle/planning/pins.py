@@ -22,11 +22,11 @@ from peagle_serve.contract import (
 PIN_VARIABLES = (WARM_PINS_VARIABLE, WEIGHTS_PIN_VARIABLE)
 
 MAX_ARCHIVES = 15
-"""As many SHA-256s as fit into one variable of SageMaker."""
+"""How many SHA-256s fit into one of SageMaker's environment variables (1,024 characters)."""
 
 
 def choose_pins(options: Options) -> Pins:
-    """The pins that the user sets. Raises UserError for what is no SHA-256, and for too many."""
+    """The pins that the user sets. Raises UserError for an invalid SHA-256, and for too many."""
     given = tuple(dict.fromkeys(one.strip().lower() for one in options.warm_sha256))
     for one in given:
         if not SHA256.fullmatch(one):
@@ -51,7 +51,7 @@ def pin_variables(pins: Pins) -> dict[str, str]:
 
 
 def pins_of(environment: Mapping[str, str]) -> Pins:
-    """The pins in a container's variables; those that are invalid are left out."""
+    """The pins in a container's variables, without invalid ones."""
     weights = environment.get(WEIGHTS_PIN_VARIABLE, "")
     try:
         warm = pins_in(environment)

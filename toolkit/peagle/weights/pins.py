@@ -23,12 +23,11 @@ from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, WeightsPrefix
 from peagle_serve import json_reader
 from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, WARM_FOLDER
+from peagle_serve.warm.manifest import LARGEST
 
 CHANGED = "weights-changed"
 PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
 """All findings of this module: ``deploy`` looks again and replaces the plan's."""
-
-_MAX_MANIFEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class PinnedPlan:
 
 
 def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
-    """The plan with the pins that its mounted prefix has now; its own pins are compared, and stay.
+    """The plan with the current pins of its mounted prefix; its own pins are kept, and compared.
 
-    ``serving`` are the pins of what is deployed under the name. Where S3 cannot be read they stay
-    too, and preflight reports why.
+    ``serving`` are the pins of what is deployed under the name. Where S3 cannot be read, they are
+    kept, and preflight reports why.
     """
     place = mounted_prefix(plan)
     if place is None:
@@ -74,7 +73,7 @@ def _about_weights(
     elif manifest is None:
         yield note(
             "weights-not-pinned", place.uri,
-            f"without {MANIFEST} nothing tells whether somebody changes these weights later",
+            f"without {MANIFEST}, later changes of these weights are not detected",
             Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
         )  # fmt: skip
 
@@ -82,17 +81,21 @@ def _about_weights(
 def changed_weights(
     place: WeightsPrefix, known: str, now: str | None, by: str, pair: str
 ) -> Finding:
-    """The error of a manifest that is not the pinned one: no instance would start with it."""
-    there = f"has the SHA-256 {now}" if now else "is gone"
+    """The error for a manifest other than the pinned one: no instance would start with it."""
     return error(
         CHANGED, place.uri,
-        f"{MANIFEST} has changed since {by}: it {there}, and {known} is pinned; instances that "
-        "start now are refused",
+        f"{_change(known, now, by)}; instances that start now are refused",
         Fix(
             "if the change is yours, make a plan that pins the new one, and deploy that file",
             ("peagle", "plan", pair, "--online", "--out", "FILE"),
         ),
     )  # fmt: skip
+
+
+def _change(known: str, now: str | None, by: str) -> str:
+    """How the manifest differs from the pinned one."""
+    there = f"has the SHA-256 {now}" if now else "is gone"
+    return f"{MANIFEST} has changed since {by}: it {there}, and {known} is pinned"
 
 
 def _about_archives(
@@ -132,12 +135,12 @@ def manifest_sha256(aws: Aws, place: WeightsPrefix) -> str | None:
 
 
 def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
-    """What the manifests of the warm starts there say about their archives, sorted. The container
+    """The SHA-256s in the manifests of the warm starts at the prefix, sorted. The container
     compares the archives themselves."""
     bucket = Bucket(aws, place.bucket)
     found = set()
     for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
-        if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= _MAX_MANIFEST:
+        if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= LARGEST:
             with suppress(Missing, ValueError, LookupError, TypeError):
                 found.add(str(json_reader.read(bucket.read(key), key)["sha256"]))
     return tuple(sorted(one for one in found if SHA256.fullmatch(one)))
@@ -155,10 +158,9 @@ def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:
         return
     if now == pins.weights:
         return
-    there = f"has the SHA-256 {now}" if now else "is gone"
+    change = _change(pins.weights, now, "it was deployed")
     raise Refused(
-        f"{name} cannot start that revision again: {place.uri}{MANIFEST} has changed since it was "
-        f"deployed; it {there}, and {pins.weights} is pinned",
+        f"{name} cannot start that revision again: {place.uri}{change}",
         Fix("put its weights back (the same source gives the same manifest), or deploy a new plan",
             ("peagle", "weights", "list", place.uri)),
         code=CHANGED,

@@ -1,7 +1,7 @@
-"""Commits of the Hub for a plan: what is a branch when it is planned is one commit in the plan.
+"""Pin the Hub's weights of a plan: a branch is replaced by its current commit.
 
-The engine downloads weights of the Hub at every start. A branch may then be at another commit,
-whose weights nobody has looked at.
+The engine downloads weights from the Hub at every start. By then, a branch may be at another
+commit, whose weights nobody has checked.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PinnedRevisions:
     reasons: tuple[Reason, ...]
     findings: tuple[Finding, ...]
 
-    def noted_in(self, plan: Plan) -> Plan:
-        """The plan with these reasons and findings."""
+    def add_to(self, plan: Plan) -> Plan:
+        """``plan`` with these reasons and findings."""
         found = (*plan.findings, *self.findings)
         return plan.model_copy(
             update={"reasons": (*plan.reasons, *self.reasons), "findings": found}
@@ -43,7 +43,10 @@ class PinnedRevisions:
 def pin_revisions(
     catalog: Catalog, plan: Plan, hub_of: Callable[[], Hub] = Hub.of_environment
 ) -> PinnedRevisions:
-    """Ask the Hub for the commits of the plan's weights that are on a branch or tag."""
+    """Ask the Hub for the commits of the plan's weights that are on a branch or tag.
+
+    A commit that cannot be resolved is a finding, ``revision-not-resolved``.
+    """
     parts = {
         "target": plan.target.weights,
         "drafter": plan.drafter.weights if plan.drafter else None,
@@ -67,12 +70,12 @@ def pin_revisions(
         because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
         reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
     own = plan.drafter is not None and plan.drafter.name == OWN
-    on_hub = parts["drafter"].location if own and "drafter" in commits and parts["drafter"] else ""
+    drafter = parts["drafter"] if own else None
     changed = _with_commits(catalog.targets[plan.target.id], plan, commits, own)
     targets = ChainMap({plan.target.id: changed}, catalog.targets)  # type: ignore[arg-type]
     return PinnedRevisions(
         catalog.model_copy(update={"targets": targets}) if commits else catalog,
-        f"{on_hub}@{commits['drafter']}" if on_hub else None,
+        f"{drafter.location}@{commits['drafter']}" if drafter and "drafter" in commits else None,
         tuple(reasons),
         tuple(findings),
     )
