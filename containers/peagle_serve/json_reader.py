@@ -12,7 +12,10 @@ import json
 import re
 from itertools import accumulate
 from math import isfinite
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+from peagle_serve.regular_files import read_regular
 
 
 class Limits(NamedTuple):
@@ -79,6 +82,12 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     except (ValueError, RecursionError) as error:
         raise InvalidJson(what, f"cannot be read: {error}") from None
     return document
+
+
+def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
+    """The document in a regular file. Raises InvalidJson, and OSError for a file that is missing,
+    unreadable, not regular or larger than the limit."""
+    return read(read_regular(file, limits.size), str(file), limits=limits)
 
 
 def _decoded(data: bytes | str, what: str) -> tuple[str, bytes]:

@@ -1,8 +1,8 @@
 """One input: which error it ends in, how long it takes, how much memory it needs.
 
 Time is CPU time: the tests share the machine with others. Memory is the growth of the resident set
-up to its peak, which Linux lets a process reset. An input that goes far beyond a bar is stopped: by
-a timer on the CPU time, and by a limit on the address space.
+up to its peak, which Linux lets a process reset. An input that goes far beyond a limit is stopped, by a
+timer on the CPU time and by a limit on the address space.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TooSlow(BaseException):
 
 @dataclass(frozen=True)
 class Measured:
-    """``failure`` is empty for an input within the bars, and ``kind`` is its kind: the same for
+    """``failure`` is empty for an input within the limits, and ``kind`` is its kind: the same for
     equal causes. ``refused``: it ended in an error that the parser promises."""
 
     seconds: float
@@ -45,7 +45,7 @@ class Measured:
 
 
 class Failed(AssertionError):
-    """An input that breaks a bar; the message names parser, input and what happened."""
+    """An input that exceeds a limit; the message names parser, input and what happened."""
 
 
 def check(parser: Parser, value: Any) -> Measured:
@@ -57,13 +57,13 @@ def check(parser: Parser, value: Any) -> Measured:
 
 
 def measure(parser: Parser, value: Any) -> Measured:
-    """Run one input, and compare it with the bars."""
+    """Run one input, and compare it with the limits."""
     parser.prepare()
     before = _reset_peak()
     failure, kind, refused, cause = "", "", False, None
     started = time.process_time()
     try:
-        with _stopped_beyond_the_bars():
+        with _stopped_beyond_the_limits():
             parser.parse(value)
     except parser.allowed:
         refused = True
@@ -100,7 +100,7 @@ def _place(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _stopped_beyond_the_bars() -> Iterator[None]:
+def _stopped_beyond_the_limits() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -129,7 +129,7 @@ _FORBIDDEN: tuple[tuple[Any, str, Any], ...] = (
     (socket.socket, "connect", _no_network),
     (time, "sleep", lambda seconds: None),
 )
-"""Whatever a parser does after it has parsed must not wait."""
+"""What a parser does after it has parsed must not wait."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

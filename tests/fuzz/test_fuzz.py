@@ -47,7 +47,7 @@ def test_the_corpus_has_no_folder_without_a_parser() -> None:
         (lambda _: list(range(2**31)), "needs more than"),
     ],
 )
-def test_what_breaks_a_bar_is_a_failure(parse: Any, why: str) -> None:
+def test_what_exceeds_a_limit_is_a_failure(parse: Any, why: str) -> None:
     parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
     assert why in measure(parser, "x").failure
     with pytest.raises(Failed, match=why):

@@ -28,11 +28,9 @@ from typing import Any, TypeVar
 
 from peagle.errors import Fix, UserError
 from peagle_serve import json_reader
-from peagle_serve.regular_files import read_regular
 
 Shape = TypeVar("Shape")
 
-_LARGEST_STATE = json_reader.DEFAULT.size
 SANDBOX = "sandbox"
 """Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
 
@@ -140,17 +138,13 @@ def write_json(path: Path, document: Any) -> None:
     write_file(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def _document(path: Path) -> Any:
-    return json_reader.read(read_regular(path, _LARGEST_STATE), str(path))
-
-
 def read_json(path: Path) -> Any:
     """The document in ``path``; ``None`` when there is no such file.
 
     Raises ValueError for a file that is truncated or is no JSON, and OSError.
     """
     try:
-        return _document(path)
+        return json_reader.read_file(path)
     except FileNotFoundError:
         return None
 
@@ -164,7 +158,7 @@ def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
     from pydantic import TypeAdapter, ValidationError  # 0.1 s to import
 
     try:
-        return TypeAdapter(shape).validate_json(json.dumps(_document(path)))
+        return TypeAdapter(shape).validate_json(json.dumps(json_reader.read_file(path)))
     except FileNotFoundError:
         return None
     except (ValidationError, ValueError, OSError) as error:

@@ -21,7 +21,6 @@ from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
 from peagle.vllm.versions import parse
 from peagle_serve import json_reader
-from peagle_serve.regular_files import read_regular
 
 PACKAGE = "sagemaker-core"
 INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
@@ -88,9 +87,8 @@ def sdk_images(table: RuntimeTable) -> Images:
     runtimes: dict[str, Runtime] = {}
     unread: list[str] = []
     try:
-        content = read_regular(Path(str(package.locate_file(DATA_FILE))), json_reader.DEFAULT.size)
-        table_of_sdk = json_reader.read(content, "the table")
-        for version, entry in table_of_sdk["inference"]["versions"].items():
+        images = json_reader.read_file(Path(str(package.locate_file(DATA_FILE))))
+        for version, entry in images["inference"]["versions"].items():
             if runtime := _runtime(version, entry, table):
                 runtimes[version] = runtime
                 accounts |= {str(region): str(id) for region, id in entry["registries"].items()}

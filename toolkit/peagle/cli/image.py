@@ -98,16 +98,7 @@ def build_(
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(api.findings_for_build(plan))
     if builder == "codebuild":
-        if runtime == "cpu":
-            raise Unsupported(
-                "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
-                "omit --builder codebuild",
-            )
-        if sbom is not None:
-            raise Unsupported(
-                "an image of CodeBuild is not on this machine, so its packages cannot be listed",
-                "omit --sbom, or omit --builder codebuild",
-            )
+        _check_codebuild(runtime, sbom)
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
         _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
@@ -225,6 +216,20 @@ def _write_sbom(image: Image, file: Path | None) -> Path | None:
         raise UserError(message, "choose another --sbom", "not-writable") from error
     print_status(f"SBOM: {written}")
     return written
+
+
+def _check_codebuild(runtime: RuntimeKind, sbom: Path | None) -> None:
+    """Raise Unsupported for options that need an image on this machine."""
+    if runtime == "cpu":
+        raise Unsupported(
+            "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
+            "omit --builder codebuild",
+        )
+    if sbom is not None:
+        raise Unsupported(
+            "an image of CodeBuild is not on this machine, so its packages cannot be listed",
+            "omit --sbom, or omit --builder codebuild",
+        )
 
 
 def _check_pushing(account: Account, region: str) -> None:

@@ -40,7 +40,6 @@ from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
 from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
-from peagle_serve.regular_files import read_regular
 
 _DIGITS = 12
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
@@ -312,8 +311,7 @@ def _configure(folder: Path, hosts: Sequence[str]) -> None:
             (folder / kept).symlink_to(own / kept)
     document: dict[str, object] = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        content = read_regular(own / "config.json", json_reader.DEFAULT.size)
-        found = json_reader.read(content, "the file")
+        found = json_reader.read_file(own / "config.json")
         document["currentContext"] = str(found["currentContext"])
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     helper = folder / "bin" / f"docker-credential-{_HELPER}"

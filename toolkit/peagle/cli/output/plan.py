@@ -239,24 +239,21 @@ def _facts(plan: Plan) -> dict[str, str]:
 
 def licences_text(plan: Plan) -> str:
     """The licences of target and drafter."""
-    drafter = plan.drafter
-    found = [f"target {plan.target.licence or 'unknown'}"]
-    if drafter and drafter.weights:
-        found.append(f"drafter {drafter.licence or 'unknown'}")
-    return ", ".join(found)
+    target, drafter = f"target {plan.target.licence or 'unknown'}", plan.drafter
+    if drafter is None or not drafter.weights:
+        return target
+    return f"{target}, drafter {drafter.licence or 'unknown'}"
 
 
 def pinned_text(plan: Plan) -> dict[str, str]:
     """What the plan pins of the weights and of compiled code; empty where nothing is mounted."""
     pins = plan.pins
-    facts = {}
-    if pins.weights:
-        facts["manifest"] = f"sha256 {pins.weights}"
-    if pins.any_warm:
-        facts["warm start"] = "any archive beside the weights"
-    elif pins.warm:
-        facts["warm start"] = f"archives with sha256 {', '.join(pins.warm)}"
-    return facts
+    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
+    facts = {
+        "manifest": f"sha256 {pins.weights}" if pins.weights else "",
+        "warm start": "any archive beside the weights" if pins.any_warm else warm,
+    }
+    return {name: text for name, text in facts.items() if text}
 
 
 def _weights(plan: Plan) -> str:
