@@ -29,7 +29,7 @@ test: .venv/dev.ready engine
 faults: .venv/dev.ready
 	$(BIN)/python -m tests.faults $(FAULTS)
 
-# SEED=100 begins with another walk; a walk that breaks a promise is saved in tests/lifecycle/found.
+# SEED=100 begins with another walk; a walk that violates an invariant is saved in tests/lifecycle/found.
 lifecycle: .venv/dev.ready
 	$(BIN)/python -m tests.lifecycle -n $(or $(N),100) --first $(or $(SEED),0)
 

@@ -1,7 +1,7 @@
 """Random walks: ``python -m tests.lifecycle [-n WALKS] [--first SEED] [--minutes M]``.
 
-A walk that breaks a promise is shortened and saved in ``found``, where the suite repeats it. Exit
-code 1 then.
+A walk that violates an invariant is shortened and saved in ``found``, where the suite repeats it;
+the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _run(world: World, options: argparse.Namespace) -> int:
     shown = ", ".join(f"{action} {count}" for action, count in met.most_common())
     print(
         f"{walks} walks, {met.total()} steps in {minutes:.1f} minutes ({shown}): "
-        f"{broken} broke a promise"
+        f"{broken} violated an invariant"
     )
     return 1 if broken else 0
 

@@ -113,7 +113,7 @@ class Step:
     again: bool = True
 
     @property
-    def does(self) -> Action:
+    def definition(self) -> Action:
         return ACTIONS[self.action]
 
     @property
@@ -123,7 +123,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Walk:
-    """Steps from an empty account. ``broken`` is the promise that it found broken, if any."""
+    """Steps from an empty account. ``broken`` is the violated invariant, if any."""
 
     steps: tuple[Step, ...]
     broken: str = field(default="", compare=False)

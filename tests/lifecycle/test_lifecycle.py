@@ -1,4 +1,4 @@
-"""A small sample of ``make lifecycle``, and every walk that once broke a promise."""
+"""A small sample of ``make lifecycle``, and every walk that once violated an invariant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_random_walk_keeps_every_promise(world: World, seed: int) -> None:
+def test_a_random_walk_keeps_every_invariant(world: World, seed: int) -> None:
     run(world, random_walk(seed))
 
 

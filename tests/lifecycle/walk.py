@@ -27,7 +27,7 @@ _BREAKING = ("out-of-service", "update-rollback-failed")
 
 
 def run(world: World, walk: Walk) -> None:
-    """Raise Broken with the promise that does not hold; the account is empty afterwards."""
+    """Raise Broken with the violated invariant; the account is empty afterwards."""
     world.begin()
     try:
         for number, step in enumerate(walk.steps, 1):
@@ -41,7 +41,7 @@ def run(world: World, walk: Walk) -> None:
 
 
 def _take(world: World, step: Step) -> None:
-    action = step.does
+    action = step.definition
     if not action.command:
         world.others_do(step.action)
         world.nothing_is_lost()
@@ -70,12 +70,12 @@ def _take(world: World, step: Step) -> None:
 
 def _is_done(step: Step, done: Done | None) -> bool:
     """Whether repeating the command would undo it."""
-    return step.does.kind == "rollback" and done is not None and done.code == 0
+    return step.definition.kind == "rollback" and done is not None and done.code == 0
 
 
 def _still_serves(step: Step, before: Status, after: Status) -> None:
     """Raise Broken when a command has ended what served and was proved."""
-    if before is None or before["state"] != "InService" or step.does.kind == "destroy":
+    if before is None or before["state"] != "InService" or step.definition.kind == "destroy":
         return
     if any(fault.kind in _BREAKING for fault in step.faults):
         return
@@ -84,7 +84,7 @@ def _still_serves(step: Step, before: Status, after: Status) -> None:
 
 
 def _end(world: World) -> None:
-    """Destroy leaves nothing, whoever owned what there is."""
+    """Destroy leaves nothing, regardless of the owner."""
     shown = world.status()
     if shown and shown["owner"] != "peagle":
         world.commands.expect_success(("adopt", NAME, "--yes"))
@@ -110,7 +110,7 @@ def shorter(walk: Walk) -> Iterator[Walk]:
 
 
 def shrunk(world: World, walk: Walk, attempts: int = 30) -> Walk:
-    """The shortest walk found that breaks a promise as ``walk`` does, with that in ``broken``."""
+    """The shortest walk found that violates an invariant as ``walk`` does, with that in ``broken``."""
     best, broken = walk, _failure(world, walk)
     if not broken:
         return walk
