@@ -1,8 +1,8 @@
 """One input: which error it ends in, how long it takes, how much memory it needs.
 
 Time is CPU time: the tests share the machine with others. Memory is the growth of the resident set
-up to its peak, which Linux lets a process reset. An input far beyond a limit is stopped by a timer on
-the CPU time, or by a limit on the address space.
+up to its peak, which Linux lets a process reset. An input far beyond a limit is stopped by a timer
+on the CPU time, or by a limit on the address space.
 """
 
 from __future__ import annotations

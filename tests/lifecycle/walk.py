@@ -110,7 +110,7 @@ def shorter(walk: Walk) -> Iterator[Walk]:
 
 
 def shrunk(world: World, walk: Walk, attempts: int = 30) -> Walk:
-    """The shortest walk found that violates an invariant as ``walk`` does, with that in ``broken``."""
+    """The shortest walk found that violates an invariant, as ``walk`` does; ``broken`` has it."""
     best, broken = walk, _failure(world, walk)
     if not broken:
         return walk
