@@ -168,6 +168,7 @@ def test_arguments_that_no_environment_can_express_are_refused(
         ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "limit is 32768", "remove or shorten"),
         ({"K": "50%"}, "K contains %", "without %"),
         ({"K": "a\0b"}, "K contains a NUL", "remove the NUL byte"),
+        ({"K": "a\ud800b"}, "K is not valid UTF-8", "write the value in UTF-8"),
     ],
 )
 def test_environments_that_sagemaker_refuses_are_refused(

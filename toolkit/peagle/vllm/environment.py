@@ -104,6 +104,8 @@ def _check_variable(key: str, value: str) -> None:
         )
     if "\0" in value:
         raise UserError(f"{key} contains a NUL byte", "remove the NUL byte")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise UserError(f"{key} is not valid UTF-8", "write the value in UTF-8")
 
 
 def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
