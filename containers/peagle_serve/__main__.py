@@ -14,7 +14,7 @@ from types import FrameType
 
 _STANDARD_ERROR = 2
 FAILED = 70
-"""The exit code after an error that the entrypoint does not know (EX_SOFTWARE)."""
+"""The exit code after an unexpected error (EX_SOFTWARE)."""
 
 
 def install_early_handler() -> None:
@@ -46,7 +46,7 @@ def _report(error: BaseException) -> None:
 
 
 def _write(level: str, **fields: str | int) -> None:
-    """Write a line of ``logs``, which may be half imported, or what failed."""
+    """Write a line as ``logs`` does, without that module: importing it may have failed."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     fields = {"time": f"{stamp}.000Z", "level": level, "stage": "ended", **fields}
     shown = {

@@ -101,7 +101,7 @@ def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
     """The tensors in the files that vLLM loads of ``folder``, which ``variable`` names; empty
     without safetensors files. Raises InvalidEnvironment if they are damaged or incomplete."""
     found: dict[str, TensorInfo] = {}
-    with _explained(variable, folder):
+    with _reported(variable, folder):
         for name in _loaded(folder, names_in(folder)):
             found.update(read_header(folder / name))
     return found
@@ -115,7 +115,7 @@ def _loaded(folder: Path, names: list[str]) -> tuple[str, ...]:
 
 
 def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
-    with _explained(variable, folder):
+    with _reported(variable, folder):
         tensors = _loaded(folder, names)
         others = other_weights(names)
         if not tensors and others:
@@ -133,7 +133,7 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _explained(variable: str, folder: Path) -> Iterator[None]:
+def _reported(variable: str, folder: Path) -> Iterator[None]:
     """Raise InvalidEnvironment for a file in ``folder`` that is damaged or cannot be read."""
     try:
         yield

@@ -49,7 +49,7 @@ def rollback(
     """
     record, aws = find_deployment(account, name, region)
     with api.deployment_lock(*record.key):
-        # As it is now that it is locked.
+        # Another command may have changed it before the lock was taken.
         record, aws = find_deployment(account, name, region, complete=True)
         target = api.revision_for_rollback(record)
         changes = api.rollback_changes(aws, record, target)

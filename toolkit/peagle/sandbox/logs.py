@@ -23,9 +23,9 @@ _EVENT_BYTES = 256 * 1024 - 26
 
 
 KEPT_EVENTS = 5000
-"""Of a log group, which AWS keeps whole: a day of requests must not fill the memory."""
+"""Events of a log group; AWS keeps all, but a day of requests must not fill the memory."""
 _FIRST_EVENTS = 1000
-"""Of each stream: they are about the engine's start."""
+"""Events kept of each stream: they report the engine's start."""
 _KEPT_STREAMS = 100
 
 _REQUEST = re.compile(r'[\d.]+:\d+ - "')
@@ -117,8 +117,8 @@ class LogTail:
 
 
 def limit_events(streams: dict[str, Any]) -> None:
-    """Forget the oldest streams over a limit, and events over ``KEPT_EVENTS``: of the oldest stream
-    first, those after its first ones."""
+    """Remove the oldest streams over the limit, and events over ``KEPT_EVENTS``: from the oldest
+    stream on, those after its first ``_FIRST_EVENTS``."""
     for name in list(streams)[:-_KEPT_STREAMS]:
         streams.pop(name, None)
     there = list(streams.values())

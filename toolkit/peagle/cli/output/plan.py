@@ -321,8 +321,7 @@ def _arguments(plan: Plan) -> Table:
 
 
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, value and meaning ("" if unknown) of every argument of vLLM in an argv; the keys of
-    ``--speculative-config`` follow it."""
+    """Name, value and meaning ("" if unknown) of vLLM's arguments and speculation keys."""
     for flag, after in zip(arguments, [*arguments[1:], "--"], strict=True):
         if flag == "--speculative-config":
             yield flag, "", MEANINGS[flag]
