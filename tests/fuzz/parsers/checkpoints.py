@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from email.message import Message
 from typing import Any
 from unittest import mock
@@ -28,17 +30,17 @@ from tests.fuzz.inputs import json_bytes, texts
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.commands import ERRORS, run_command
-from tests.fuzz.parsers.container import HEADERS
+from tests.fuzz.parsers.container import HEADERS, MODELS
 from tests.fuzz.parsers.examples import (
     CONFIG_OF_HEAD,
     CONFIG_OF_SPECULATORS,
     CONFIGS,
-    HEADER,
     INDEX,
     NAMES,
-    header_file,
+    WEIGHTS,
 )
 from tests.fuzz.parsers.files import written
+from tests.unit.checks.cases import GEOMETRY, catalog_case
 
 COUNTS = (2**31 - 1, 10**6, 10**9, -1, 0, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4")
 TOKENIZER = {
@@ -91,11 +93,7 @@ def _config(content: bytes) -> None:
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:
-    from tests.unit.checks.cases import catalog_case
-
     target, head = (read_checkpoint(Files({"config.json": one})) for one in case)
-    from dataclasses import replace
-
     known = catalog_case("gpt-oss-20b")
     check(replace(known, target_checkpoint=target, drafter_checkpoint=head))
 
@@ -119,19 +117,23 @@ def _header(content: bytes) -> None:
     parse_header(content, len(content), "model.safetensors")
 
 
-def _head_folder(config: bytes, weights: bytes) -> str:
-    written("head/model.safetensors", weights)
+def _head_folder(config: bytes, weights: bytes | None) -> str:
+    """A head; without ``weights`` its config.json alone."""
+    file = written("head/model.safetensors", weights or b"")
+    if weights is None:
+        file.unlink()
     return str(written("head/config.json", config).parent)
 
 
-def _command_check(case: tuple[bytes, bytes, str | None]) -> None:
+def _command_check(case: tuple[bytes, bytes | None, str | None]) -> None:
     config, weights, setting = case
     words = ["check", "gpt-oss-20b", "--drafter", _head_folder(config, weights), "--json"]
     run_command([*words, *([] if setting is None else ["--set", setting])])
 
 
-def _command_fit(case: tuple[bytes, bytes]) -> None:
-    run_command(["fit", "gpt-oss-20b", "--drafter", _head_folder(*case), "--json"])
+def _command_fit(case: tuple[bytes, bytes | None]) -> None:
+    folder = _head_folder(*case)
+    run_command(["fit", "gpt-oss-20b", "--drafter", folder, "--gpu-memory-gib", "80", "--json"])
 
 
 class Answer(io.BytesIO):
@@ -170,8 +172,6 @@ def _revision(case: tuple[int, dict[str, str], bytes]) -> None:
 
 
 def _hub_settings(environment: dict[str, str]) -> None:
-    import os
-
     safe = {
         name: value.encode("utf-8", "replace").decode().replace("\0", "")
         for name, value in environment.items()
@@ -208,11 +208,18 @@ HEADERS_OF_HUB = st.dictionaries(
     ),
     max_size=2,
 )
-CHECKPOINTS = st.dictionaries(
-    st.sampled_from(("config.json", *NAMES[1:8], "tokenizer.json", "tokenizer_config.json")),
-    json_bytes(CONFIGS[2], INDEX, TOKENIZER, TOKENIZER_CONFIG) | HEADERS, max_size=5,
-)  # fmt: skip
+CHECKPOINTS = st.builds(
+    lambda model, changes: model | changes,
+    st.sampled_from(MODELS),
+    st.dictionaries(
+        st.sampled_from(("config.json", *NAMES[1:8], "tokenizer.json", "tokenizer_config.json")),
+        json_bytes(CONFIGS[2], INDEX, TOKENIZER, TOKENIZER_CONFIG) | HEADERS,
+        max_size=3,
+    ),
+)
 CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
+REAL_HEAD = json.loads((GEOMETRY / "gpt-oss-20b/p-eagle/config.json").read_text(encoding="utf-8"))
+"""Of the target that these commands name."""
 
 PARSERS = (
     Parser(
@@ -247,12 +254,9 @@ PARSERS = (
         [
             {
                 "config.json": json.dumps(CONFIGS[2]).encode(),
-                "model.safetensors": header_file(json.dumps(HEADER).encode(), 36),
+                "model.safetensors": WEIGHTS,
             },
-            {
-                "config.json": json.dumps(CONFIGS[2]).encode(),
-                "model.safetensors.index.json": json.dumps(INDEX).encode(),
-            },
+            {**MODELS[1], "config.json": json.dumps(CONFIGS[2]).encode()},
         ],
     ),
     Parser(
@@ -267,25 +271,25 @@ PARSERS = (
         _header,
         HEADERS,
         (CheckpointError,),
-        [header_file(json.dumps(HEADER).encode(), 36)],
+        [WEIGHTS],
     ),
     Parser(
         "command-check",
         quietly(_command_check),
         st.tuples(
-            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
-            HEADERS,
+            json_bytes(REAL_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
+            st.none() | HEADERS,
             st.none() | texts("max-model-len=8192", "dtype=float32"),
         ),
         ERRORS,
-        [(CONTENT, header_file(json.dumps(HEADER).encode(), 36), "max-model-len=8192")],
+        [(json.dumps(REAL_HEAD).encode(), None, None), (CONTENT, WEIGHTS, "max-model-len=8192")],
     ),
     Parser(
         "command-fit-head",
         quietly(_command_fit),
-        st.tuples(json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS), HEADERS),
+        st.tuples(json_bytes(REAL_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS), st.none() | HEADERS),
         ERRORS,
-        [(CONTENT, header_file(json.dumps(HEADER).encode(), 36))],
+        [(json.dumps(REAL_HEAD).encode(), None), (CONTENT, WEIGHTS)],
     ),
     Parser(
         "hub-listing",

@@ -136,7 +136,8 @@ def run_command(words: Sequence[str]) -> None:
 def _fit(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
     pair, options = case
     kept = [(flag, value) for flag, value in options if flag in _OF_FIT]
-    run_command(["fit", *(word for option in kept for word in option), "--json", "--", pair])
+    words = [word for option in kept for word in option]
+    run_command(["fit", *words, "--gpu-memory-gib", "80", "--json", "--", pair])
 
 
 _OF_FIT = ("--k", "--concurrency", "--max-model-len", "--instance-type", "--set", "--vllm")
@@ -209,7 +210,7 @@ PARSERS = (
         ERRORS,
         [
             ("tiny", []),
-            ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-seqs=4")]),
+            ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-batched-tokens=8192")]),
             ("gpt-oss-20b", [("--image", IMAGES[0]), ("--env", "A=b")]),
         ],
     ),

@@ -55,6 +55,7 @@ from tests.fuzz.parsers.examples import (
     PAGE,
     SOURCE,
     VALUES,
+    WEIGHTS,
     header_file,
 )
 from tests.fuzz.parsers.files import folder, written
@@ -77,8 +78,8 @@ def _header(content: bytes) -> None:
 
 
 HEADERS = st.builds(
-    header_file, json_bytes(HEADER, more=OFFSETS), st.sampled_from((36, 0, 35, 37, 24))
-) | binary(header_file(json.dumps(HEADER).encode(), 36))
+    header_file, json_bytes(HEADER, more=OFFSETS), st.sampled_from((38, 0, 37, 39, 24))
+) | binary(WEIGHTS)
 
 
 def _json_parts(text: str) -> None:
@@ -181,9 +182,27 @@ PAIR_JSON = {
     "facts": {"target": {"architecture": "GptOssForCausalLM", "hidden_size": 64, "vocab_size": 512},
               "drafter": {"hidden_size": 64}},
 }  # fmt: skip
-MODEL_FILES = st.dictionaries(
-    st.sampled_from(NAMES), json_bytes(CONFIG_OF_TARGET, INDEX) | HEADERS, max_size=4
+PARTS = {
+    "model-00001-of-00002.safetensors": header_file(
+        json.dumps({"fc.weight": HEADER["fc.weight"]}).encode(), 24
+    ),
+    "model-00002-of-00002.safetensors": header_file(
+        b'{"norm.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}', 0
+    ),
+}
+MODELS: tuple[dict[str, bytes], ...] = (
+    {"config.json": b"{}", "model.safetensors": WEIGHTS},
+    {"config.json": b"{}", "model.safetensors.index.json": json.dumps(INDEX).encode(), **PARTS},
 )
+MODEL_FILES = st.builds(
+    lambda model, changes: model | changes,
+    st.sampled_from(MODELS),
+    st.dictionaries(
+        st.sampled_from(NAMES), json_bytes(CONFIG_OF_TARGET, INDEX) | HEADERS, max_size=2
+    ),
+)
+NARROW = {**CONFIG_OF_TARGET, "hidden_size": 2}, {**CONFIG_OF_HEAD, "hidden_size": 2}
+"""A target and a head whose ``fc`` is as wide as in ``HEADER``."""
 
 PARSERS = (
     Parser(
@@ -191,7 +210,7 @@ PARSERS = (
         _header,
         HEADERS,
         (DamagedFile,),
-        [header_file(json.dumps(HEADER).encode(), 36)],
+        [WEIGHTS],
     ),
     Parser(
         "safetensors-index",
@@ -251,24 +270,18 @@ PARSERS = (
         _folder,
         MODEL_FILES,
         REFUSED,
-        [{"config.json": b"{}", "model.safetensors": header_file(json.dumps(HEADER).encode(), 36)}],
+        MODELS,
     ),
     Parser(
         "container-pair",
         _pair,
         st.tuples(
-            json_bytes(CONFIG_OF_TARGET, CONFIG_OF_NESTED),
-            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS),
-            HEADERS,
+            json_bytes(NARROW[0], CONFIG_OF_NESTED),
+            json_bytes(NARROW[1], CONFIG_OF_SPECULATORS),
+            st.just(WEIGHTS) | HEADERS,
         ),
         REFUSED,
-        [
-            (
-                json.dumps(CONFIG_OF_TARGET).encode(),
-                json.dumps(CONFIG_OF_HEAD).encode(),
-                header_file(json.dumps(HEADER).encode(), 36),
-            )
-        ],
+        [(json.dumps(NARROW[0]).encode(), json.dumps(NARROW[1]).encode(), WEIGHTS)],
     ),
     Parser(
         "container-built-for",

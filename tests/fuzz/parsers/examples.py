@@ -55,8 +55,8 @@ HEADER = {
     "__metadata__": {"format": "pt"},
     "fc.weight": {"dtype": "BF16", "shape": [2, 6], "data_offsets": [0, 24]},
     "layers.0.self_attn.q_proj.weight": {"dtype": "F32", "shape": [2], "data_offsets": [24, 32]},
-    "mask_hidden": {"dtype": "U8", "shape": [1, 1, 4], "data_offsets": [32, 36]},
-    "norm.weight": {"dtype": "F4", "shape": [0], "data_offsets": [36, 36]},
+    "mask_hidden": {"dtype": "U8", "shape": [1, 1, 6], "data_offsets": [32, 38]},
+    "norm.weight": {"dtype": "F4", "shape": [0], "data_offsets": [38, 38]},
 }
 OFFSETS = (
     [0, 24], [24, 0], [0, 36], [-1, 36], [2**63, 2**64], [0, 2**64], [0], [0, 1, 2], [[0], [1]],
@@ -171,6 +171,9 @@ CPUINFO = (
 def header_file(document: bytes, data: int) -> bytes:
     """A safetensors file with that header and so many bytes of tensors."""
     return len(document).to_bytes(8, "little") + document + bytes(data)
+
+
+WEIGHTS = header_file(json.dumps(HEADER).encode(), 38)
 
 
 MOUNTED = {

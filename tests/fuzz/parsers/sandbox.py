@@ -37,7 +37,7 @@ from peagle.sandbox.stack_resources import _typed, in_order
 from peagle.sandbox.state import AccessKey
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
-from tests.fuzz.parsers.aws import ACCOUNT, ROLE
+from tests.fuzz.parsers.account import ACCOUNT, ROLE
 from tests.fuzz.parsers.commands import CREATE_CONFIG, CREATE_MODEL
 from tests.fuzz.parsers.engines import STREAM, Connection, response
 from tests.fuzz.parsers.files import folder
@@ -177,6 +177,7 @@ def _daemon(received: bytes) -> None:
     with (
         mock.patch("http.client.HTTPConnection", Connection),
         mock.patch("peagle.sandbox.client.wait_for_end", return_value=False),
+        mock.patch("peagle.sandbox.state.read_access_key", return_value=KEY),
     ):
         _request(EngineProcess(2**22 - 1, 5, 4566, ""), "GET", "/status")
 
