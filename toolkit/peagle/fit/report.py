@@ -70,7 +70,7 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
 
     ``read`` reads the locations that it names. Raises NotFound, UserError and CheckpointError.
     """
-    pair = find_pair(catalog, request.pair) if request.pair else None
+    pair = find_pair(catalog, request.pair) if request.pair is not None else None
     refuse_contradictions(request, pair)
     inputs = FitInputs(catalog, pair, read_checkpoints(request, read))
     case, fitted = inputs.cases(request)
