@@ -219,7 +219,7 @@ def parse_document(text: str, file: str) -> Document:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise BadFile(file, f"is not YAML: {what}", line=mark.line + 1 if mark else None) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:
         raise BadFile(file, f"is not YAML: {error}") from error
 
 
