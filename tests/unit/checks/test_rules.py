@@ -19,6 +19,7 @@ from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_c
 from tests.unit.checks.damage import Damage
 
 RULES = rules_found()
+OLD_AMI = "al2-ami-sagemaker-inference-gpu-3-1"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -52,6 +53,12 @@ def test_rules_can_be_selected_by_code_and_by_subject(tmp_path: Path) -> None:
     assert [f.code for f in check(case, about="head")] == ["head-without-mask"]
     assert [f.code for f in check(case, only={"k-above-trained"})] == ["k-above-trained"]
     assert check(case, about="hardware") == ()
+
+
+def test_the_fix_of_a_missing_ami_is_its_option() -> None:
+    case = catalog_case("tiny", instance_type="ml.g7e.2xlarge", ami=OLD_AMI)
+    (finding,) = check(case, only={"ami-driver"})
+    assert finding.fix.startswith("use --ami al2023-")
 
 
 def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:

@@ -17,7 +17,7 @@ def check(case: Case) -> Findings:
             f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
             f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
         )
-        yield RULE.error("ami", message, f"use the AMI {case.runtime.ami}")
+        yield RULE.error("ami", message, f"use --ami {case.runtime.ami}")
 
 
 def ami_of(case: Case) -> Ami | None:

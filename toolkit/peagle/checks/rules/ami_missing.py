@@ -16,4 +16,4 @@ def check(case: Case) -> Findings:
     if family in case.runtimes.ami_families:
         cuda = case.runtime.cuda
         message = f"the image uses CUDA {cuda}; the default AMI of {family} has an older driver"
-        yield RULE.error("ami", message, f"use the AMI {case.runtime.ami}")
+        yield RULE.error("ami", message, f"use --ami {case.runtime.ami}")
