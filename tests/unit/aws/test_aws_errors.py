@@ -53,6 +53,15 @@ def test_errors_are_translated(error: Exception, kind: type[PeagleError], expect
     assert expected in str(found)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_local_address_that_does_not_answer_leads_to_the_running_sandbox(host: str) -> None:
+    command = 'eval "$(peagle sandbox env)"'
+    local = boto.EndpointConnectionError(endpoint_url=f"http://{host}:40123/")
+    assert _raised(local).fix.endswith(command)
+    for url in ("https://127.0.0.1.example.org/", "https://[", "https://sts.amazonaws.com/"):
+        assert command not in str(_raised(boto.EndpointConnectionError(endpoint_url=url)))
+
+
 def test_a_role_that_may_not_be_passed_names_the_line_of_the_policy() -> None:
     message = (
         "User: arn:aws:iam::1:user/x is not authorized to perform: iam:PassRole on resource: "

@@ -7,9 +7,11 @@ rejects is a CloudError (4); its subclasses here are those that callers handle.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from boto3.exceptions import Boto3Error
 from botocore import exceptions as boto
@@ -27,6 +29,15 @@ CREDENTIALS_FIX = Fix(
 )
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
+
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+"""Names of this machine in the address of a local AWS, such as the sandbox."""
+
+_SANDBOX_VARIABLES = ("peagle", "sandbox", "env")
+_STALE_FIX = (
+    "AWS_ENDPOINT_URL leads to this machine, where nothing answers; if that was the sandbox, "
+    f'point this shell to its new address: eval "$({shlex.join(_SANDBOX_VARIABLES)})"'
+)
 
 
 class Missing(CloudError, code="resource-missing"):
@@ -296,5 +307,14 @@ def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleEr
     """No response arrived, or the request could not be sent."""
     for classes, kind, message, fix, code in _OF_CLIENT:
         if isinstance(error, classes):
+            fix = _STALE_FIX if code == "unreachable" and _is_local(error) else fix
             return kind(message.format(error=error, service=service, region=region), fix, code)
     return CloudError(f"{service}: {str(error)[:_LONGEST_MESSAGE]}")
+
+
+def _is_local(error: Any) -> bool:
+    """Whether the error is about an address on this machine."""
+    try:
+        return urlsplit(str(error.kwargs.get("endpoint_url"))).hostname in LOOPBACK_HOSTS
+    except ValueError:
+        return False

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from peagle import api
 from peagle.aws.client import Aws, Keys
-from peagle.aws.errors import AccessDenied
+from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
 from peagle.catalog.tables import InstanceTable
 from peagle.cli.context import typed_command
 from peagle.cli.options import REGION_VARIABLES, catalog_of, command_catalog
@@ -27,8 +27,6 @@ from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import SANDBOX
-
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _IN_SANDBOX = "in-sandbox"
 """The code of an unknown name that the sandbox knows."""
@@ -104,7 +102,7 @@ def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
         return False
     try:
         endpoint, sandbox = urlsplit(url), urlsplit(address.url)
-        return endpoint.hostname in _LOOPBACK and endpoint.port == sandbox.port
+        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == sandbox.port
     except ValueError:
         return False
 
