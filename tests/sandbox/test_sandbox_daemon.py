@@ -79,11 +79,22 @@ def test_the_port_can_be_set_and_a_port_in_use_is_an_error(home: Sandbox) -> Non
 def test_a_shell_evaluates_env_without_changing_values(sandbox: Sandbox) -> None:
     url = sandbox.json("sandbox", "start")["url"]
     quoted = 'us-east-1\'; echo broken; "$HOME" ü'
-    done = sandbox.peagle("sandbox", "env", "--region", quoted)
+    overriding = {
+        "AWS_PROFILE": "mine",
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+        "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+        "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "https://example.org/'; echo broken; '",
+        "AWS_ENDPOINT_URL_$(echo broken)": "x",
+        "AWS_ENDPOINT_URL_A; echo broken\n": "x",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in overriding.items():
+            patch.setenv(name, value)
+        done = sandbox.peagle("sandbox", "env", "--region", quoted)
     show = shlex.join([sys.executable, "-c", "import json,os;print(json.dumps(dict(os.environ)))"])
     shell = subprocess.run(
         ["sh", "-c", f"{done.stdout}\n{show}"],
-        env={"PATH": os.environ["PATH"], "AWS_PROFILE": "mine", "LANG": "C.UTF-8"},
+        env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **overriding},
         capture_output=True,
         text=True,
         check=True,
@@ -92,7 +103,13 @@ def test_a_shell_evaluates_env_without_changing_values(sandbox: Sandbox) -> None
     assert variables["AWS_ENDPOINT_URL"] == url
     assert variables["AWS_REGION"] == quoted
     assert variables["AWS_ACCESS_KEY_ID"]
-    assert "AWS_PROFILE" not in variables
+    assert "broken" not in done.stdout.replace(shlex.quote(quoted), "")
+    assert done.stdout.splitlines()[-1].endswith(
+        " AWS_IGNORE_CONFIGURED_ENDPOINT_URLS AWS_ENDPOINT_URL_BEDROCK_RUNTIME AWS_ENDPOINT_URL_S3"
+    )
+    unset = [name for name in overriding if name.replace("_", "").isalnum()]
+    assert len(unset) == 4
+    assert not variables.keys() & set(unset)
 
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])

@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from peagle.request_validation import plan_request_findings as plan_request_findings
     from peagle.sandbox.client import add_instances as add_instances
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
+    from peagle.sandbox.client import conflicting_variables as conflicting_variables
     from peagle.sandbox.client import running_sandbox as running_sandbox
     from peagle.sandbox.client import sandbox_not_running as sandbox_not_running
     from peagle.sandbox.client import sandbox_status as sandbox_status
@@ -228,8 +229,8 @@ _FUNCTIONS = {
     ),
     "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
-        "add_instances", "check_sandbox_engine", "running_sandbox", "sandbox_not_running",
-        "sandbox_status", "set_quota", "start_sandbox", "stop_sandbox",
+        "add_instances", "check_sandbox_engine", "conflicting_variables", "running_sandbox",
+        "sandbox_not_running", "sandbox_status", "set_quota", "start_sandbox", "stop_sandbox",
     ),
     "peagle.sandbox.faults": ("operation_names",),
     "peagle.sandbox.rehearsal": ("add_fault", "changed_quotas", "clear_faults", "list_faults"),

@@ -15,7 +15,7 @@ from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.sandbox_rehearse import fault, quota
 from peagle.engine.process import LOOPBACK
-from peagle.sandbox.client import CONFLICTING_VARIABLES, EndpointStatus
+from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.state import EngineKind
 
 
@@ -107,7 +107,7 @@ def env(region: str, as_json: bool) -> None:
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {' '.join(CONFLICTING_VARIABLES)}")
+    click.echo(f"unset {shlex.join(api.conflicting_variables(os.environ))}")
 
 
 def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,9 +6,10 @@ import http.client
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,10 @@ SANDBOX_KILLED = "sandbox-killed"
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
 
-CONFLICTING_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
-"""Variables that would override those of ``Address.environment``."""
+_CONFLICTING = (
+    "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+)  # fmt: skip
+_OF_A_SERVICE = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII)
 
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
@@ -68,6 +71,15 @@ class Address:
             "AWS_REGION": region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+
+def conflicting_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that would override those of ``Address.environment``: some whether or not they are
+    set, and of ``environment`` the addresses of single services.
+
+    Other names, which no shell can unset, are no service's.
+    """
+    return (*_CONFLICTING, *sorted(filter(_OF_A_SERVICE.fullmatch, environment)))
 
 
 @dataclass(frozen=True)
