@@ -72,7 +72,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     check_built_for(chosen)
     check_streamer(chosen)
     check_pair(chosen)
-    check_mounted_weights(environment, settings.verify, log)
+    check_mounted_weights(chosen, settings.verify, log)
     argv = _argv(chosen)
     passed = [_encoded(token) for token in argv]
 

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -31,7 +31,7 @@ from peagle_serve.contract import (
 from peagle_serve.logs import Log
 from peagle_serve.regular_files import open_regular, read_regular
 from peagle_serve.safetensors import first_names
-from peagle_serve.weights import ml_root, real_path
+from peagle_serve.weights import local_folders, ml_root, real_path
 
 _FORMAT = 1
 _CHUNK = 1 << 20
@@ -49,8 +49,12 @@ class _File(NamedTuple):
 
 
 def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log) -> None:
-    """Raise InvalidEnvironment for weights that differ from the manifest, and for another manifest
-    than the pinned one. Without a pin nothing is compared unless ``verify`` is ``full``."""
+    """Raise InvalidEnvironment for weights that differ from the manifest, for a served folder of
+    the mount that it does not list, and for another manifest than the pinned one.
+
+    ``environment`` names the model and resolved paths. Without a pin nothing is compared unless
+    ``verify`` is ``full``.
+    """
     pin = environment.get(WEIGHTS_PIN_VARIABLE, "").strip()
     if not pin and verify != FULL:
         return
@@ -58,6 +62,7 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
         raise InvalidEnvironment(f"{WEIGHTS_PIN_VARIABLE} is {pin[:80]!r}", "deploy again")
     folder = Path(real_path(MODEL_FOLDER, ml_root(environment)))
     folders = _read(folder / WEIGHTS_MANIFEST, pin)
+    _check_listed(environment, folder, folders)
     for part, files in folders.items():
         _compare(folder / part, files)
     if verify == FULL:
@@ -67,6 +72,23 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
         _hash_all(folder, folders)
         seconds = round(time.monotonic() - begin, 1)
         log.info(f"all weights match their manifest ({seconds} s)", event="verify", seconds=seconds)
+
+
+def _check_listed(environment: Mapping[str, str], mount: Path, listed: Container[str]) -> None:
+    """Raise InvalidEnvironment for a served folder of the mount that the manifest does not list.
+
+    A link counts as the folder where it is, and as the one it leads to.
+    """
+    for where, path in local_folders(environment).items():
+        for real in (os.path.abspath, os.path.realpath):
+            folder, root = Path(real(path)), Path(real(mount))
+            part = folder.relative_to(root).parts[:1] if folder.is_relative_to(root) else None
+            if part is not None and (not part or part[0] not in listed):
+                raise InvalidEnvironment(
+                    f"{where} is {path}, which {mount / WEIGHTS_MANIFEST} does not list: nothing "
+                    "shows that these are the weights of the deploy",
+                    "copy these weights with `peagle weights sync` too, and deploy again",
+                )
 
 
 def _read(file: Path, pin: str) -> dict[str, dict[str, _File]]:

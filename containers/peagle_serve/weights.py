@@ -81,6 +81,12 @@ def models_in(chosen: Mapping[str, str]) -> dict[str, str]:
     return {where: path for where, path in found.items() if path}
 
 
+def local_folders(chosen: Mapping[str, str]) -> dict[str, str]:
+    """The folders that vLLM loads: target, drafter and tokenizer, by what names them."""
+    named = models_in(chosen) | {name: chosen.get(name, "") for name in _PATH_VARIABLES}
+    return {where: path for where, path in named.items() if is_folder_path(path)}
+
+
 def loads_files(environment: Mapping[str, str]) -> bool:
     """Whether vLLM loads ordinary weights files; it checks other formats itself."""
     return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")

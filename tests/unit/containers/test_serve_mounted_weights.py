@@ -109,6 +109,71 @@ def add_link(mounted: Mounted) -> None:
     (mounted.model / "target" / "sub").symlink_to(mounted.model / "drafter")
 
 
+def unlist(mounted: Mounted) -> None:
+    del mounted.document["folders"]["drafter"]
+    mounted.pin = mounted.write()
+
+
+def empty_manifest(mounted: Mounted) -> None:
+    mounted.document["folders"] = {}
+    mounted.pin = mounted.write()
+
+
+def serve_beside(mounted: Mounted) -> None:
+    (mounted.model / "target").rename(mounted.model / "other")
+    mounted.document["folders"].pop("target")
+    mounted.pin = mounted.write()
+    mounted.variables["SM_VLLM_MODEL"] = str(mounted.model / "drafter" / ".." / "other")
+
+
+def serve_mount(mounted: Mounted) -> None:
+    mounted.variables["SM_VLLM_MODEL"] = str(mounted.model)
+
+
+def serve_link(mounted: Mounted) -> None:
+    unlist(mounted)
+    link = mounted.root / "link"
+    link.symlink_to(mounted.model / "drafter")
+    mounted.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps({"model": str(link)})
+
+
+def other_tokenizer(mounted: Mounted) -> None:
+    mounted.variables["SM_VLLM_TOKENIZER"] = str(mounted.model / "tokenizer")
+
+
+@pytest.mark.parametrize("more", [{}, FULL], ids=["names", "full"])
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+        (empty_manifest, "SM_VLLM_MODEL"),
+        (serve_beside, "SM_VLLM_MODEL"),
+        (serve_mount, "SM_VLLM_MODEL"),
+        (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+        (other_tokenizer, "SM_VLLM_TOKENIZER"),
+    ],
+)
+def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
+    mounted: Mounted, change: Callable[[Mounted], None], where: str, more: dict[str, str]
+) -> None:
+    change(mounted)
+
+    with pytest.raises(InvalidEnvironment, match="does not list") as refused:
+        mounted.check(**more)
+
+    assert refused.value.message.startswith(f"{where} is /")
+    assert "deploy again" in refused.value.fix
+
+
+def test_a_folder_outside_of_the_mount_needs_no_entry(mounted: Mounted) -> None:
+    (mounted.model / "drafter").rename(mounted.root / "elsewhere")
+    unlist(mounted)
+    elsewhere = {"model": str(mounted.root / "elsewhere")}
+    mounted.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(elsewhere)
+
+    mounted.check(**FULL)
+
+
 def replace_manifest(mounted: Mounted) -> None:
     """As somebody who may write the bucket can: files and manifest agree."""
     grow(mounted)
