@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from peagle.checks import rules_found
 from peagle.cli.main import cli
+from peagle.engine.machine import Engine
 from peagle.errors import PeagleError
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
@@ -266,10 +268,19 @@ def test_unchecked_weights_are_named(tmp_path: Path) -> None:
     assert "no problems found in what was read (1 warning)" in done.stdout
 
 
-def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
-    """vLLM would load it, but its tensors cannot be listed without unpickling."""
+@pytest.fixture
+def bin_head(tmp_path: Path) -> Path:
     (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
     (tmp_path / "pytorch_model.bin").touch()
+    return tmp_path
+
+
+def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
+    bin_head: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM would load it, but its tensors cannot be listed without unpickling."""
+    tmp_path = bin_head
+    monkeypatch.setattr("peagle.engine.machine.installed_engines", lambda: ())
     assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
@@ -279,6 +290,25 @@ def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_pa
     assert program[:2] == ["python", "-c"]
     compile(program[2], "fix", "exec")
     assert "save_file" in program[2]
+    assert "a Python that has torch and safetensors" in unread["fix"]
+
+
+def test_the_command_that_converts_a_head_is_one_line_with_the_python_of_an_engine(
+    bin_head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(Path("/engines/one/bin/python"), "0.28.0")
+    monkeypatch.setattr("peagle.engine.machine.installed_engines", lambda: (engine,))
+    monkeypatch.setenv("COLUMNS", "60")
+
+    done = run("tiny", "--drafter", str(bin_head))
+
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    (command,) = (line for line in lines if line.startswith("/engines/one/bin/python"))
+    words = shlex.split(command)
+    assert words[1] == "-c"
+    compile(words[2], "fix", "exec")
+    made = document("tiny", "--drafter", str(bin_head))
+    assert words in [finding["command"] for finding in made["findings"]]
 
 
 def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:

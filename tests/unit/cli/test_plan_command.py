@@ -241,6 +241,14 @@ def test_bad_config_or_missing_weights_are_errors(
     assert error.exit_code == (2 if content is None else 3)
 
 
+def test_a_head_in_another_format_has_the_finding_of_check(head: Path) -> None:
+    (head / "model.safetensors").rename(head / "pytorch_model.bin")
+    error = refusal("tiny", "--drafter", str(head))
+    assert (error.code, error.exit_code) == ("weights-unread", 3)
+    assert "has pytorch_model.bin but no *.safetensors" in error.message
+    assert "convert the weights" in error.fix
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

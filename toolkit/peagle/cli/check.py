@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
 from peagle import api
 from peagle.checks.report import CheckRequest
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, finding_in_context
 from peagle.cli.options import catalog_of, complete_pair, settings_option, variables_option
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
@@ -139,7 +139,8 @@ def check(
         request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))
     )
     if as_json:
-        print_json(api.check_document(report))
+        findings = tuple(map(finding_in_context, report.findings))
+        print_json(api.check_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.check import print_report
 

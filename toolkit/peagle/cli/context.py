@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from peagle import api
 from peagle.errors import NotAFolder, PeagleError, fix_text
+
+if TYPE_CHECKING:
+    from peagle.findings import Finding
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
 """Options that decide what a command sees and which account it changes."""
@@ -47,9 +50,13 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     """``command`` with the kept options of the user's command line that it accepts.
 
     ``--profile`` also reaches commands of the AWS CLI, and with ``--sandbox`` they get the
-    sandbox's address: without it they would change the user's account.
+    sandbox's address: without it they would change the user's account. ``python`` becomes the
+    Python of an installed engine, which has torch and safetensors.
     """
     words = tuple(command)
+    if words[:1] == ("python",):
+        pythons = (str(engine.python) for engine in api.installed_engines())
+        return (next(pythons, "python"), *words[1:])
     ctx = ctx or click.get_current_context(silent=True)
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
@@ -82,6 +89,13 @@ def command_text(command: Sequence[str], ctx: click.Context | None = None) -> st
 def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
     """A fix as text, with its command in the context of the user's command line."""
     return fix_text(fix, in_context(command) if command else None)
+
+
+def finding_in_context(finding: Finding) -> Finding:
+    """A finding with its command in the context of the user's command line."""
+    if not finding.command:
+        return finding
+    return finding.model_copy(update={"command": in_context(finding.command)})
 
 
 def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ()) -> tuple[str, ...]:

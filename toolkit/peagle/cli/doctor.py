@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, fix_in_context
+from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import indented, json_option, print_json, terminal_width
+from peagle.cli.output.console import fix_lines, indented, json_option, print_json, terminal_width
 from peagle.engine.machine import MachineCheck
 from peagle.errors import Refused
 
@@ -30,9 +30,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
             mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
             click.echo(f"{mark} {indented(f'{check.what}: {check.found}', terminal_width(), 3)}")
             if not check.fine:
-                fix = fix_in_context(check.fix, check.command)
-                text = f"needed for {check.needed_for}: {fix}"
-                click.echo(f"   {indented(text, terminal_width(), 3)}")
+                needed = f"needed for {check.needed_for}: {check.fix}"
+                for line in fix_lines(needed, check.command, terminal_width() - 3):
+                    click.echo(f"   {line}")
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
 

@@ -237,7 +237,7 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
         # An absolute path: the plan is independent of the working directory.
         folder = folder.resolve()
     head = read_checkpoint(FolderSource(folder))
-    if head.tensors is None:
+    if head.tensors is None and not head.other_weights:  # else a finding says how to convert them
         raise UserError(f"{drafter} has no *.safetensors", "use the folder of the head itself")
     return {"drafter": str(folder), "drafter_checkpoint": head}
 

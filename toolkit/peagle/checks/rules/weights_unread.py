@@ -45,4 +45,5 @@ def _conversion(file: str) -> Fix:
         "save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, "
         '"model.safetensors")'
     )
-    return Fix("convert the weights in their folder", ("python", "-c", program))
+    sentence = "convert the weights in their folder, with a Python that has torch and safetensors"
+    return Fix(sentence, ("python", "-c", program))

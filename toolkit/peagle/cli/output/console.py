@@ -121,9 +121,14 @@ def show_findings(findings: Iterable[Finding]) -> None:
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=_COLORS[finding.level], bold=True)
         fix = fix_in_context(finding.fix, finding.command)
-        message = f"{finding.message} ({fix})" if fix else finding.message
-        line = f"{level} {where_text(finding.where)}: {message} [{finding.code}]"
-        print_status("\n".join(wrapped(line, stderr_width())))
+        start = f"{level} {where_text(finding.where)}: {finding.message}"
+        line = f"{start} ({fix}) [{finding.code}]" if fix else f"{start} [{finding.code}]"
+        if finding.command and len(click.unstyle(line)) > stderr_width():
+            lines = [*wrapped(f"{start} [{finding.code}]", stderr_width())]
+            lines += fix_lines(finding.fix, finding.command, stderr_width())
+        else:
+            lines = wrapped(line, stderr_width())
+        print_status("\n".join(lines))
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
@@ -133,10 +138,20 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     for finding in findings:
         level = f"[bold {_COLORS[finding.level]}]{finding.level:<8}[/]"
         console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
-        fix = fix_in_context(finding.fix, finding.command)
-        for text in (finding.message, f"fix: {fix}" if fix else ""):
-            for line in wrapped(text, console.width - _INDENT):
-                console.print(f"{' ' * _INDENT}{escape(line)}", soft_wrap=True)
+        width = console.width - _INDENT
+        fix = f"fix: {finding.fix}" if finding.fix else "fix"
+        fixes = fix_lines(fix, finding.command, width) if finding.fix or finding.command else []
+        for line in (*wrapped(finding.message, width), *fixes):
+            console.print(f"{' ' * _INDENT}{escape(line)}", soft_wrap=True)
+
+
+def fix_lines(fix: str, command: Sequence[str] | None, width: int) -> list[str]:
+    """A fix in lines of ``width``. A command that does not fit beside the sentence has its own
+    line, however long: a line break within its quotes would change it when it is pasted."""
+    text = fix_in_context(fix, command)
+    if not command or len(text) <= width:
+        return wrapped(text, width)
+    return [*wrapped(f"{fix}:", width), fix_in_context("", command)]
 
 
 def where_text(where: str) -> str:
