@@ -259,6 +259,22 @@ def test_a_stale_record_never_affects_another_process(home: Sandbox) -> None:
         other.communicate(b"\n")
 
 
+@pytest.mark.parametrize("content", [b'{\n  "pid": 12', None])
+def test_a_daemon_without_a_readable_record_is_found(home: Sandbox, content: bytes | None) -> None:
+    pid = home.json("sandbox", "start")["pid"]
+    record = home.home / "sandbox" / "daemon.json"
+    record.write_bytes(content) if content else record.unlink()
+    commands = ["status", "env", "start"] if content else ["start"]
+    for command in commands:
+        done = home.peagle("sandbox", command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"the sandbox is running (process {pid}), but its record {record}" in done.stderr
+        assert "peagle sandbox stop" in done.stderr
+    assert home.processes() == [pid]
+    assert home.json("sandbox", "stop") == {"was_running": True, "engines": 0}
+    assert home.processes() == []
+
+
 def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
     account = serving(home)
     home.reset_moto()

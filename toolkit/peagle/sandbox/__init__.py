@@ -4,8 +4,10 @@
     rehearsal      faults, quotas, calls   relay         HTTP to an engine
     server         the daemon              protocol      responses, errors, event streams
     state          state on disk           launch_spec   what to launch for an endpoint
-    router         which request goes      launch        download weights, start the engine
-                   where                   instance      one engine
+    recovery       processes without a     launch        download weights, start the engine
+                   readable record         instance      one engine
+    router         which request goes
+                   where
     signatures     whether the owner       fleet         the engines of an endpoint
                    signed it               logs          an engine's log in CloudWatch
     calls          which operation it is   not_applied   arguments that no engine got

@@ -26,7 +26,9 @@ from peagle.engine.process import (
 from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
+from peagle.sandbox.recovery import HOME_VARIABLE, SERVER
 from peagle.sandbox.state import AccessKey, EngineKind
+from peagle.store import home
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
@@ -138,6 +140,7 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
+            state.check_none_unrecorded(_ENDING_SECONDS)
             _check_moto()
             if engine == "docker":
                 Docker().check()
@@ -158,7 +161,7 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
 def stop_sandbox() -> Stopped:
     """Stop the sandbox and its engines, and delete its state; also after it was killed."""
     with state.lock():
-        daemon = state.read_daemon()
+        daemon = state.read_daemon() or state.unrecorded_daemon()
         engines = len(state.living_engines())
         if daemon is not None:
             stop_engine(daemon, _STOP_GRACE_SECONDS)
@@ -167,14 +170,16 @@ def stop_sandbox() -> Stopped:
 
 
 def running_sandbox() -> Address | None:
-    """The sandbox's address; ``None`` if it is not running."""
-    daemon = state.read_daemon()
+    """The sandbox's address; ``None`` if it is not running. Raises UserError when its record is
+    damaged."""
+    daemon = state.find_daemon()
     return _address(daemon) if daemon else None
 
 
 def sandbox_status() -> Status:
-    """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
-    daemon = state.read_daemon()
+    """The sandbox and its endpoints. Raises EngineError when its process does not respond, and
+    UserError when it runs and its record is damaged."""
+    daemon = state.find_daemon()
     found = _request(daemon, "GET", "/status") if daemon else None
     if daemon is None or found is None:
         return Status(running=False, leftover_engines=len(state.living_engines()))
@@ -245,7 +250,7 @@ def _start(port: int, lock: int) -> EngineProcess:
     for descriptor in (writing, lock):
         os.set_inheritable(descriptor, True)
     argv = [
-        *(sys.executable, "-m", "peagle.sandbox.server"),
+        *(sys.executable, *SERVER),
         *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
     ]
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -276,7 +281,7 @@ def _start(port: int, lock: int) -> EngineProcess:
 
 _INHERITED = (
     *INHERITED_VARIABLES,
-    *("PEAGLE_HOME", "PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
+    *("PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
     *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
     "S3_UPLOAD_PART_MIN_SIZE",
@@ -288,6 +293,7 @@ from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one i
 def _daemon_environment() -> dict[str, str]:
     return {
         **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+        HOME_VARIABLE: str(home()),
         # moto calls boto3, which must find no credentials of this machine.
         "AWS_ACCESS_KEY_ID": "none",
         "AWS_SECRET_ACCESS_KEY": "none",
@@ -308,7 +314,7 @@ def control(method: str, path: str, document: Any = None) -> Any:
 
     Raises UserError when the sandbox is not running or rejects the request.
     """
-    daemon = state.read_daemon()
+    daemon = state.find_daemon()
     answer = _request(daemon, method, path, document) if daemon else None
     if answer is None:
         raise sandbox_not_running()

@@ -25,8 +25,9 @@ from typing import Literal
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.engine.process import EngineProcess, is_alive, stop_engine
+from peagle.engine.process import EngineProcess, is_alive, stop_engine, wait_for_end
 from peagle.errors import Fix, UserError
+from peagle.sandbox import recovery
 from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
 
@@ -86,6 +87,38 @@ def read_daemon() -> EngineProcess | None:
     """The running daemon; ``None`` when none runs."""
     daemon = _read(_daemon_file())
     return daemon if daemon and is_alive(daemon) else None
+
+
+def unrecorded_daemon() -> EngineProcess | None:
+    """The daemon that lives without a readable record; its port is unknown."""
+    return None if _read(_daemon_file()) else recovery.find_daemon(str(log_file()))
+
+
+def find_daemon() -> EngineProcess | None:
+    """The running daemon. Raises UserError for one that lives while its record is damaged.
+
+    A missing record is no error: while the sandbox starts or ends, its daemon has none.
+    """
+    daemon = read_daemon()
+    if daemon is None and _daemon_file().exists() and (found := unrecorded_daemon()):
+        raise _damaged_record(found)
+    return daemon
+
+
+def check_none_unrecorded(ending_seconds: float) -> None:
+    """Raise UserError when a daemon without a readable record lives for ``ending_seconds`` more."""
+    daemon = unrecorded_daemon()
+    if daemon and not wait_for_end(daemon, ending_seconds):
+        raise _damaged_record(daemon)
+
+
+def _damaged_record(daemon: EngineProcess) -> UserError:
+    return UserError(
+        f"the sandbox is running (process {daemon.pid}), but its record {_daemon_file()} is "
+        "damaged or missing",
+        Fix("stop it", ("peagle", "sandbox", "stop")),
+        "sandbox-record-damaged",
+    )
 
 
 @dataclass(frozen=True)
