@@ -7,7 +7,7 @@ entrypoint passes them on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peagle_serve.contract import (
@@ -17,6 +17,7 @@ from peagle_serve.contract import (
     WARM_FOLDER_VARIABLE,
     InvalidEnvironment,
 )
+from peagle_serve.environment import flag_of, variable_of
 from peagle_serve.json_reader import InvalidJson, read
 
 PREFIXES = ("PYTHON", "LD_", "DYLD_", "GCONV_", "BASH_FUNC_", "OMPI_MCA_")
@@ -28,17 +29,27 @@ NAMES = frozenset(
         *("PATH", "HOME", "SHELL", "ENV", "BASH_ENV", "IFS", "CC", "CXX", "CUDAHOSTCXX"),
         *("CUDA_HOME", "CUDA_PATH", "ROCM_HOME", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
         *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS"),
-        *("TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH"),
+        *("CUDACXX", "PYTORCH_NVCC", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"),
+        *("TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH", "TRITON_HIP_LLD_PATH"),
+        # Trees of sources, headers and libraries that generated kernels are built with.
+        *("TORCHINDUCTOR_CUTLASS_DIR", "TORCHINDUCTOR_CK_DIR", "HALIDE_LIB", "HALIDE_INCLUDE"),
+        *("ROCM_PATH", "ONEAPI_ROOT", "CONDA_PREFIX", "OMP_PREFIX", "CUDNN_HOME", "CUDNN_PATH"),
+        *("CUDNN_LIBRARY", "NVSHMEM_LIB_DIR", "ROCSHMEM_LIB_DIR"),
         # Libraries and modules.
         *("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES", "GLIBC_TUNABLES"),
         *("OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"),
         *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "UCX_MODULE_DIR"),
         *("TRITON_LIBCUDA_PATH", "TRITON_LIBDEVICE_PATH", "TRITON_PLUGIN_PATHS"),
-        # Caches of compiled code.
+        *("TRITON_LIBHIP_PATH", "TRITON_CUPTI_LIB_PATH", "TRITON_PASS_PLUGIN_PATH"),
+        *("LLVM_PASS_PLUGIN_PATH", "TRITON_CACHE_MANAGER", "TRITON_REMOTE_CACHE_BACKEND"),
+        # Caches of compiled code and pickles, on this machine and on Redis servers.
         *("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
         *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR"),
         *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "CUDA_CACHE_PATH"),
         *("FLASHINFER_WORKSPACE_BASE", "FLASHINFER_CUBIN_DIR", "TVM_FFI_CACHE_DIR"),
+        *("NUMBA_CACHE_DIR", "OUTLINES_CACHE_DIR", "LMCACHE_CONFIG_FILE", "VLLM_XLA_CACHE_PATH"),
+        *("TORCHINDUCTOR_REDIS_URL", "TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_PORT"),
+        *("TRITON_REDIS_HOST", "TRITON_REDIS_PORT"),
         *("HF_MODULES_CACHE", CACHE_VARIABLE, WARM_FOLDER_VARIABLE, ROOT_VARIABLE),
         # vLLM's own (0.28: envs.py and the modules that import by name).
         *("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_LOGGING_CONFIG_PATH"),
@@ -50,14 +61,23 @@ NAMES = frozenset(
 )
 """The other variables, by what they choose."""
 
-_SWITCHES = frozenset(("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD"))
-"""Variables that load code unless they are empty or 0."""
+_SWITCHES = frozenset(
+    (
+        *("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD", "VLLM_USE_MODELSCOPE"),
+        *("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE"),
+        *("TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE", "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE"),
+        "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO",
+    )
+)
+"""Variables that load code unless they are empty, 0 or false. torch's remote caches are Redis
+servers, by default one of this machine, and hold pickles; ModelScope runs code of models."""
 
 ARGUMENTS = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("MIDDLEWARE", "TOOL_PARSER_PLUGIN", "REASONING_PARSER_PLUGIN", "IO_PROCESSOR_PLUGIN"),
-        *("LOGITS_PROCESSORS", "SCHEDULER_CLS", "WORKER_CLS", "WORKER_EXTENSION_CLS"),
+        *("LOGITS_PROCESSORS", "LOGITS_PROCESSOR_PATTERN", "SCHEDULER_CLS", "WORKER_CLS"),
+        *("SD_WORKER_CLS", "WORKER_EXTENSION_CLS"),
         *("MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE", "CONFIG", "UVICORN_LOG_CONFIG"),
     )
 )
@@ -67,7 +87,15 @@ _TRUST = f"{PREFIX}TRUST_REMOTE_CODE"
 _BY_MODULE = (f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND",)
 """Arguments that are one of vLLM's choices or the dotted name of a class."""
 
-_CODE_KEYS = ("module_path", "_cls", "_qualname", "custom_class")
+_CODE_KEYS = ("module_path", "_cls", "_qualname", "_plugin", "custom_class", "inductor_passes",
+              "cache_dir", "trust_remote_code")  # fmt: skip
+"""How the keys of a JSON argument end that name a module, a class or a folder with compiled code:
+those of vLLM 0.28.0 that reach ``import_module``, ``__import__``, ``resolve_obj_by_qualname``,
+``import_from_path`` or the compile cache."""
+
+_INDUCTOR = "inductor_compile_config"
+"""Settings of torch's compiler by any name: texts and lists among them name compilers and trees of
+sources (``cpp.cxx``, ``rocm.ck_dir``), and switches turn on remote caches."""
 
 
 def code_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -88,7 +116,12 @@ def check_no_code(environment: Mapping[str, str]) -> None:
 def _chooses(name: str, value: str) -> bool:
     text = value.strip()
     if name in _SWITCHES:
-        return text not in ("", "0")
+        return text.lower() not in ("", "0", "false")
+    if name.startswith(PREFIX):
+        name = variable_of(flag_of(name))  # vLLM gets the same flag for every spelling
+        argument, *members = name.split(".")  # such as --compilation-config.backend
+        if members:
+            return argument in ARGUMENTS or _names_code(text, members)
     if name == _TRUST:
         return text.lower() != "false"
     if name in _BY_MODULE:
@@ -98,15 +131,21 @@ def _chooses(name: str, value: str) -> bool:
     return name.startswith(PREFIXES) or name in NAMES or name in ARGUMENTS
 
 
-def _names_code(value: str) -> bool:
-    """Whether a JSON argument has a key whose value names a module or a class.
+def _names_code(value: str, path: Sequence[str] = ()) -> bool:
+    """Whether a JSON argument has a key whose value names a module or a class; ``path`` leads to
+    the member that ``value`` is, which may be a bare text.
 
     JSON that this reader refuses counts as such: vLLM accepts NaN, and a name that occurs twice.
     """
     try:
-        left: list[Any] = [read(value, "the argument")]
+        document: Any = read(value, "the argument")
     except InvalidJson as error:
-        return not error.is_syntax
+        if not error.is_syntax:
+            return True
+        document = value
+    for name in reversed(path):
+        document = {name.lower().rstrip("+"): document}  # the + adds to a list
+    left = [document]
     while left:
         part = left.pop()
         if isinstance(part, list):
@@ -121,4 +160,9 @@ def _names_code(value: str) -> bool:
 def _is_code(name: str, member: Any) -> bool:
     if name in ("backend", "method") and isinstance(member, str):
         return "." in member or member in _CODE_KEYS
+    if name == _INDUCTOR and isinstance(member, dict):
+        return any(
+            "remote_cache" in key or not (value is None or isinstance(value, bool | int | float))
+            for key, value in member.items()
+        )
     return name.endswith(_CODE_KEYS)
