@@ -81,6 +81,64 @@ def test_a_failure_is_shown_by_status(deployed: Terminal) -> None:
     assert document["failure_reason"] == "the instance died"
 
 
+def _killed_at(terminal: Terminal, operation: str, *arguments: str, after: bool = False) -> None:
+    """Run the command and kill it before or after its first call of ``operation``."""
+
+    moment = "after" if after else "before"
+
+    def dead(called: str) -> None:
+        raise KeyboardInterrupt
+
+    def watch(called: str) -> None:
+        if called == operation:
+            terminal.cloud.before = dead
+            dead(called)
+
+    setattr(terminal.cloud, moment, watch)
+    assert terminal.run(*arguments).code == 130
+    terminal.cloud.before = terminal.cloud.after = lambda called: None
+
+
+def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_status(
+    terminal: Terminal,
+) -> None:
+    options = ("--env", "GREETING=it's me", "--k", "3")
+    _killed_at(terminal, "create_model", *FIRST, *options, "--yes")
+
+    document = terminal.run("status", NAME, "--json").document
+    shown = terminal.run("status", NAME).out
+    asked = terminal.run("invoke", NAME, "Hi", "--no-stream")
+
+    command = document["failure_command"]
+    assert (document["state"], document["openai_base_url"]) == ("Incomplete", None)
+    assert "OpenAI URL" not in shown
+    assert f"continue it: peagle deploy {command[2]} --name {NAME}" in " ".join(shown.split())
+    assert asked.code == 4
+    assert f"peagle deploy {command[2]} --name {NAME}" in asked.error
+    done = terminal.run(*command[1:], "--yes", "--json")
+    assert (done.code, done.document["fingerprint"]) == (0, document["fingerprint"])
+    assert terminal.run("status", NAME, "--json").document["failure_fix"] is None
+
+
+def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_status(
+    deployed: Terminal,
+) -> None:
+    first = deployed.cloud.endpoints[NAME].config
+    assert deployed.run(*FIRST, "--k", "3", "--yes").code == 0
+    _killed_at(deployed, "update_endpoint", "rollback", NAME, "--yes", after=True)
+    assert deployed.run("status", NAME, "--json").code == 0
+
+    document = deployed.run("status", NAME, "--json").document
+
+    assert document["state"] == "Unproved"
+    assert (document["endpoint_config"], document["previous"]) == (first, None)
+    assert f"the rollback to {first} is not proved" in document["failure_reason"]
+    assert document["failure_command"] == ["peagle", "rollback", NAME]
+    assert f"finish it: peagle rollback {NAME}" in deployed.run("status", NAME).out
+    done = deployed.run(*document["failure_command"][1:], "--yes", "--json").document
+    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 5)
+
+
 def test_a_stand_in_is_named(deployed: Terminal) -> None:
     deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
 

@@ -59,7 +59,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "previous": _previous(document["previous"]),
         "price": _price(document, account),
-        "OpenAI URL": document["openai_base_url"],
+        "OpenAI URL": document["openai_base_url"] or "",
         "failure": document["failure_reason"] or "",
         "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),
     }

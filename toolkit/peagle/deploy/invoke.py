@@ -10,9 +10,12 @@ from typing import Any
 
 from peagle.aws import runtime
 from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.deploy.revisions import unfinished
 from peagle.deploy.state import Deployment
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
+from peagle.errors import Fix
 from peagle.protocol import Counters, Piece, acceptance_length, piece_of, request_body
 
 OnText = Callable[[str], object]
@@ -53,20 +56,32 @@ def invoke(
     create.
 
     The acceptance length is computed from the engine's counters before and after, which include
-    other clients' requests. Raises UserError for a body that is too long, and CloudError.
+    other clients' requests. Raises UserError for a body that is too long, and CloudError; without
+    the endpoint its fix is how to finish the deploy, or to look at the state.
     """
     plan = record.current.plan if record else None
     # AWS's image exposes no counters, and answers the question for them with an error. With several
     # instances, each reading may reach another engine.
     is_readable = plan is None or plan.proof.source == "counters"
     has_counters = is_readable and record is not None and record.current.served.instance_count == 1
-    return measure_answer(
-        partial(runtime.ask, aws, name),
-        partial(runtime.stream, aws, name),
-        partial(runtime.counters, aws, name) if has_counters else lambda: None,
-        _body(request, plan is None or plan.proof.chat),
-        on_text,
-    )
+    try:
+        return measure_answer(
+            partial(runtime.ask, aws, name),
+            partial(runtime.stream, aws, name),
+            partial(runtime.counters, aws, name) if has_counters else lambda: None,
+            _body(request, plan is None or plan.proof.chat),
+            on_text,
+        )
+    except Missing as error:
+        if record is None:
+            raise
+        left = unfinished(record, None)
+        fix = (
+            Fix(left.fix, left.command)
+            if left
+            else Fix("look at its state", ("peagle", "status", name))
+        )
+        raise Missing(f"{name} has no endpoint: {error.message}", fix, error.code) from error
 
 
 def invoke_local(

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.proof_tag import PREVIOUS_TAG, revision_in
 from peagle.deploy.served import weight_prefixes
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.deploy.state import Deployment, Failure, Resource, ResourceType, Revision
+from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
-from peagle.render.requests import PROOF_TAG
+from peagle.render.requests import PROOF_TAG, plan_arguments
 
 _OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
 """What revisions need, in the order of removal."""
@@ -123,12 +124,49 @@ def rollback_target(record: Deployment) -> Revision | None:
     """What ``peagle rollback`` returns to: with an update that is not finished, or not proved, what
     served before it; else the previous revision. An interrupted rollback continues, and one whose
     proof failed is undone."""
+    if record.pending is None or rollback_unfinished(record):
+        return record.previous
+    return record.serving
+
+
+def rollback_unfinished(record: Deployment) -> bool:
+    """Whether a rollback to the previous revision began and has not ended."""
     pending, previous = record.pending, record.previous
-    if pending is None:
-        return previous
-    continues = previous is not None and pending.fingerprint == previous.fingerprint
-    failed = pending.proof is not None and not pending.proof.passed
-    return previous if continues and not failed else record.serving
+    if pending is None or previous is None or pending.fingerprint != previous.fingerprint:
+        return False
+    return pending.proof is None or pending.proof.passed
+
+
+def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
+    """The command that was killed before it could record a failure, and how to finish it; ``None``
+    when there is none, and for another owner's deployment.
+
+    From the record alone, a command that still runs looks the same.
+    """
+    if record.owner:
+        return None
+    if live is None and record.serving is None:
+        plan = record.current.plan
+        return Failure(
+            message="no endpoint was requested yet: the deploy was interrupted, or still runs",
+            fix="continue it" if plan else "continue it with the same deploy command",
+            command=_deploy_command(plan) if plan else (),
+        )
+    if live is not None and rollback_unfinished(record):
+        config = record.current.config
+        return Failure(
+            message=f"the rollback to {config} is not proved: it was interrupted, or still runs",
+            fix="finish it",
+            command=("peagle", "rollback", record.name),
+        )
+    return None
+
+
+def _deploy_command(plan: Plan) -> tuple[str, ...]:
+    """The command that deploys the plan again, with its image if the user chose that."""
+    is_planned = any(reason.what == "image" for reason in plan.reasons)
+    image = () if is_planned else ("--image", plan.runtime.image)
+    return ("peagle", "deploy", *plan_arguments(plan), *image)
 
 
 def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:

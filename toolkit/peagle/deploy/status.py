@@ -21,6 +21,7 @@ from peagle.deploy.revisions import (
     revision_in_service,
     rollback_target,
     temporary_usd_per_hour,
+    unfinished,
 )
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError, UserError
@@ -61,7 +62,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     revision = shown_revision(record, live)
     plan, served, proof = revision.plan, revision.served, revision.proof
     engine = sandbox_engine(aws, live)
-    failure = record.failure
+    failure = record.failure or unfinished(record, live)
     return {
         "name": record.name,
         "state": state_of(record, live),
@@ -75,7 +76,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "proof": proof.document() if proof else None,
-        "openai_base_url": aws.openai_base_url(record.name),
+        "openai_base_url": aws.openai_base_url(record.name) if live else None,
         "price_per_hour_usd": usd_per_hour(record, live),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
@@ -94,7 +95,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "role": revision.role,
         "fingerprint": revision.fingerprint,
         "owner": record.owner or "peagle",
-        "previous": _previous(record),
+        "previous": _previous(record, live),
         "billing_since": record.billing_since,
         "resources": [
             resource.document() | {"confirmed": resource.made} for resource in record.resources
@@ -102,10 +103,10 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     }
 
 
-def _previous(record: Deployment) -> dict[str, Any] | None:
-    """The revision that ``rollback`` returns to."""
+def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
+    """The revision that ``rollback`` returns to; ``None`` where that one serves already."""
     target = rollback_target(record)
-    if target is None or record.owner:
+    if target is None or record.owner or (live and live.config == target.config):
         return None
     return {
         "endpoint_config": target.config,
