@@ -130,6 +130,23 @@ def test_a_quota_error_names_the_quota_and_how_to_raise_it() -> None:
     assert found.exit_code == 4
 
 
+def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
+    error = service_error(
+        "ResourceLimitExceeded",
+        "The account-level service limit 'ml.g5.xlarge for endpoint usage' is 2 Instances, with "
+        "current utilization of 2 Instances and a request delta of 1 Instances.",
+        "UpdateEndpoint",
+    )
+
+    with pytest.raises(PeagleError) as caught, translated("sagemaker", "eu-west-1", True):
+        raise error
+
+    assert "console" not in caught.value.fix
+    assert " ".join(caught.value.command) == (
+        "peagle sandbox quota set ml.g5.xlarge 3 --region eu-west-1"
+    )
+
+
 def _model_error(status: int, original: str) -> Any:
     return service_error(
         "ModelError", "Received client error", OriginalStatusCode=status, OriginalMessage=original

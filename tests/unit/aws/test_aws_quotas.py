@@ -19,7 +19,7 @@ from peagle.aws.quotas import (
 )
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.findings import Finding
-from peagle.store import home
+from peagle.store import SANDBOX, home
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
@@ -81,6 +81,32 @@ def test_a_quota_of_zero_has_the_command_to_raise_it(world: World) -> None:
         "aws service-quotas request-service-quota-increase --service-code sagemaker "
         f"--quota-code {CODE} --desired-value 2 --region us-east-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "need", "code"),
+    [
+        (0, ONE, "quota-zero"),
+        (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight"),
+    ],
+)
+def test_in_the_sandbox_its_own_command_raises_the_quota(
+    world: World, value: int, need: QuotaNeed, code: str
+) -> None:
+    world.cloud.quotas = {NAME: max(value, 2)}
+    world.cloud.quota_codes = {NAME: CODE}
+    world.deploy(a_plan(instance_count=2))
+    world.cloud.quotas = {NAME: value}
+    world.aws.own_scope = SANDBOX
+
+    found = only(quota_findings(world.aws, need, TABLE))
+
+    assert found.code == code
+    number = "1" if code == "quota-zero" else "3"
+    assert found.command == (
+        "peagle", "sandbox", "quota", "set", TYPE, number, "--region", "us-east-1"
+    )  # fmt: skip
+    assert "Service Quotas" not in found.fix
 
 
 def test_without_a_code_the_console_is_named(world: World) -> None:

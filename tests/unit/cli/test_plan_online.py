@@ -118,6 +118,15 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
     assert "list price" not in shown
 
 
+def test_the_sandbox_has_no_note_about_digests(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert '"image-by-tag"' in terminal.run(*PLAN, "--json").out
+    monkeypatch.setattr(Aws, "in_sandbox", True)
+
+    assert '"image-by-tag"' not in terminal.run(*PLAN, "--json").out
+
+
 def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
     terminal.cloud.price = 0.01  # of ml.g5.xlarge, which is not the cheapest by the snapshot
 

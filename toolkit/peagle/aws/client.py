@@ -29,6 +29,7 @@ from peagle.aws.responses import as_response, receiving, validate_responses
 from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
 from peagle.request_validation import is_write, require_valid
+from peagle.store import SANDBOX
 
 MAX_TOKEN_SECONDS = 12 * 3600
 """AWS rejects bearer tokens that are valid for longer."""
@@ -173,7 +174,7 @@ class Aws:
         if is_write(operation):
             require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
-        with receiving(service, operation, self.region):
+        with receiving(service, operation, self.region, self.in_sandbox):
             response = method(**parameters)
         found: dict[str, Any] = as_response(response, f"{service}:{operation}")
         return found
@@ -230,6 +231,11 @@ class Aws:
     def scope(self) -> str:
         """The scope of this connection's deployment records: ``sandbox`` or the account id."""
         return self.own_scope or self.account
+
+    @property
+    def in_sandbox(self) -> bool:
+        """Whether this is the sandbox's account."""
+        return self.own_scope == SANDBOX
 
     @property
     def is_amazon(self) -> bool:

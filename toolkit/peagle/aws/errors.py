@@ -93,6 +93,7 @@ _ABSENT = re.compile(r"could not find|does not exist|cannot find|not found", re.
 _PRESENT = re.compile(r"already exist", re.IGNORECASE)
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
 _QUOTA = re.compile(r"service limit '(?P<name>[^']+)'")
+_USED = re.compile(r"current utilization of (\d+) \w+ and a request delta of (\d+)")
 _NO_CAPACITY = re.compile(
     r"insufficient\s*(instance\s*|ml compute\s*)?capacity|capacityerror|unable to provision",
     re.IGNORECASE,
@@ -128,12 +129,13 @@ _PASS_ROLE = (
 
 
 @contextmanager
-def translated(service: str, region: str) -> Iterator[None]:
-    """Raise botocore's errors of a call to ``service`` as PeagleErrors."""
+def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[None]:
+    """Raise botocore's errors of a call to ``service`` as PeagleErrors, with fixes for the account
+    or for the sandbox."""
     try:
         yield
     except boto.ClientError as error:
-        found = _of_service(error, service, region)
+        found = _of_service(error, service, region, in_sandbox)
         if isinstance(found, CloudError):
             found.rejected = _is_rejected(error.response.get("ResponseMetadata", {}))
         raise found from error
@@ -142,7 +144,7 @@ def translated(service: str, region: str) -> Iterator[None]:
     except Boto3Error as error:
         inner = error.__cause__ or error.__context__
         if isinstance(inner, boto.ClientError):
-            raise _of_service(inner, service, region) from error
+            raise _of_service(inner, service, region, in_sandbox) from error
         raise CloudError(f"{service}: {error}") from error
     except (ResponseParserError, StreamParserError) as error:
         raise CloudError(
@@ -170,7 +172,7 @@ def _first_values(values: re.Match[str]) -> str:
     return f"{', '.join(names[:3])}, ... ({len(names)} values)"
 
 
-def _of_service(error: Any, service: str, region: str) -> PeagleError:
+def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
     """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = str(error.response.get("Error", {}).get("Message", "")) or code
@@ -197,9 +199,12 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         name = found["name"] if found else ""
         quota = f"the quota '{name}'" if name else "a quota"
         used_up = f"{quota} of this account is exhausted: {message}"
+        used = _USED.search(message)
+        needed = sum(map(int, used.groups())) if used else None
+        fix = quota_fix(name, region, None, needed, in_sandbox)
         if lacks_capacity(message) or (operation in _STARTS_INSTANCES and not name):
-            return InsufficientCapacity(used_up, quota_fix(name, region))
-        return CloudError(used_up, quota_fix(name, region), code)
+            return InsufficientCapacity(used_up, fix)
+        return CloudError(used_up, fix, code)
     if lacks_capacity(f"{code}: {message}"):
         return InsufficientCapacity(f"{operation}: {message}", CAPACITY_FIX)
     if code in _THROTTLED_CODES:
@@ -214,6 +219,9 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         kind = Missing
     return kind(f"{operation}: {message}", code=code)
 
+
+QUOTA_SUFFIX = " for endpoint usage"
+"""What follows the instance type in the name of a quota."""
 
 CAPACITY_FIX = (
     "choose another --region, reserve instances with a SageMaker training plan, go on for a time "
@@ -236,13 +244,26 @@ def failed_start(reason: str | None, message: str, fix: Fix, code: str) -> Cloud
     return CloudError(message, fix, code=code)
 
 
-def quota_fix(name: str, region: str, code: str | None = None, needed: int | None = None) -> Fix:
+def quota_fix(
+    name: str,
+    region: str,
+    code: str | None = None,
+    needed: int | None = None,
+    in_sandbox: bool = False,
+) -> Fix:
     """How to raise the SageMaker quota ``name``: the command where its ``code`` and the number
-    ``needed`` are known, else the page of the console."""
+    ``needed`` are known, else the page of the console. The sandbox has a command of its own."""
+    if in_sandbox:
+        sentence = "choose another --instance-type, or raise the quota of the sandbox"
+        instance_type = name.removesuffix(QUOTA_SUFFIX)
+        if not (instance_type and needed):
+            return Fix(sentence)
+        command = ("peagle", "sandbox", "quota", "set", instance_type, str(needed))
+        return Fix(sentence, (*command, "--region", region))
     other = "choose another --instance-type or --region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"
     if not (code and needed):
-        return Fix(f"{other} {quota}: Service Quotas console, {region}, Amazon SageMaker")
+        return Fix(f"{other} {quota} in the Service Quotas console ({region}, Amazon SageMaker)")
     return Fix(
         f"{other} {quota} from Service Quotas",
         (

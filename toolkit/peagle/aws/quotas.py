@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing, quota_fix
+from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.aws.prices import answer_cache
 from peagle.catalog.tables import InstanceTable
 from peagle.errors import Fix, PeagleError
@@ -80,7 +80,7 @@ def default_quotas(aws: Aws) -> dict[str, Quota]:
 
 
 def _quota_name(instance_type: str) -> str:
-    return f"{instance_type} for endpoint usage"
+    return instance_type + QUOTA_SUFFIX
 
 
 def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
@@ -186,7 +186,7 @@ def quota_findings(
         )
         return (warning("quota-unknown", _WHERE, message, fix),)
     if quota.value < need.count:
-        return tuple(compare_quota(quota, {}, need, aws.region))
+        return tuple(compare_quota(quota, {}, need, aws.region, aws.in_sandbox))
     try:
         used = instances_in_use(aws, need.instance_type, need.own)
         why = f"there are more than {MAX_ENDPOINTS} endpoints"
@@ -196,8 +196,8 @@ def quota_findings(
         message = f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
         listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
         unknown = note("quota-usage-unknown", _WHERE, message, listing)
-        return (unknown, *compare_quota(quota, {}, need, aws.region))
-    found = tuple(compare_quota(quota, used, need, aws.region))
+        return (unknown, *compare_quota(quota, {}, need, aws.region, aws.in_sandbox))
+    found = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
     if found or not cached:
         return found
     message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
@@ -215,13 +215,14 @@ def quotas_at_plan(
 
 
 def compare_quota(
-    quota: Quota, used: dict[str, int], need: QuotaNeed, region: str
+    quota: Quota, used: dict[str, int], need: QuotaNeed, region: str, in_sandbox: bool = False
 ) -> Iterator[Finding]:
     """What ``quota`` means for ``need`` while endpoints use so many instances of it."""
     busy = sum(used.values())
     free = max(int(quota.value) - busy, 0)
     value = f"the quota '{quota.name}' is {quota.value:g}"
-    fix = quota_fix(quota.name, region, quota.code, max(need.count, busy + need.more))
+    needed = max(need.count, busy + need.more)
+    fix = quota_fix(quota.name, region, quota.code, needed, in_sandbox)
     if quota.value <= 0:
         yield error("quota-zero", _WHERE, f"{value}: no endpoint may use {need.instance_type}", fix)
     elif quota.value < need.count:

@@ -32,10 +32,12 @@ class InvalidResponse(CloudError, KeyError, code="invalid-response"):
 
 
 @contextmanager
-def receiving(service: str, operation: str, region: str) -> Iterator[None]:
+def receiving(
+    service: str, operation: str, region: str, in_sandbox: bool = False
+) -> Iterator[None]:
     """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
     what = f"the response to {service}:{operation}"
-    with parsing(what, CloudError, UNREACHABLE_FIX), translated(service, region):
+    with parsing(what, CloudError, UNREACHABLE_FIX), translated(service, region, in_sandbox):
         yield
 
 

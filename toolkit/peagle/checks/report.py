@@ -41,6 +41,11 @@ class CheckRequest(CaseOptions):
     drafter: str | None = None
 
 
+NOT_IN_SANDBOX = frozenset({"image-by-tag"})
+"""Findings that do not concern the sandbox: it runs an engine of this machine, not AWS's image,
+and has no digests of AWS's images."""
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """The findings, and what was read for them.

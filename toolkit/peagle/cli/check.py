@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.checks.report import CheckRequest
+from peagle.checks.report import NOT_IN_SANDBOX, CheckRequest
 from peagle.cli.context import PeagleCommand, finding_in_context
 from peagle.cli.options import catalog_of, complete_pair, settings_option, variables_option
 from peagle.cli.output.console import json_option, print_json
@@ -130,7 +130,8 @@ def check(
         return _list(as_json)
     if pair is None:
         raise UserError("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
-    del options["profile"], options["sandbox"]
+    in_sandbox = options.pop("sandbox")
+    del options["profile"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))
     options["settings"] = _typed(options["settings"])
@@ -138,6 +139,9 @@ def check(
     report = api.check(
         request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))
     )
+    if in_sandbox:
+        kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
+        report = replace(report, findings=kept)
     if as_json:
         findings = tuple(map(finding_in_context, report.findings))
         print_json(api.check_document(replace(report, findings=findings)))

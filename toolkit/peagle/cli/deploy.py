@@ -11,6 +11,7 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
+from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.failed_start import end_failed_start
@@ -280,7 +281,8 @@ def show_and_refuse(
 ) -> None:
     """Show plan, findings and change; raise Refused with the first error."""
     show_plan(found, account, **asdict(choices))
-    planned = [f for f in found.desired.plan.findings if f.code not in CHECKED_AGAIN]
+    omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
+    planned = [f for f in found.desired.plan.findings if f.code not in omitted]
     refuse_errors((*planned, *found.findings))
 
 

@@ -97,7 +97,9 @@ def fallback_of(
         if not others or is_plan_file(ctx.params["pair"]):
             return []
         names = ",".join(one.instance_type for one in others)
-        error.command = (*typed_command(ctx, "deploy"), "--fallback-instance-types", names)
+        if not error.command:
+            error.fix = f"{error.fix}; to try the next types of the ranking, run"
+            error.command = (*typed_command(ctx, "deploy"), "--fallback-instance-types", names)
         if ctx.params["yes"]:
             return []
         types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)

@@ -29,6 +29,7 @@ from peagle.aws.roles import Role, find_role
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
+from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.deploy import state
 from peagle.deploy.desired import (
     Change,
@@ -256,6 +257,8 @@ def _with_account_findings(
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
+    if aws.in_sandbox:
+        own = [one for one in own if one.code not in NOT_IN_SANDBOX]
     found = (*own, *fresh.findings, *unlisted, *quota, *stored)
     levels = ("error", "warning", "note")
     by_level = sorted(found, key=lambda finding: levels.index(finding.level))
