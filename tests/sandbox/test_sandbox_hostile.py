@@ -64,6 +64,11 @@ def test_a_quota_that_is_no_number_of_instances_is_refused(sandbox: Sandbox, val
         ("POST", "/faults",
          '{"operation": "GetRole", "kind": "timeout", "seconds": NaN}'),
         ("DELETE", "/faults", "[1]"),
+        ("DELETE", "/faults", "[]"),
+        ("DELETE", "/faults", '{"operations": "CreateEndpoint"}'),
+        ("POST", "/faults", '{"operation": "CreateEndpoint", "kind": []}'),
+        ("POST", "/faults", '{"operation": "CreateEndpoint", "kind": "throttling", "x": 1}'),
+        ("PUT", "/quota", '{"instance_type": "ml.g6.xlarge"}'),
     ],
 )  # fmt: skip
 def test_a_malformed_request_of_the_owner_is_refused(
@@ -71,6 +76,17 @@ def test_a_malformed_request_of_the_owner_is_refused(
 ) -> None:
     status, answer = control(sandbox, method, path, body)
     assert (status, bool(answer["message"])) == (400, True)
+    python = (
+        "argument",
+        "**",
+        "__init__",
+        "NoneType",
+        "unhashable",
+        "object has",
+        "'str'",
+        "pydantic",
+    )
+    assert [one for one in python if one in answer["message"]] == []
 
 
 def control(sandbox: Sandbox, method: str, path: str, body: str = "") -> tuple[int, Any]:

@@ -6,10 +6,13 @@ They need the secret of the sandbox's access key (``router``).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from functools import partial
+from types import NoneType
 from typing import Any
+
+from pydantic import ValidationError
 
 from peagle.engine.process import is_alive
 from peagle.sandbox import services
@@ -27,9 +30,11 @@ def respond(method: str, path: str, body: bytes) -> Response:
     """The answer to a request for ``/_peagle<path>``; 400 for an invalid document."""
     try:
         return _answer(method, path, body)
-    except (TypeError, ValueError, AttributeError) as error:
-        reason = str(error).partition("\n")[0]
-        return _refused(f"{method} {path} got an invalid document: {reason}", "see the commands")
+    except ValidationError as error:
+        reason = "; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors())
+    except ValueError as error:
+        reason = str(error)
+    return _refused(f"{method} {path} got an invalid document: {reason}", "see the commands")
 
 
 def _answer(method: str, path: str, body: bytes) -> Response:
@@ -41,17 +46,17 @@ def _answer(method: str, path: str, body: bytes) -> Response:
             return json_response({"uptime_seconds": uptime, "endpoints": endpoints})
         case "PUT", "/quota":
             try:
-                services.set_quota(**_document(body))
+                services.set_quota(**_fields(body, _QUOTA, set(_QUOTA)))
             except services.NoSuchQuota as error:
                 return _refused(str(error), "use a type that AWS lists")
             return json_response({})
         case "GET", "/quotas":
             return json_response({"quotas": services.changed_quotas()})
         case "PUT", "/instances":
-            services.add_instances(_document(body))
+            services.add_instances(_entries(body))
             return json_response({})
         case _, "/faults":
-            return _faults(method, _document(body or b"null") or {})
+            return _faults(method, body)
         case "GET", "/calls":
             return json_response({"calls": FAULTS.calls()})
         case "DELETE", "/calls":
@@ -63,16 +68,64 @@ def _answer(method: str, path: str, body: bytes) -> Response:
 _document = partial(read, what="the request")
 
 
-def _faults(method: str, given: Mapping[str, Any]) -> Response:
+_QUOTA: dict[str, tuple[type, ...]] = {
+    "instance_type": (str,),
+    "value": (int, float),
+    "region": (str,),
+}
+_FAULT: dict[str, tuple[type, ...]] = {
+    "operation": (str,),
+    "kind": (str,),
+    "times": (int, NoneType),
+    "instance_type": (str, NoneType),
+    "seconds": (int, float),
+    "seen": (int,),
+}
+_CLEARED: dict[str, tuple[type, ...]] = {"operation": (str, NoneType)}
+
+
+def _fields(
+    body: bytes, known: Mapping[str, tuple[type, ...]], needed: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """The document, an object with these fields. Raises ValueError for another; an empty body and
+    null are an object without fields."""
+    found = _document(body or b"null")
+    fields = {} if found is None else found
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    if unknown := sorted(set(fields) - set(known)):
+        raise ValueError(f"unknown field {unknown[0][:40]!r}; known: {', '.join(known)}")
+    if missing := sorted(needed - set(fields)):
+        raise ValueError(f"the field {missing[0]!r} is missing")
+    for name, value in fields.items():
+        if type(value) not in known[name]:
+            raise ValueError(f"the field {name!r} has a value of the wrong type")
+    return fields
+
+
+def _entries(body: bytes) -> list[Mapping[str, Any]]:
+    found = _document(body)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ValueError("it is not a list of JSON objects")
+    return found
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location)) or "it"
+
+
+def _faults(method: str, body: bytes) -> Response:
     if method == "POST":
+        fault = Fault(**_fields(body, _FAULT, {"operation", "kind"}))
         try:
-            FAULTS.add(Fault(**given))
+            FAULTS.add(fault)
         except ValueError as error:
             return _refused(
                 str(error), "use an operation of AWS and a kind of fault that it can have"
             )
     elif method == "DELETE":
-        return json_response({"removed": FAULTS.clear(given.get("operation"))})
+        operation = _fields(body, _CLEARED).get("operation")
+        return json_response({"removed": FAULTS.clear(operation)})
     return json_response({"faults": [asdict(fault) for fault in FAULTS.all()]})
 
 
