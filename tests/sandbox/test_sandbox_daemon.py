@@ -180,7 +180,9 @@ def test_after_a_kill_every_command_says_what_still_runs(killed: Sandbox, comman
 
 def test_destroy_ends_what_a_killed_sandbox_left(killed: Sandbox) -> None:
     done = killed.peagle("destroy", "endpoint-1", "--sandbox", "--yes")
-    assert (done.returncode, "Engines stopped: 1" in done.stderr) == (0, True)
+    assert "still running: 1: endpoint-1 (us-east-1, process" in done.stderr
+    ended = "Engines stopped: 1, of these endpoints: endpoint-1"
+    assert (done.returncode, ended in done.stderr) == (0, True)
     assert killed.processes() == []
 
 
@@ -273,6 +275,18 @@ def test_a_daemon_without_a_readable_record_is_found(home: Sandbox, content: byt
     assert home.processes() == [pid]
     assert home.json("sandbox", "stop") == {"was_running": True, "engines": 0}
     assert home.processes() == []
+
+
+def test_an_engine_whose_record_is_damaged_is_listed_and_ended(home: Sandbox) -> None:
+    serving(home)
+    (record,) = (home.home / "sandbox" / "engines").iterdir()
+    record.write_bytes(b'{\n  "pid": 12')
+    _kill_daemon(home)
+    status = home.peagle("sandbox", "status").stderr
+    left = f"endpoint-1 (us-east-1, process {record.stem}; its record {record} is damaged)"
+    assert ("still running: 1" in status, left in status) == (True, True)
+    assert home.json("sandbox", "stop") == {"was_running": False, "engines": 1}
+    assert (home.processes(), record.exists()) == ([], False)
 
 
 def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:

@@ -42,7 +42,8 @@ def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, cont
         (folder / name).write_bytes(content)
 
     assert state.living_engines() == (living,)
-    assert client.sandbox_status() == client.Status(running=False, leftover_engines=1)
+    left = (state.LeftoverEngine(living.pid, "unknown", "unknown"),)
+    assert client.sandbox_status() == client.Status(False, leftover_engines=1, leftovers=left)
     assert state.read_engine_kind() == "process"
 
 

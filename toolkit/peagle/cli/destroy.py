@@ -109,7 +109,8 @@ def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> No
     print_status(f"{message[:1].upper()}{message[1:]}.")
     if not yes:
         confirm("End all of them?", "not removed")
-    print_status(f"Engines stopped: {api.stop_sandbox().engines}")
+    ended = ", ".join(dict.fromkeys(one.endpoint for one in api.sandbox_status().leftovers))
+    print_status(f"Engines stopped: {api.stop_sandbox().engines}, of these endpoints: {ended}")
     _report(name, (), (), (), (), as_json)
 
 

@@ -84,6 +84,8 @@ def status(as_json: bool) -> None:
         if found.leftover_engines:
             left = found.leftover_engines
             print_status(f"The sandbox was killed; engines still running: {left}. End them: {end}")
+            for engine in found.leftovers:
+                print_status(f"  {engine.text}")
         return
     click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:

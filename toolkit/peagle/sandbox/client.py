@@ -110,7 +110,7 @@ class EndpointStatus:
 class Status:
     """Whether the sandbox is running, and its endpoints.
 
-    ``leftover_engines`` counts the engines of a sandbox that was killed.
+    ``leftover_engines`` counts the engines of a sandbox that was killed; ``leftovers`` names them.
     """
 
     running: bool
@@ -119,6 +119,7 @@ class Status:
     uptime_seconds: float | None = None
     endpoints: tuple[EndpointStatus, ...] = ()
     leftover_engines: int = 0
+    leftovers: tuple[state.LeftoverEngine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ def sandbox_status() -> Status:
     daemon = state.find_daemon()
     found = _request(daemon, "GET", "/status") if daemon else None
     if daemon is None or found is None:
-        return Status(running=False, leftover_engines=len(state.living_engines()))
+        left = state.leftovers()
+        return Status(running=False, leftover_engines=len(left), leftovers=left)
     return Status(
         running=True,
         url=_address(daemon).url,
@@ -215,10 +217,11 @@ def add_instances(instances: Iterable[Instance]) -> None:
 
 def sandbox_not_running() -> NotFound:
     """The error of a command that needs it; after a kill it says what still runs."""
-    left = len(state.living_engines())
+    left = state.leftovers()
     if left:
         fix = Fix("end them", ("peagle", "sandbox", "stop"))
-        message = f"the sandbox was killed; engines still running: {left}"
+        names = ", ".join(one.text for one in left)
+        message = f"the sandbox was killed; engines still running: {len(left)}: {names}"
         return NotFound(message, fix, SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")

@@ -5,10 +5,13 @@ A process is recognized by its command line and by its environment, which only i
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 
-from peagle.engine.process import EngineProcess, start_time
+from peagle.engine.process import EngineProcess, session_members, start_time
 from peagle.store import home
+from peagle_serve.contract import ROOT_VARIABLE
 
 HOME_VARIABLE = "PEAGLE_HOME"
 """Tells the daemon of one home from those of others; its environment always has it."""
@@ -29,4 +32,26 @@ def find_daemon(log: str) -> EngineProcess | None:
         started = start_time(process.pid)
         if started is not None:
             return EngineProcess(process.pid, started, 0, log)
+    return None
+
+
+_CONTAINER = "peagle-sandbox-"
+
+
+def find_engine(leader: int, endpoints: Path) -> EngineProcess | None:
+    """The engine, with port 0, whose session ``leader`` leads or led; ``None`` when no process of
+    that session is an engine in a folder below ``endpoints``."""
+    for pid in session_members(leader, since=0):
+        try:
+            process = psutil.Process(pid)
+            argv, environment = process.cmdline(), process.environ()
+            folder = Path(process.cwd())
+        except (psutil.Error, OSError):
+            continue  # it has ended, or belongs to another user
+        container = next((one for one in argv if one.startswith(_CONTAINER)), None)
+        if not folder.is_relative_to(endpoints.resolve()):
+            continue
+        started = start_time(pid)
+        if started is not None and (container or ROOT_VARIABLE in environment):
+            return EngineProcess(leader, started, 0, str(folder / "engine.log"), container)
     return None

@@ -175,13 +175,53 @@ def forget_engine(process: EngineProcess) -> None:
     _engine_file(process.pid).unlink(missing_ok=True)
 
 
-def _registered_engines() -> tuple[EngineProcess, ...]:
-    files = sorted((folder() / "engines").glob("[0-9]*.json"))
-    return tuple(process for file in files if (process := _read(file)))
+def _registered_engines() -> dict[Path, EngineProcess | None]:
+    """Record -> its engine, which is also found when the record is damaged."""
+    found = {}
+    for file in sorted((folder() / "engines").glob("[0-9]*.json")):
+        found[file] = _read(file) or _find_engine(file)
+    return found
+
+
+def _find_engine(record: Path) -> EngineProcess | None:
+    name = record.stem
+    pid = int(name) if name.isascii() and name.isdecimal() and len(name) < 8 else 0
+    return recovery.find_engine(pid, endpoints_folder()) if 1 < pid < _PIDS else None
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
-    return tuple(process for process in _registered_engines() if is_alive(process))
+    """The engines that run, also those whose records are damaged."""
+    return tuple(one for one in _registered_engines().values() if one and is_alive(one))
+
+
+@dataclass(frozen=True)
+class LeftoverEngine:
+    """A living engine of a sandbox that was killed; ``damaged`` is its record if that is damaged.
+
+    ``endpoint`` and ``region`` are what its folder is named after.
+    """
+
+    pid: int
+    endpoint: str
+    region: str
+    damaged: str | None = None
+
+    @property
+    def text(self) -> str:
+        record = f"; its record {self.damaged} is damaged" if self.damaged else ""
+        return f"{self.endpoint} ({self.region}, process {self.pid}{record})"
+
+
+def leftovers() -> tuple[LeftoverEngine, ...]:
+    """The engines that run without their sandbox."""
+    found = []
+    for file, engine in _registered_engines().items():
+        if engine and is_alive(engine):
+            parts = Path(engine.log).parts  # .../<region>/<endpoint>/<instance>/engine.log
+            region, endpoint = parts[-4:-2] if len(parts) > 4 else ("unknown", "unknown")
+            damaged = None if _read(file) else str(file)
+            found.append(LeftoverEngine(engine.pid, endpoint, region, damaged))
+    return tuple(found)
 
 
 def sweep() -> None:
@@ -190,9 +230,10 @@ def sweep() -> None:
     Records of deployments and cached prices and quotas go too: what they describe existed only in
     the sandbox's memory.
     """
-    for process in _registered_engines():
-        stop_engine(process, ENGINE_GRACE_SECONDS)
-        forget_engine(process)
+    for record, process in _registered_engines().items():
+        if process:
+            stop_engine(process, ENGINE_GRACE_SECONDS)
+        record.unlink(missing_ok=True)
     _daemon_file().unlink(missing_ok=True)
     _key_file().unlink(missing_ok=True)
     (folder() / "engine").unlink(missing_ok=True)
