@@ -155,6 +155,7 @@ if TYPE_CHECKING:
     from peagle.weights.layout import own_head as own_head
     from peagle.weights.layout import weights_at as weights_at
     from peagle.weights.layout import weights_prefix as weights_prefix
+    from peagle.weights.manifest import copied_pair as copied_pair
     from peagle.weights.revisions import pin_revisions as pin_revisions
     from peagle.weights.sources import weights_of_pair as weights_of_pair
     from peagle.weights.sync import plan_sync as plan_sync
@@ -241,6 +242,7 @@ _FUNCTIONS = {
     ),
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
     "peagle.weights.layout": ("checkpoint_at", "own_head", "weights_at", "weights_prefix"),
+    "peagle.weights.manifest": ("copied_pair",),
     "peagle.weights.revisions": ("pin_revisions",),
     "peagle.weights.sources": ("weights_of_pair",),
     "peagle.weights.sync": ("plan_sync", "sync_weights"),

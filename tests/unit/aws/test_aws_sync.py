@@ -13,6 +13,7 @@ from peagle.errors import CloudError, NotFound, Refused
 from peagle.weights import upload as uploading
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
+from peagle.weights.manifest import copied_pair
 from peagle.weights.sync import sync_weights
 from peagle.weights.transfer import SyncProgress
 from tests.support import raises_code
@@ -69,6 +70,15 @@ def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: P
             assert stored(aws, f"pair/{folder.name}/{name}") == (folder / name).read_bytes()
     assert outcome.moved == sum(f.stat().st_size for d in (target, drafter) for f in d.iterdir())
     assert unfinished(aws) == []
+
+
+def test_the_pair_of_a_copied_head_is_known(aws: Aws, target: Path, drafter: Path) -> None:
+    sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
+
+    assert copied_pair(aws, PLACE.part_uri("drafter")) == COPIED.pair
+    assert copied_pair(aws, PLACE.part_uri("drafter").rstrip("/")) == COPIED.pair
+    for other in (PLACE.part_uri("target"), PLACE.uri, "s3://no-bucket/drafter/"):
+        assert copied_pair(aws, other) == ""
 
 
 def test_every_upload_has_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:

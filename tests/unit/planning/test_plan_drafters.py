@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,19 @@ def test_the_k_of_the_users_head_has_its_origin() -> None:
     eagle = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(eagle))
     assert "EAGLE-3 head for Chat (its card)" in str(because(made, "k"))
+
+
+def test_a_copy_of_the_catalogues_head_has_its_licence_and_model_card() -> None:
+    head = replace(read(HEAD), pair=plan("chat").pair)
+    made = plan("chat", drafter="/data/head", drafter_checkpoint=head)
+    listed = plan("chat").drafter
+    assert made.drafter is not None
+    assert listed is not None
+    assert made.drafter.licence == listed.licence
+    assert because(made, "k") == "recommended for P-EAGLE head for Chat (its card)"
+    other = replace(head, pair="acme/other+acme/chat-p-eagle")
+    made = plan("chat", drafter="/data/head", drafter_checkpoint=other)
+    assert "the model card of your head is unknown" in str(because(made, "k"))
 
 
 def test_a_speculators_config_is_read() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from peagle.catalog import pair_name
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, ProofPrompts, Target
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import Checkpoint, split_revision
@@ -231,8 +232,8 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
     """The user's own head at ``location`` as a drafter like ``kind``.
 
     If its checkpoint was read, it determines sizes and whether the head drafts in parallel; other
-    values are those of ``kind``. A ``kind`` that is not public describes this head itself. Raises
-    CheckpointError.
+    values are those of ``kind``. A ``kind`` that is not public describes this head itself. Only a
+    head that is known to be a copy of the catalogue's has a licence. Raises CheckpointError.
     """
     weights, revision = split_revision(location)
     own: dict[str, Any] = {
@@ -258,6 +259,8 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             "weight_bytes": stored or weight_bytes(head) or kind.weight_bytes,
             "attention": attention_of(head) or kind.attention,
         }
+    if read is not None and read.pair == pair_name(target, kind):
+        own["licence"] = kind.licence
     return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
 
 

@@ -32,7 +32,8 @@ class Checkpoint:
     ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is the
     result of ``reading.describe_tokenizer``. ``bytes_read`` counts all files, without listings.
     ``takes_media``: the files include a processor for images, audio or video, without which vLLM
-    serves text only.
+    serves text only. ``pair`` is the catalogue's pair, in full, of which the head is a copy; empty
+    where that is unknown.
     """
 
     location: str
@@ -42,6 +43,7 @@ class Checkpoint:
     bytes_read: int = 0
     other_weights: tuple[str, ...] = ()
     takes_media: bool = True
+    pair: str = ""
 
 
 class Source(Protocol):

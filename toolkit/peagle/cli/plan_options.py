@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,6 +219,9 @@ def resolve_plan(
         return _read_plan(Path(pair), given)
     if "drafter" in given:
         given |= api.own_head(given["drafter"], aws_of)
+        if aws_of and is_s3_uri(given["drafter"]):
+            pair = api.copied_pair(aws_of(), given["drafter"])
+            given["drafter_checkpoint"] = replace(given["drafter_checkpoint"], pair=pair)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
     try:

@@ -118,14 +118,16 @@ def choose_k(
 ) -> Decision[int]:
     """Tokens drafted per step: the user's, the fastest measured, else the recommended ones.
 
-    ``own``: the drafter is the user's own head, which has no known model card.
+    ``own``: the drafter is the user's own head, whose model card is known only if it is a copy.
     """
     if options.k is not None:
         return Decision(options.k)
     if speculation.compared is not None:
         because = _fastest(speculation.compared, speculation.speed is not None)
     elif own:
-        because = f"the model card of your head is unknown; recommended for {drafter.source}"
+        because = f"recommended for {drafter.source}"
+        if drafter.licence is None:  # only a copy of the catalogue's head has one
+            because = f"the model card of your head is unknown; {because}"
     else:
         because = f"recommended for {drafter.title} ({drafter.source})"
     return decide(speculation.k, "k", because)

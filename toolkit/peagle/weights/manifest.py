@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.errors import Fix, NotFound, UserError
+from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding
 from peagle.planning.plan import Plan
 from peagle.text import sanitize
@@ -179,6 +180,19 @@ def _synced_above(bucket: Bucket, prefix: WeightsPrefix) -> WeightsPrefix | None
         with suppress(AccessDenied, UserError):
             return above if part in read_manifest(bucket, above) else None
     return None
+
+
+def copied_pair(aws: Aws, location: str) -> str:
+    """The catalogue's pair, in full, whose own head was synced to this ``s3://`` folder; empty for
+    another head, and where no manifest can be read."""
+    with suppress(PeagleError):
+        folder = WeightsPrefix.parse(f"{location.rstrip('/')}/")
+        bucket = Bucket(aws, folder.bucket)
+        above = _synced_above(bucket, folder)
+        entry = read_manifest(bucket, above).get("drafter") if above else None
+        if entry and above and folder.uri == above.part_uri("drafter") and not entry.given:
+            return entry.pair
+    return ""
 
 
 def inside_a_pair(bucket: Bucket, prefix: WeightsPrefix) -> Iterator[Finding]:
