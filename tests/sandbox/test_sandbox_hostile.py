@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -115,6 +116,42 @@ def test_a_hostile_length_is_refused_at_once(account: Account, head: str, status
     with socket.create_connection((str(address.hostname), address.port or 0), timeout=10) as client:
         client.sendall(request.encode())
         assert client.recv(100).split()[1] == str(status).encode()
+
+
+@pytest.mark.parametrize(
+    "head", ["X: " + "a" * 200_000, "\r\n".join(f"X-{n}: 1" for n in range(5000))], ids=len
+)
+def test_a_request_that_cannot_be_parsed_is_one_line_of_the_log(
+    sandbox: Sandbox, head: str
+) -> None:
+    log = sandbox.home / "sandbox" / "daemon.log"
+    before = log.read_text()
+    _send_raw(sandbox, f"GET /unparsed HTTP/1.1\r\n{head}\r\n\r\n")
+    added = until(lambda: log.read_text().removeprefix(before), lambda text: "431" in text, 10)
+    assert [line[24:] for line in added.splitlines()] == ["GET /unparsed 431"]
+
+
+def test_the_log_is_bounded(sandbox: Sandbox) -> None:
+    log = sandbox.home / "sandbox" / "daemon.log"
+    with log.open("a") as stream:
+        stream.write("x" * 10_000_000 + "\n")
+    for path in ("/_peagle/first", "/_peagle/second"):
+        _send_raw(sandbox, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    until(lambda: log.exists() and log.read_text(), lambda text: text and "second" in text, 10)
+    assert log.stat().st_size < 1000
+    assert "/_peagle/first" in log.with_name("daemon.log.1").read_text()[-200:]
+    log.with_name("daemon.log.1").unlink()
+
+
+def _send_raw(sandbox: Sandbox, request: str) -> None:
+    """Send a request and read until the sandbox closes the connection."""
+    address = urlsplit(sandbox.address.url)
+    target = (str(address.hostname), address.port or 0)
+    # The sandbox may close the connection before it has read everything.
+    with contextlib.suppress(OSError), socket.create_connection(target, timeout=10) as client:
+        client.sendall(request.encode())
+        while client.recv(4096):
+            pass
 
 
 def test_an_engine_that_died_makes_its_endpoint_failed(sandbox: Sandbox, account: Account) -> None:

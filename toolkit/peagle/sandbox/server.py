@@ -13,6 +13,8 @@ import signal
 import socket
 import threading
 from datetime import datetime
+from email.message import Message
+from pathlib import Path
 from typing import Any
 
 from moto.moto_server.werkzeug_app import (
@@ -61,12 +63,48 @@ class RequestHandler(MotoRequestHandler):
         """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
         return True
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse a request that cannot be parsed; it has no headers, or those of an earlier one."""
+        self.headers = Message()
+        super().send_error(code, message, explain)
+
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """One line per call: the AWS operation, or method and path without the query."""
         target = self.headers.get("X-Amz-Target", "")
-        operation = target or f"{self.command} {self.path.partition('?')[0]}"
-        now = datetime.now().isoformat(timespec="milliseconds")
-        print(f"{now} {operation} {code}", flush=True)
+        path = getattr(self, "path", "").partition("?")[0]
+        operation = target or f"{self.command} {path}"
+        _log_line(f"{operation[:_LONGEST]} {code}")
+
+    def log_error(self, format: str, *args: Any) -> None:
+        """One line, without that of a refused request, which ``log_request`` writes."""
+        if not format.startswith("code "):
+            _log_line((format % args)[:_LONGEST])
+
+
+LOG_LIMIT = 10_000_000
+"""Bytes of the log at which it becomes ``daemon.log.1``, in place of an earlier one."""
+
+_LONGEST = 300
+_rotating = threading.Lock()
+
+
+def _log_line(text: str) -> None:
+    now = datetime.now().isoformat(timespec="milliseconds")
+    shown = "".join(one if one.isprintable() else "?" for one in text)
+    with _rotating:
+        print(f"{now} {shown}", flush=True)
+        if os.fstat(1).st_size > LOG_LIMIT:
+            _rotate(state.log_file())
+
+
+def _rotate(log: Path) -> None:
+    """Keep the log as ``daemon.log.1`` and begin a new one, to which this process then writes."""
+    with contextlib.suppress(OSError):  # a full disk must not end the request
+        log.replace(log.with_name(f"{log.name}.1"))
+        new = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for output in (1, 2):
+            os.dup2(new, output)
+        os.close(new)
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
         daemon.json               the running daemon
         access-key.json           its access key, for this user only
         engine                    how engines run: process or docker
-        daemon.log                the daemon's log, one line per AWS call
+        daemon.log                the daemon's log, one line per AWS call; at most 10 MB
+        daemon.log.1              the log before it
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
