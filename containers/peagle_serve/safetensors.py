@@ -24,12 +24,14 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.regular_files import open_regular
 
-LARGEST_HEADER = 32_000_000
-"""Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; the largest
-files, of 100,000 tensors, need 15 million."""
+LARGEST_HEADER = 10_000_000
+"""Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; files of
+50,000 tensors, more than known checkpoints have in one, need 7 million."""
 LARGEST_INDEX = 32_000_000
 """Bytes. The largest indexes have about 20 million, that of GPT-OSS-120B has 60,000."""
-_LIMITS = Limits(size=LARGEST_HEADER, values=1_000_000)
+_HEADER_LIMITS = Limits(size=LARGEST_HEADER, values=500_000)
+"""A tensor has 8 to 10 values. Within these a header takes less than 2 s and 256 MB."""
+_INDEX_LIMITS = Limits(size=LARGEST_INDEX, values=500_000)
 
 DTYPE_BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -77,7 +79,7 @@ class TensorInfo(NamedTuple):
         return self.end - self.begin
 
 
-def read_header(file: Path, *, limit: int = LARGEST_HEADER) -> dict[str, TensorInfo]:
+def read_header(file: Path) -> dict[str, TensorInfo]:
     """The tensors of a file, by name, in the order of their bytes.
 
     Accepts dtypes that are unknown here: vLLM may be newer. Raises DamagedFile, OSError.
@@ -85,15 +87,15 @@ def read_header(file: Path, *, limit: int = LARGEST_HEADER) -> dict[str, TensorI
     with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
-        head += stream.read(max(0, header_bytes(head, size, file.name, limit) - len(head)))
-    return parse_header(head, size, file.name, limit=limit, any_dtype=True)
+        head += stream.read(max(0, header_bytes(head, size, file.name) - len(head)))
+    return parse_header(head, size, file.name, any_dtype=True)
 
 
-def header_bytes(start: bytes, file_size: int, file: str, limit: int = LARGEST_HEADER) -> int:
+def header_bytes(start: bytes, file_size: int, file: str) -> int:
     """The bytes that the header takes, including the 8 bytes of its length.
 
     ``start`` is the beginning of the file, 8 bytes or more. Raises DamagedFile when the file cannot
-    hold such a header, or the header is larger than ``limit`` bytes.
+    hold such a header, or the header is larger than ``LARGEST_HEADER``.
     """
     if start.startswith(_LFS_POINTER):
         raise DamagedFile(
@@ -108,10 +110,10 @@ def header_bytes(start: bytes, file_size: int, file: str, limit: int = LARGEST_H
             f"{file} is truncated, or not a safetensors file: its header would have {length:,} "
             f"bytes and the whole file has {file_size:,}"
         )
-    if length > limit:
+    if length > LARGEST_HEADER:
         raise DamagedFile(
             f"{file} has a header of {length / 1e6:,.0f} MB and is not read: the limit is "
-            f"{limit / 1e6:.0f} MB, and a model of 120 billion parameters needs less than 1 MB",
+            f"{LARGEST_HEADER // 10**6} MB; a model of 120 billion parameters needs less than 1 MB",
             "copy the file again, or save the weights with the safetensors library",
         )
     return _LENGTH.size + length
@@ -122,7 +124,6 @@ def parse_header(
     file_size: int,
     file: str,
     *,
-    limit: int = LARGEST_HEADER,
     any_dtype: bool = False,
 ) -> dict[str, TensorInfo]:
     """The tensors of the file named ``file``, in the order of their bytes.
@@ -130,7 +131,7 @@ def parse_header(
     ``head`` is its first ``header_bytes()`` bytes or more. Raises DamagedFile when the file is cut
     short, is not a safetensors file, or its header contradicts itself.
     """
-    size = header_bytes(head, file_size, file, limit)
+    size = header_bytes(head, file_size, file)
     if len(head) < size:
         raise DamagedFile(f"{file} is truncated: it ends inside the header")
     document = _json_object(head[_LENGTH.size : size], file)
@@ -161,7 +162,7 @@ def parse_header(
 
 def _json_object(text: bytes, file: str) -> dict[str, Any]:
     try:
-        document = read(text, "its header", limits=_LIMITS)
+        document = read(text, "its header", limits=_HEADER_LIMITS)
     except InvalidJson as error:
         kind = "not a safetensors file" if error.is_syntax else "damaged"
         raise DamagedFile(f"{file} is {kind}: {error}") from None
@@ -238,7 +239,7 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
     Raises DamagedFile when the index named ``file`` is damaged, or names files of other folders.
     """
     try:
-        document: Any = read(content, file, limits=_LIMITS)
+        document: Any = read(content, file, limits=_INDEX_LIMITS)
     except InvalidJson as error:
         raise DamagedFile(str(error), _COPY_INDEX_AGAIN) from None
     files = document.get("weight_map") if isinstance(document, dict) else None

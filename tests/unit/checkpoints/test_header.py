@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors import deserialize as deserialize_untyped
 
-from peagle.checkpoints.files import LONGEST_HEADER, header_bytes, parse_header
+from peagle.checkpoints.files import header_bytes, parse_header
 from peagle.errors import CheckpointError
+from peagle_serve.safetensors import LARGEST_HEADER
 from tests.support import raises_code
 from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, header_of, weights
 
@@ -157,7 +158,7 @@ def test_a_header_of_100_mb_is_refused_after_its_first_bytes() -> None:
     message = refusal(head, size=200_000_000)
     assert "100 MB" in message
     assert "less than 1 MB" in message
-    assert header_bytes(struct.pack("<Q", LONGEST_HEADER), 10**9, "f") == LONGEST_HEADER + 8
+    assert header_bytes(struct.pack("<Q", LARGEST_HEADER), 10**9, "f") == LARGEST_HEADER + 8
 
 
 def test_a_git_lfs_pointer_is_recognized() -> None:

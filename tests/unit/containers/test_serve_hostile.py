@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +121,10 @@ def tensor(shape: str, offsets: str = "[0,0]", dtype: str = "NEW") -> str:
     return f'{{"a": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}}}'
 
 
+def many_tensors(file: Path) -> None:
+    file.write_bytes(small_tensors(140_000))
+
+
 def endless(file: Path) -> None:
     file.symlink_to("/dev/zero")
 
@@ -126,6 +132,13 @@ def endless(file: Path) -> None:
 def huge(file: Path) -> None:
     with file.open("wb") as stream:
         stream.truncate(50_000_000_000)
+
+
+def small_tensors(count: int) -> bytes:
+    """Weights with as many tensors of one byte."""
+    entry = '"n{0}":{{"dtype":"U8","shape":[],"data_offsets":[{0},{1}]}}'
+    raw = ("{" + ",".join(entry.format(n, n + 1) for n in range(count)) + "}").encode()
+    return struct.pack("<Q", len(raw)) + raw + bytes(count)
 
 
 ONES = "9" * 4299
@@ -153,7 +166,9 @@ HOSTILE_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "size beyond 64 bits": ("head/model.safetensors", header(tensor(f"[{2**64}]")),
                             "not a list of"),
     "length": ("head/model.safetensors", header("{}", 2**64 - 1), "is truncated"),
-    "empty lists": ("head/model.safetensors", header("[" + "[]," * 2_000_000), "1,000,000 values"),
+    "empty lists": ("head/model.safetensors", header("[" + "[]," * 2_000_000), "500,000 values"),
+    "30 MB of header": ("head/model.safetensors", header("[" + "[]," * 10_000_000), "10 MB"),
+    "many small tensors": ("head/model.safetensors", many_tensors, "500,000 values"),
 }  # fmt: skip
 
 
@@ -166,8 +181,42 @@ def test_a_hostile_file(name: str, tmp_path: Path, environment: dict[str, str]) 
         weight_map = dict.fromkeys(HEAD_TENSORS, "model.safetensors")
         (file.parent / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     put(file)
+    begin = time.process_time()
 
     found = refusal(environment)
 
+    assert time.process_time() - begin < 2
     assert message in found
     assert bool(message) is bool(found)
+
+
+@pytest.mark.parametrize("count", [50_000, 140_000, 300_000])
+def test_a_header_of_many_tensors_takes_little_time_and_memory(count: int, tmp_path: Path) -> None:
+    """Its own process, for its own peak of memory. Known checkpoints have less than 50,000 tensors
+    in a file."""
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(small_tensors(count))
+
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(file)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    accepted, seconds, kilobytes = done.stdout.split()
+    assert accepted == str(count == 50_000)
+    assert float(seconds) < 2
+    assert int(kilobytes) < 256 << 10
+
+
+MEASURE = """
+import sys, time
+from pathlib import Path
+from peagle_serve.safetensors import DamagedFile, read_header
+try:
+    accepted = bool(read_header(Path(sys.argv[1])))
+except DamagedFile:
+    accepted = False
+used = time.process_time()
+(peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(accepted, used, peak)
+"""

@@ -109,11 +109,6 @@ def _refuse(key: str, value: Any, expected: str) -> NoReturn:
     raise DamagedCheckpoint(f"{CONFIG}: {key} is {shown}, not {expected}", _FIX)
 
 
-LONGEST_HEADER = 25_000_000
-"""Bytes that the toolkit reads, since it may download them. A model of 120 billion parameters has
-less than 1 MB; the library's limit is 100 MB."""
-
-
 @contextmanager
 def _as_damaged_checkpoint() -> Iterator[None]:
     """Raise DamagedCheckpoint where the container's parsers raise DamagedFile."""
@@ -142,7 +137,7 @@ def header_bytes(start: bytes, file_size: int, file: str) -> int:
     cannot hold such a header, or the header is too large.
     """
     with _as_damaged_checkpoint():
-        return parser.header_bytes(start, file_size, file, LONGEST_HEADER)
+        return parser.header_bytes(start, file_size, file)
 
 
 def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
@@ -152,7 +147,7 @@ def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
     is cut short, is not a safetensors file, or its header contradicts itself.
     """
     with _as_damaged_checkpoint():
-        found = parser.parse_header(head, file_size, file, limit=LONGEST_HEADER)
+        found = parser.parse_header(head, file_size, file)
     return {name: Tensor(one.dtype, one.shape, one.size, file) for name, one in found.items()}
 
 
