@@ -72,7 +72,7 @@ def test_an_unreachable_endpoint_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     with raises_code("unreachable", CloudError) as unreachable:
         describe(connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS), "x")
 
-    assert "--region" in unreachable.value.fix
+    assert "sandbox env" in unreachable.value.fix
 
 
 def test_explicit_keys_exclude_the_machines_configuration(
