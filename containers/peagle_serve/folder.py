@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
-from peagle_serve.json_reader import DEFAULT, InvalidJson, read
+from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.regular_files import read_regular
 from peagle_serve.safetensors import (
     LARGEST_INDEX,
@@ -24,6 +24,8 @@ from peagle_serve.safetensors import (
 )
 
 CONFIGURATIONS = ("config.json", "params.json")
+CONFIG_LIMITS = Limits(size=1_000_000, constants=True)
+"""Of a model's configuration; transformers writes Infinity into that of some models."""
 _COPY_AGAIN = "copy or upload it again"
 _MOST_NAMED = 5
 
@@ -71,10 +73,10 @@ def check_folder(
 def read_json(variable: str, file: Path) -> dict[str, Any]:
     """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
-        content = read_regular(file, DEFAULT.size)
+        content = read_regular(file, CONFIG_LIMITS.size)
         if not content:
             raise InvalidEnvironment(f"{variable}: {file} is empty", _COPY_AGAIN)
-        document = read(content, str(file))
+        document = read(content, str(file), limits=CONFIG_LIMITS)
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"
         raise InvalidEnvironment(f"{variable}: {problem}", _fix_of(error)) from None

@@ -17,6 +17,7 @@ import pytest
 from peagle_serve import command, engine
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import flag_of
+from peagle_serve.folder import read_json
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.variable_names import KNOWN, check_arguments
 from tests.unit.containers.recording import container_in
@@ -188,6 +189,12 @@ def test_a_hostile_file(name: str, tmp_path: Path, environment: dict[str, str]) 
     assert time.process_time() - begin < 2
     assert message in found
     assert bool(message) is bool(found)
+
+
+def test_a_configuration_may_hold_infinity_as_transformers_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"time_step_limit": [0.0, Infinity]}')
+    assert read_json("SM_VLLM_MODEL", file) == {"time_step_limit": [0.0, float("inf")]}
 
 
 @pytest.mark.parametrize("count", [50_000, 140_000, 300_000])

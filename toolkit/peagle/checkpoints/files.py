@@ -21,15 +21,15 @@ from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserEr
 from peagle_serve import folder as folders
 from peagle_serve import json_reader
 from peagle_serve import safetensors as parser
+from peagle_serve.folder import CONFIG_LIMITS
 from peagle_serve.heads import largest_value
-from peagle_serve.json_reader import InvalidJson, Limits
+from peagle_serve.json_reader import InvalidJson
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
 CONFIG = "config.json"
 
-LONGEST_CONFIG = 1_000_000
+LONGEST_CONFIG = CONFIG_LIMITS.size
 """Bytes; a typical file has a few thousand."""
-_LIMITS = Limits(size=LONGEST_CONFIG, constants=True)
 
 SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
@@ -65,7 +65,7 @@ def parse_config(content: bytes) -> dict[str, Any]:
     if not content.strip():
         raise DamagedCheckpoint(f"{CONFIG} is empty", "copy it again")
     try:
-        document = json_reader.read(content, CONFIG, limits=_LIMITS)
+        document = json_reader.read(content, CONFIG, limits=CONFIG_LIMITS)
     except InvalidJson as error:
         raise DamagedCheckpoint(str(error), "copy it again" if error.is_syntax else _FIX) from error
     if not isinstance(document, dict):
