@@ -173,7 +173,7 @@ def start_time(pid: int) -> int | None:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         created = process.create_time()
-    except psutil.Error:
+    except (psutil.Error, ValueError):  # no process has a negative number
         return None
     if not psutil.LINUX:
         return int(created)
@@ -275,5 +275,6 @@ def _members(process: EngineProcess) -> tuple[int, ...]:
 
 def _reap(pid: int) -> None:
     """Collect the exit status of a dead child, so that no zombie remains."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    if pid > 0:  # a record may be damaged, and -1 is any child
+        with contextlib.suppress(ChildProcessError, OverflowError):
+            os.waitpid(pid, os.WNOHANG)
