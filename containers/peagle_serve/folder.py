@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from peagle_serve.config_numbers import FIX, wrong_value
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
 from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.regular_files import read_regular
@@ -65,7 +66,9 @@ def check_folder(
         )
     for name in CONFIGURATIONS:
         if name in names:
-            read_json(variable, folder / name)
+            problem = wrong_value(read_json(variable, folder / name))
+            if problem:
+                raise InvalidEnvironment(f"{variable}: {folder / name}: {problem}", FIX)
     if needs_weights:
         _check_weights(variable, folder, names)
 

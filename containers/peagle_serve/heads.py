@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from peagle_serve.config_numbers import MOST_LAYERS, largest_value
+
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 MASK = "mask_hidden"
 """The tensor for the masked slots, without which vLLM loads no parallel-drafting head."""
@@ -36,14 +38,6 @@ _OWN_TENSOR = re.compile(rf"(?:^|\.)(?:fc|midlayer|d2t|t2d)(?:\.|$)|{MASK}")
 """Tensors that only a head has; some heads name the class of a plain model in their config."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers\.(\d{1,9})|midlayer)\.")
 
-MOST_LAYERS = 1_000
-"""The deepest known models have about 200 layers. Rules and readers make a list of the layers, so
-a damaged or hostile number must not reach them."""
-_LAYER_COUNTS = frozenset({
-    "num_aux_hidden_states", "num_hidden_layers", "num_kv_shared_layers",
-    "num_nextn_predict_layers",
-})  # fmt: skip
-_LARGEST = 2**31 - 1
 _KNOWN_LAYERS = ("llama", "qwen3")
 """Model types whose layer names in vLLM are known here (llama_eagle3.py, qwen3_eagle3.py)."""
 
@@ -148,11 +142,6 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
                       for one in (config, inner)),
         invalid=invalid,
     )  # fmt: skip
-
-
-def largest_value(key: str) -> int:
-    """The largest number that a config.json may have under this key."""
-    return MOST_LAYERS if key in _LAYER_COUNTS else _LARGEST
 
 
 def is_head(config: Mapping[str, Any]) -> bool:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checkpoints.files import COUNTS, SIZES, TOKENS, parse_config
+from peagle.checkpoints.files import parse_config
 from peagle.errors import CheckpointError
+from peagle_serve.config_numbers import COUNTS, SIZES, TOKENS
 from tests.support import raises_code
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"

@@ -21,7 +21,8 @@ from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import Checkpoint, split_revision
 from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
-from peagle_serve.heads import HeadConfig, largest_value
+from peagle_serve.config_numbers import largest_value
+from peagle_serve.heads import HeadConfig
 
 Config = Mapping[str, Any]
 

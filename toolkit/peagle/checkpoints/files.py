@@ -9,20 +9,19 @@ and the code of custom models.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Any, NoReturn
+from typing import Any
 
 from peagle.checkpoints.models import Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
 from peagle_serve import folder as folders
 from peagle_serve import json_reader
 from peagle_serve import safetensors as parser
+from peagle_serve.config_numbers import FIX, wrong_value
 from peagle_serve.folder import CONFIG_LIMITS
-from peagle_serve.heads import largest_value
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
@@ -30,30 +29,6 @@ CONFIG = "config.json"
 
 LONGEST_CONFIG = CONFIG_LIMITS.size
 """Bytes; a typical file has a few thousand."""
-
-SIZES = frozenset({
-    "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
-    "num_attention_heads", "num_aux_hidden_states", "num_hidden_layers", "num_key_value_heads",
-    "target_hidden_size", "vocab_size",
-})  # fmt: skip
-"""Keys whose value is a positive whole number, or null."""
-
-COUNTS = frozenset({
-    "global_head_dim", "hidden_size_per_layer_input", "moe_intermediate_size", "n_routed_experts",
-    "num_experts", "num_experts_per_tok", "num_global_key_value_heads", "num_kv_shared_layers",
-    "num_local_experts", "num_nextn_predict_layers", "shared_expert_intermediate_size",
-    "sliding_window", "vocab_size_per_layer_input",
-})  # fmt: skip
-"""Keys whose value is a whole number, 0 included, or null."""
-
-TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
-"""Keys whose value is a token id, or null. A check decides whether it is in the vocabulary."""
-
-NESTED = ("text_config", "transformer_layer_config", "eagle_config")
-"""Keys of nested parts with numbers of their own."""
-
-_QUANTIZATION = "quantization_config"
-_FIX = "correct config.json, or copy it again"
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
@@ -67,46 +42,13 @@ def parse_config(content: bytes) -> dict[str, Any]:
     try:
         document = json_reader.read(content, CONFIG, limits=CONFIG_LIMITS)
     except InvalidJson as error:
-        raise DamagedCheckpoint(str(error), "copy it again" if error.is_syntax else _FIX) from error
+        raise DamagedCheckpoint(str(error), "copy it again" if error.is_syntax else FIX) from error
     if not isinstance(document, dict):
         raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", "copy it again")
-    for path, part in _parts(document):
-        _check_numbers(path, part)
-        if not isinstance(part.get(_QUANTIZATION) or {}, dict):
-            _refuse(path + _QUANTIZATION, part[_QUANTIZATION], "an object")
+    problem = wrong_value(document)
+    if problem:
+        raise DamagedCheckpoint(f"{CONFIG}: {problem}", FIX)
     return document
-
-
-def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The document and its nested parts, each with the prefix of its keys."""
-    yield "", document
-    for key in NESTED:
-        part = document.get(key)
-        if part is None:
-            continue
-        if not isinstance(part, dict):
-            _refuse(key, part, "an object")
-        yield f"{key}.", part
-
-
-def _check_numbers(path: str, part: Mapping[str, Any]) -> None:
-    for key, value in part.items():
-        if value is None or key not in SIZES | COUNTS | TOKENS:
-            continue
-        if type(value) is not int:
-            _refuse(path + key, value, "a whole number")
-        if key in SIZES and value < 1:
-            _refuse(path + key, value, "a positive number")
-        if key in COUNTS and value < 0:
-            _refuse(path + key, value, "a number of at least 0")
-        if abs(value) > largest_value(key):
-            _refuse(path + key, value, f"a number of at most {largest_value(key):,}")
-
-
-def _refuse(key: str, value: Any, expected: str) -> NoReturn:
-    shown = ascii(value) if isinstance(value, float) else json.dumps(value)
-    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
-    raise DamagedCheckpoint(f"{CONFIG}: {key} is {shown}, not {expected}", _FIX)
 
 
 @contextmanager
