@@ -249,7 +249,8 @@ def test_what_a_sync_records_passes_the_containers_full_check(aws: Aws, tmp_path
         file = mounted / entry["Key"].removeprefix("pair/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(stored(aws, entry["Key"]))
-    environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml")}
+    target = str(mounted / "target")
+    environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml"), "SM_VLLM_MODEL": target}
 
     with open(os.devnull, "w") as nowhere:
         log = Log(Redactor({}), nowhere.fileno())

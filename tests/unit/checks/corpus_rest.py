@@ -379,6 +379,7 @@ HARDWARE = (
         "code of the model's repository",
         lambda f: catalog_case("tiny", settings={"trust-remote-code": True}),
         "remote-code",
+        not_shown="vLLM runs with it, and runs the code that a repository has",
     ),
     Broken(
         "code of the repository through overrides",
@@ -386,11 +387,13 @@ HARDWARE = (
             "tiny", environment={"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": true}'}
         ),
         "remote-code",
+        not_shown="vLLM runs with it, and runs the code that a repository has",
     ),
     Broken(
         "weights that are pickles",
         lambda f: catalog_case("tiny", settings={"load-format": "pt"}),
         "weights-format",
+        not_shown="the tiny pair has no pickles, which vLLM would load",
     ),
     Broken(
         "a family that nothing is known about",
