@@ -72,6 +72,16 @@ def read_manifest(file: Path) -> Manifest:
         raise Damaged(str(error)) from None
 
 
+def sha256_in(content: bytes) -> str | None:
+    """The SHA-256 of the archive, from a manifest of which nothing else is checked; ``None``
+    without a valid one."""
+    try:
+        found = read(content, "the manifest", limits=Limits(size=LARGEST))["sha256"]
+    except (InvalidJson, LookupError, TypeError):
+        return None
+    return found if isinstance(found, str) and SHA256.fullmatch(found) else None
+
+
 def manifest_of(document: Any, name: str) -> Manifest:
     """The manifest in ``document``; ``name`` is its file name. Raises Damaged."""
     if not isinstance(document, dict):

@@ -11,8 +11,9 @@ from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.store import home, read_record, write_json
-from peagle_serve import json_reader
-from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, SPECULATION, WARM_FOLDER
+from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
+from peagle_serve.regular_files import read_regular
+from peagle_serve.warm.manifest import LARGEST, sha256_in
 
 EngineState = Literal["starting", "ready", "dead"]
 
@@ -156,10 +157,10 @@ def warm_pins() -> str:
     """The SHA-256s of this machine's archives, as the container takes them. The folder belongs to
     this user, so what is in it is trusted when an engine starts."""
     found = set()
-    for path in sorted(warm_folder().glob(f"*{MANIFEST_SUFFIX}")):
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            found.add(str(json_reader.read(path.read_bytes(), path.name)["sha256"]))
-    return ",".join(sorted(one for one in found if SHA256.fullmatch(one)))
+    for path in warm_folder().glob(f"*{MANIFEST_SUFFIX}"):
+        with suppress(OSError):
+            found.add(sha256_in(read_regular(path, LARGEST)))
+    return ",".join(sorted(filter(None, found)))
 
 
 def collected_folder(name: str) -> Path:

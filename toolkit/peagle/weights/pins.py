@@ -21,9 +21,8 @@ from peagle.planning.plan import MODEL_BUCKET, Pins, Plan
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, WeightsPrefix
-from peagle_serve import json_reader
-from peagle_serve.contract import MANIFEST_SUFFIX, SHA256, WARM_FOLDER
-from peagle_serve.warm.manifest import LARGEST
+from peagle_serve.contract import MANIFEST_SUFFIX, WARM_FOLDER
+from peagle_serve.warm.manifest import LARGEST, sha256_in
 
 CHANGED = "weights-changed"
 PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
@@ -141,9 +140,9 @@ def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
     found = set()
     for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
         if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= LARGEST:
-            with suppress(Missing, ValueError, LookupError, TypeError):
-                found.add(str(json_reader.read(bucket.read(key), key)["sha256"]))
-    return tuple(sorted(one for one in found if SHA256.fullmatch(one)))
+            with suppress(Missing):
+                found.add(sha256_in(bucket.read(key)))
+    return tuple(sorted(filter(None, found)))
 
 
 def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:
