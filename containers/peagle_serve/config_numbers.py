@@ -31,6 +31,7 @@ MOST_LAYERS = 1_000
 """The deepest known models have about 200 layers. Rules and readers make a list of the layers, so
 a damaged or hostile number must not reach them."""
 
+_NUMBERS = SIZES | COUNTS | TOKENS
 FIX = "correct config.json, or copy it again"
 
 _NESTED = ("text_config", "transformer_layer_config", "eagle_config")
@@ -79,7 +80,7 @@ def _expected(key: str, value: Any) -> str | None:
         return f"a list of at most {MOST_LAYERS:,}"
     if key == _QUANTIZATION and value and not isinstance(value, Mapping):
         return "an object"
-    if key not in SIZES | COUNTS | TOKENS:
+    if key not in _NUMBERS:
         return None
     if type(value) is not int:
         return "a whole number"

@@ -35,9 +35,12 @@ SANDBOX = "sandbox"
 """Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
 
 
+HOME_VARIABLE = "PEAGLE_HOME"
+
+
 def home() -> Path:
     """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``."""
-    chosen = os.environ.get("PEAGLE_HOME")
+    chosen = os.environ.get(HOME_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME")

@@ -26,9 +26,9 @@ from peagle.engine.process import (
 from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
-from peagle.sandbox.recovery import HOME_VARIABLE, SERVER
+from peagle.sandbox.recovery import SERVER
 from peagle.sandbox.state import AccessKey, EngineKind
-from peagle.store import home
+from peagle.store import HOME_VARIABLE, home
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"

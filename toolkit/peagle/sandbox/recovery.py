@@ -10,18 +10,16 @@ from pathlib import Path
 import psutil
 
 from peagle.engine.process import EngineProcess, session_members, start_time
-from peagle.store import home
+from peagle.store import HOME_VARIABLE, home
 from peagle_serve.contract import ROOT_VARIABLE
-
-HOME_VARIABLE = "PEAGLE_HOME"
-"""Tells the daemon of one home from those of others; its environment always has it."""
 
 SERVER = ("-m", "peagle.sandbox.server")
 """The daemon's command line, after Python."""
 
 
 def find_daemon(log: str) -> EngineProcess | None:
-    """The living daemon of this home, with port 0, as only its record has the port."""
+    """The living daemon of this home, with port 0, as only its record has the port. The
+    environment of a daemon always names its home."""
     for process in psutil.process_iter():
         try:
             argv = tuple(process.cmdline())
