@@ -214,7 +214,7 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def acceptance_is_imposed(row: Row) -> bool:
-    """Whether the engine accepted as many drafts as it was told to, within 30 %: one request has
+    """Whether the engine accepted drafts at the imposed rates, within 30 %: one request has
     about a hundred drafts.
 
     vLLM 0.30.0 accepts hardly any draft with adaptive verification and the synthetic sampler, so

@@ -58,7 +58,7 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _format_of_hub(chosen: Mapping[str, str]) -> dict[str, str]:
-    """The load format for a model of the Hub, whose files nobody has checked: ``auto`` falls back
+    """The load format for a model of the Hub, whose files are not checked: ``auto`` falls back
     to pickles in a repository without safetensors."""
     named = models_in(chosen).values()
     on_hub = [path for path in named if not is_folder_path(path)]

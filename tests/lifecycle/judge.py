@@ -12,7 +12,7 @@ from tests.lifecycle.world import World
 from tests.support import Done
 
 Status = dict[str, Any] | None
-"""What ``status`` said; ``None`` without a deployment."""
+"""The document of ``status``; ``None`` without a deployment."""
 
 
 def judge(world: World, action: Action, done: Done, before: Status) -> None:

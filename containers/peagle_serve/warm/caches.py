@@ -42,7 +42,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 def make_cache_folder(environment: Mapping[str, str]) -> Path:
     """The same folder, created if needed. The engine loads code from it, so it belongs to this user
-    and nobody else may write there; the folder that the user names is theirs to protect.
+    and no other user may write there; the folder that the user names is theirs to protect.
 
     Raises OSError, with that as its reason.
     """

@@ -260,7 +260,7 @@ LOADS = (
         lambda f: tiny_case(f, environment={"PYTHONPATH": "/tmp/modules"}),
         "code-variable",
         "warning",
-        left="whoever starts a container may choose its code",
+        left="the user who starts a container may choose its code",
         not_shown="vLLM runs with it; the modules in the folder are loaded",
     ),
     Broken(

@@ -1,4 +1,4 @@
-"""What an image or the wheel is made of, as CycloneDX 1.6: a file beside it, never inside it.
+"""What an image or the wheel is made of, as CycloneDX 1.6: a separate file, never part of it.
 
 SageMaker takes a plain image manifest, and none with an attached bill of materials. The same input
 gives the same bytes: no clock, and a serial number from the content. ``make lock`` writes the
