@@ -7,7 +7,7 @@ import pytest
 from peagle.catalog.tables import Instance
 from peagle.errors import NotFound
 from peagle.fit.estimate import GIB, fit_of, missing_bytes
-from peagle.planning.candidates import Workload, planned_fit
+from peagle.planning.candidates import PairLoad, planned_fit
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
     CATALOG,
@@ -97,13 +97,13 @@ def small_instance() -> Instance:
 
 def missing_gib() -> float:
     """GiB that ml.g5.xlarge lacks for the pair."""
-    work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
+    work = PairLoad(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
     return missing_bytes(planned_fit(work, small_instance(), 1)) / GIB
 
 
 def test_the_missing_memory_makes_it_fit() -> None:
     fit = plan(instance_type="ml.g5.xlarge").fit
-    work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
+    work = PairLoad(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
     small = small_instance()
     # What is kept free and what the driver keeps grow with the memory.
     visible = 1 - fit.terms["kept_by_driver"] / fit.gpu_memory_gib

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.catalog.schema import Speed
 from peagle.planning import Plan
-from peagle.planning.speeds import TARGET_ALONE, compare
+from peagle.speed.evidence import TARGET_ALONE, compare
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 from tests.unit.planning.speeds import FAST, measured, run
 

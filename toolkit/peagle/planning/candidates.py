@@ -18,7 +18,7 @@ from peagle.planning.drafter import SelectedPair
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import SpeculationChoice, choose_speculation, usual_k
-from peagle.planning.speeds import measured_loads, names_in_runs, runs_on
+from peagle.speed.evidence import measured_loads, names_in_runs, runs_on
 from peagle.text import format_concurrency, format_usd
 from peagle.vllm.environment import Value
 from peagle.vllm.gpus import needed_capability
@@ -38,7 +38,7 @@ MOST_TRIED = 100
 
 
 @dataclass(frozen=True)
-class Workload:
+class PairLoad:
     """A pair and its load, independent of an instance. ``settings`` are the user's own arguments of
     vLLM; ``None`` leaves one of the catalogue out."""
 
@@ -71,7 +71,7 @@ class InstanceFit:
         return self.fit.fits and self.fit.max_concurrency >= MIN_LOAD_SHARE * load
 
 
-def fit_on_instance(work: Workload, instance: Instance, load: int) -> InstanceFit:
+def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFit:
     """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
     on those that hold most, or that lack least memory."""
     tried: list[InstanceFit] = []
@@ -86,7 +86,7 @@ def fit_on_instance(work: Workload, instance: Instance, load: int) -> InstanceFi
     return min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
 
 
-def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitCase:
+def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:
     """The memory of one of ``tensor_parallel_size`` GPUs of this instance, as planned."""
     options = CaseOptions(
         k=work.k,
@@ -212,7 +212,7 @@ class CandidateEvaluator:
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
     """
 
-    def __init__(self, options: Options, pair: SelectedPair, work: Workload, region: str) -> None:
+    def __init__(self, options: Options, pair: SelectedPair, work: PairLoad, region: str) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
@@ -285,7 +285,7 @@ class CandidateEvaluator:
         """Whether an engine with this ``--max-num-seqs`` fits."""
         return fit_on_instance(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
 
-    def work_on(self, candidate: Candidate) -> Workload:
+    def work_on(self, candidate: Candidate) -> PairLoad:
         """The workload with this candidate's drafter and K."""
         return replace(self.work, drafter=candidate.speculation.drafter, k=candidate.speculation.k)
 

@@ -16,7 +16,7 @@ from peagle.planning.candidates import (
     MOST_TRIED,
     Candidate,
     CandidateEvaluator,
-    Workload,
+    PairLoad,
     fit_on_instance,
 )
 from peagle.text import format_concurrency, format_requests, format_usd
@@ -33,7 +33,7 @@ _FALLBACKS = 2
 _CHEAPEST = "leave --instance-type out to get the cheapest type that fits"
 
 
-def none_fits(work: Workload, largest: Candidate) -> Finding:
+def none_fits(work: PairLoad, largest: Candidate) -> Finding:
     """The error that the pair does not fit on any instance type."""
     message = (
         f"the pair does not fit on any instance type; on {largest.instance.type}, the largest: "
@@ -78,7 +78,7 @@ class Review:
             yield warning("instances-for-speed", "instance_count", message, fix)
 
     @property
-    def _work(self) -> Workload:
+    def _work(self) -> PairLoad:
         return self.evaluator.work_on(self.candidate)
 
     def _too_small(self) -> Finding:
@@ -306,7 +306,7 @@ class Review:
             yield f"{more} on {on} (estimated: {count} times {measured} on one)"
 
 
-def _fitting_options(work: Workload, instance: Instance) -> str:
+def _fitting_options(work: PairLoad, instance: Instance) -> str:
     """The single options that make it fit: ``lower --concurrency to 5461 or lower --k to 1``."""
 
     def largest(low: int, field: str) -> int | None:

@@ -18,7 +18,7 @@ from peagle.planning.candidates import (
     Candidate,
     CandidateEvaluator,
     InstanceFit,
-    Workload,
+    PairLoad,
     price_of,
 )
 from peagle.planning.drafter import SelectedPair, choose_drafter
@@ -172,7 +172,7 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
     are recorded for the final one."""
     target, drafter = pair.target, pair.drafter
     region = choose_region(options, catalog.runtimes).value
-    work = Workload(
+    work = PairLoad(
         target,
         drafter,
         usual_k(options, drafter),
@@ -201,7 +201,7 @@ def _apply_evidence(
     return pair
 
 
-def _weight_sizes(placed: PlacedWeights, work: Workload) -> WeightSizes:
+def _weight_sizes(placed: PlacedWeights, work: PairLoad) -> WeightSizes:
     """Target and drafter with their sizes in bytes."""
     drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
     return [(placed.target, work.target.weight_bytes), *drafter]
@@ -218,7 +218,7 @@ class _Engine:
 
 def _configure_engine(
     options: Options,
-    work: Workload,
+    work: PairLoad,
     on_instance: InstanceFit,
     placed: PlacedWeights,
     streamed: Decision[dict[str, str]],
@@ -241,7 +241,7 @@ def _check(
     options: Options,
     catalog: Catalog,
     pair: SelectedPair,
-    work: Workload,
+    work: PairLoad,
     candidate: Candidate,
     runtime: RuntimeChoice,
     region: str,

@@ -8,7 +8,7 @@ from peagle.case import applicable, engine_settings
 from peagle.catalog.schema import Drafter, EngineSetting, Target
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, Workload
+from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, PairLoad
 from peagle.planning.overrides import settings_of, switch_or_text
 from peagle.planning.plan import Decision, Options, Reason, Speculation, decide
 from peagle.planning.speculation import speculative_config
@@ -186,7 +186,7 @@ _UTILIZATION = "gpu-memory-utilization"
 
 
 def engine_environment(
-    options: Options, work: Workload, on_instance: InstanceFit, placed: PlacedWeights
+    options: Options, work: PairLoad, on_instance: InstanceFit, placed: PlacedWeights
 ) -> Decision[dict[str, str]]:
     """Environment variables beside vLLM's arguments, without those that the user sets."""
     instance = on_instance.instance
@@ -201,7 +201,7 @@ def engine_environment(
 
 def engine_arguments(
     options: Options,
-    work: Workload,
+    work: PairLoad,
     on_instance: InstanceFit,
     placed: PlacedWeights,
     speculation: Speculation | None,

@@ -12,7 +12,7 @@ from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
-from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_loads, names_in_runs
+from peagle.speed.evidence import Estimate, SpeedComparison, compare, measured_loads, names_in_runs
 from peagle.text import format_concurrency
 
 

@@ -1,0 +1,1 @@
+"""How fast an engine is: measured rows, the performance model, and the verdict. Pure."""
