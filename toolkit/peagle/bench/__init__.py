@@ -1,0 +1,1 @@
+"""Measure speed, latency, acceptance and cost of an endpoint under load."""

@@ -1,0 +1,236 @@
+"""What is measured, and the results. All times are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from peagle.speed.models import AcceptanceBasis, Workload
+
+FORMAT = 1
+"""Of a ``BenchResult`` as JSON."""
+
+
+@dataclass(frozen=True)
+class BenchWorkload:
+    """The requests of a load: prompts from a file, or of random words, about
+    ``size.prompt_tokens`` each.
+
+    ``size.prompt_tokens`` is 0 for prompts from a file. ``fixed_length``: every answer has
+    ``size.output_tokens`` tokens; else that is the maximum. ``digest`` is the SHA-256 of the
+    prompts from a file.
+    """
+
+    name: str
+    size: Workload
+    prompts: tuple[str, ...] = ()
+    fixed_length: bool = True
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class BenchLoad:
+    """A workload at a number of concurrent requests.
+
+    Each repetition sends ``requests`` requests; one repetition before them is not counted.
+    """
+
+    workload: BenchWorkload
+    concurrency: int
+    requests: int
+    repetitions: int = 3
+
+
+@dataclass(frozen=True)
+class BenchSetting:
+    """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
+
+    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes.
+    """
+
+    drafter: str | None
+    k: int
+    imposed_rates: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """``no speculation``, or ``p-eagle K=3``."""
+        return f"{self.drafter or 'speculation'} K={self.k}" if self.k else "no speculation"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean and percentiles of ``count`` times."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % confidence interval over the repetitions; ``low`` and ``high`` are the
+    value itself when there is only one repetition."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the interval as a share of the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+
+
+@dataclass(frozen=True)
+class MeasuredAcceptance:
+    """Tokens per verification step, and the share of drafts accepted at each position, from the
+    engine's counters before and after: other clients' requests count too."""
+
+    length: float
+    per_position: tuple[float, ...]
+    drafts: int
+    basis: AcceptanceBasis = "measured"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One repetition of a load, without its warm-up.
+
+    ``seconds`` is from the first request to the last response. ``output_tokens`` and
+    ``prompt_tokens`` are counted by the server, in all requests together. ``ttft``: time to the
+    first output; ``itl``: between two outputs of a request, each of several tokens with
+    speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
+    requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
+    used: near 1, the sender itself limits the load.
+    """
+
+    seconds: float
+    requests: int
+    output_tokens: int
+    prompt_tokens: int
+    ttft: Times
+    itl: Times | None
+    tpot: Times | None
+    request_seconds: Times
+    errors: tuple[str, ...] = ()
+    sender_cpu_share: float | None = None
+    acceptance: MeasuredAcceptance | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens of all requests together."""
+        return self.output_tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One load of one setting; the times are over the requests of all repetitions.
+
+    ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
+    requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
+    ended the load early; empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this
+    load and the result's price. ``sender_cpu_share`` is the highest of the repetitions.
+    """
+
+    setting: BenchSetting
+    load: BenchLoad
+    repetitions: tuple[Repetition, ...]
+    tokens_per_second: Interval
+    ttft: Times
+    itl: Times | None
+    tpot: Times | None
+    prompt_tokens: float
+    output_tokens: float
+    acceptance: MeasuredAcceptance | None = None
+    usd_per_million_tokens: float | None = None
+    saturated: str = ""
+    incomplete: str = ""
+    sender_cpu_share: float | None = None
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The messages of all failed requests."""
+        return tuple(message for one in self.repetitions for message in one.errors)
+
+
+@dataclass(frozen=True)
+class BenchHost:
+    """Where the load came from."""
+
+    system: str
+    python: str
+    cpus: int
+    cpu: str
+
+
+@dataclass(frozen=True)
+class BenchedServer:
+    """What was measured. ``where`` is ``aws``, ``sandbox``, ``local`` or ``url``; ``stand_in`` is
+    the smaller model that answers in the sandbox instead of the target. Unknown facts are
+    ``None``."""
+
+    name: str
+    where: str
+    base_url: str
+    model: str
+    pair: str | None = None
+    vllm: str | None = None
+    gpu: str | None = None
+    gpu_count: int | None = None
+    tensor_parallel_size: int | None = None
+    instance_type: str | None = None
+    instance_count: int | None = None
+    region: str | None = None
+    stand_in: str | None = None
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """All rows of one ``peagle bench``, with what is needed to repeat it.
+
+    ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
+    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``ended`` is the
+    message of the error that ended the command early; empty otherwise.
+    """
+
+    server: BenchedServer
+    started: str
+    toolkit: str
+    sender: tuple[str, str]
+    host: BenchHost
+    command: tuple[str, ...]
+    rows: tuple[BenchRow, ...]
+    usd_per_hour: float | None = None
+    price_source: str | None = None
+    ended: str = ""
+    format: int = FORMAT
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints and a file holds; ``peagle.store.read_record`` reads it."""
+        return asdict(self)
+
+
+def usd_per_million(usd_per_hour: float | None, tokens_per_second: float) -> float | None:
+    """The price of a million output tokens at that speed; ``None`` without a price or tokens."""
+    if usd_per_hour is None or tokens_per_second <= 0:
+        return None
+    return usd_per_hour / 3600 / tokens_per_second * 1e6
+
+
+def joined(counted: Sequence[MeasuredAcceptance]) -> MeasuredAcceptance | None:
+    """The acceptance of several repetitions together, by their numbers of drafts."""
+    drafts = sum(one.drafts for one in counted)
+    if not drafts:
+        return None
+    positions = max(len(one.per_position) for one in counted)
+    rates = tuple(
+        sum(one.drafts * one.per_position[at] for one in counted if at < len(one.per_position))
+        / drafts
+        for at in range(positions)
+    )
+    length = sum(one.length * one.drafts for one in counted) / drafts
+    return MeasuredAcceptance(length, rates, drafts, counted[0].basis)
