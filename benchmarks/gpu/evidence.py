@@ -23,7 +23,8 @@ WARM_EVIDENCE = _FOLDER / "warm-starts-h200.json"
 
 _NO_GRAPHS = "stopped after the cache was laid out, so no CUDA graphs were captured"
 _REFUSAL = re.compile(r"(?:Value error, |NotImplementedError: ).*?(?= \[type=|$)", re.MULTILINE)
-_ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver")
+_ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver", "tensor_parallel_size",
+                     "temperature")  # fmt: skip
 _SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "low", "high",
                "repetitions", "acceptance_length", "prompt_tokens", "output_tokens",
                "ttft_seconds", "itl_seconds", "tpot_seconds")  # fmt: skip
@@ -40,15 +41,15 @@ SPEED_METHOD = (
     "Real geometry (tests/geometry), dummy weights and synthetic acceptance: vLLM's synthetic"
     " rejection sampler at the published acceptance of the pair (DECAY in benchmarks/gpu/speed.py;"
     " imposed_rates of each raw row). Prompts of random tokens, all sent at once, output of a fixed"
-    " length. A row of speeds is the fastest repetition, with that repetition's latencies and"
-    " acceptance_length (the engine's own count); low and high are the slowest and the fastest, raw"
-    " has each. Repetitions end within 5 % of each other, or at a maximum of number or time. vLLM"
-    " compiles Triton kernels when a batch first has a new shape, about 1 s each: it is in"
-    " not_counted, a repetition before the others that no row counts, and where a row has none, in"
-    " low, in the p99 of TTFT and ITL, and in high where every repetition has it. TTFT is from a"
-    " request's sending to its first output, the wait for other prompts included; ITL is between"
-    " two outputs of a request, of several tokens each with speculation; TPOT is per token after"
-    " the first."
+    " length, at the temperature of the raw rows. A row of speeds is the fastest repetition, with"
+    " that repetition's latencies and acceptance_length (the engine's own count); low and high are"
+    " the slowest and the fastest, raw has each. Repetitions end within 5 % of each other, or at a"
+    " maximum of number or time. vLLM compiles Triton kernels when a batch first has a new shape,"
+    " about 1 s each: it is in not_counted, a repetition before the others that no row counts, and"
+    " where a row has none, in low, in the p99 of TTFT and ITL, and in high where every repetition"
+    " has it. TTFT is from a request's sending to its first output, the wait for other prompts"
+    " included; ITL is between two outputs of a request, of several tokens each with speculation;"
+    " TPOT is per token after the first."
 )
 WARM_METHOD = (
     "Starts of peagle_serve with real geometry (tests/geometry) and dummy weights, K from the"
@@ -176,7 +177,7 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
     Without the target alone there is nothing to compare a drafter with, so the document has only
     ``raw`` rows, which plans ignore; so is a row without the imposed acceptance. Raises ValueError
     without rows, or if they are from several versions of vLLM, torch or the driver, several pairs
-    or several GPUs.
+    or several GPUs, or with several temperatures.
     """
     rows = rows_of(folders)
     if not rows:
@@ -184,7 +185,7 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
     software = {tuple(row[name] for name in _ONE_PER_DOCUMENT) for row in rows}
     if len(software) != 1:
         raise ValueError(f"these rows are from several versions: {sorted(software)}")
-    ((pair, device, vllm, torch, driver),) = software
+    ((pair, device, vllm, torch, driver, size, _),) = software
     ordered = list({_order(row): row for row in sorted(rows, key=_order)}.values())
     speeds = [
         {key: {**row, **load.fastest(row["tries"])}[key] for key in _SPEED_KEYS}
@@ -199,8 +200,8 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         "engine": {"name": "vllm", "version": vllm.partition("+")[0]},
         "device": device,
         "gpu": device.removeprefix("NVIDIA ").split()[0],
-        "gpu_count": 1,
-        "tensor_parallel_size": 1,
+        "gpu_count": size,
+        "tensor_parallel_size": size,
         "driver": driver,
         "torch": torch,
         "hosts": _distinct(rows, "host"),

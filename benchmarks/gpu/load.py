@@ -16,6 +16,9 @@ from typing import Any
 
 INTERVAL = 0.05
 """Repetitions end when the slowest and the fastest differ by less than this share."""
+TEMPERATURE = 1.0
+"""With random weights, greedy requests generate alike: they would share their experts, which makes
+large batches of a mixture of experts too cheap."""
 PERCENTILES = (50, 90, 99)
 TIMES = ("ttft_seconds", "itl_seconds", "tpot_seconds")
 
@@ -137,7 +140,7 @@ def generate(llm: Any, concurrency: int, prompt_tokens: int, output_tokens: int)
         for _ in range(concurrency)
     ]
     parameters = SamplingParams(
-        temperature=0.0,
+        temperature=TEMPERATURE,
         max_tokens=output_tokens,
         ignore_eos=True,
         detokenize=False,

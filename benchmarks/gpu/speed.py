@@ -63,7 +63,7 @@ def rates(pair: str, drafter: str, k: int) -> list[float]:
     return [round(first * decay**position, 4) for position in range(k)]
 
 
-def settings(pair: str, names: str) -> list[Setting]:
+def settings(pair: str, names: str, tensor_parallel_size: int = 1) -> list[Setting]:
     """The settings of a list such as ``none,p-eagle:3``; raises ValueError for a wrong one."""
     found = []
     for name in names.split(","):
@@ -71,7 +71,13 @@ def settings(pair: str, names: str) -> list[Setting]:
         if (drafter == "none") == bool(k) or (k and not k.isdecimal()):
             raise ValueError(f"{name}: expected none, or DRAFTER:K such as p-eagle:3")
         found.append(
-            Setting(pair, drafter if k else None, int(k or 0), max_num_batched_tokens=8192)
+            Setting(
+                pair,
+                drafter if k else None,
+                int(k or 0),
+                max_num_batched_tokens=8192,
+                tensor_parallel_size=tensor_parallel_size,
+            )
         )
         if k:
             rates(pair, drafter, int(k))
@@ -87,7 +93,7 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
 
     probe.keep_own_tensors(setting.own())
     handle = lock.open("w")  # locked until this process and its engine exit
-    host.lock_gpus(handle, 1)
+    host.lock_gpus(handle, setting.tensor_parallel_size)
     os.sched_setaffinity(0, cpus)
     arguments = engine_arguments(setting)
     imposed = rates(setting.pair, setting.drafter, setting.k) if setting.drafter else None
@@ -110,6 +116,8 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
         "start_seconds": round(time.perf_counter() - begin, 1),
         "model_runner": "v2" if getattr(config, "use_v2_model_runner", False) else "v1",
         "kv_cache_tokens": getattr(config.cache_config, "kv_cache_size_tokens", None),
+        "tensor_parallel_size": setting.tensor_parallel_size,
+        "temperature": load.TEMPERATURE,
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
         "device": devices.rpartition(" x ")[2],
@@ -137,7 +145,10 @@ SHOWN = ("pair", "drafter", "k", "workload", "concurrency", "output_tokens_per_s
 def run_all(
     out: Path, gpus: Sequence[str], todo: Sequence[Setting], workloads: str, seconds: float
 ) -> None:
-    """Measure every setting, each in a process of its own, distributed over the GPUs."""
+    """Measure every setting, each in a process of its own, distributed over the GPUs.
+
+    Settings of several GPUs are distributed over groups of so many.
+    """
     end = time.monotonic() + seconds
     waiting: queue.SimpleQueue[Setting] = queue.SimpleQueue()
     for setting in todo:
@@ -151,7 +162,9 @@ def run_all(
                 return
             run_one(setting, workloads, gpu, cpus, out, end)
 
-    streams = [(gpu, host.cpu_share(number, len(gpus))) for number, gpu in enumerate(gpus)]
+    size = max(setting.tensor_parallel_size for setting in todo)
+    groups = [",".join(gpus[first : first + size]) for first in range(0, len(gpus), size)]
+    streams = [(group, host.cpu_share(number, len(groups))) for number, group in enumerate(groups)]
     threads = [threading.Thread(target=work, args=stream) for _ in range(2) for stream in streams]
     for thread in threads:
         thread.start()
@@ -169,7 +182,8 @@ def run_one(
     name = f"{setting.drafter}:{setting.k}" if setting.drafter else "none"
     command = [sys.executable, "-m", "benchmarks.gpu.speed", "--out", str(out), "--pair",
                setting.pair, "--settings", name, "--workloads", workloads,
-               "--lock", str(out / f"gpu-{gpu}.lock")]  # fmt: skip
+               "--tensor-parallel-size", str(setting.tensor_parallel_size),
+               "--lock", str(out / f"gpu-{gpu.replace(',', '-')}.lock")]  # fmt: skip
     log = folder / f"speed-{name.replace(':', '-')}.log"
     environment = {
         **os.environ,
@@ -205,6 +219,7 @@ def main() -> None:
     add("--gpus", default="0", help="devices, such as 0,1 (default: 0)")
     add("--pair", choices=PAIRS, default="gpt-oss-20b", help="default: gpt-oss-20b")
     add("--settings", default=SETTINGS, metavar="LIST", help=f"default: {SETTINGS}")
+    add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs of an engine")
     add("--workloads", default=names, metavar="LIST", help=f"default: {names}")
     add("--seconds", type=float, default=1500, help="end of the measurement (default: 1500)")
     add("--collect", type=Path, nargs="+", metavar="FOLDER", help="write the evidence of results")
@@ -219,7 +234,7 @@ def main() -> None:
         evidence.write(options.evidence, evidence.speed_document(options.collect))
         return
     try:
-        todo = settings(options.pair, options.settings)
+        todo = settings(options.pair, options.settings, options.tensor_parallel_size)
     except ValueError as error:
         parser.error(str(error))
     if options.lock:

@@ -1,4 +1,4 @@
-"""Run all trials, or some: ``python -m tests.faults [--every N] [--only TEXT]``.
+"""Run all trials, or some: ``python -m tests.faults [--every N] [--only TEXT] [--part I/N]``.
 
 A trial that breaks a promise is printed with the command that repeats it alone. Exit code 1 then.
 """
@@ -24,21 +24,24 @@ def main() -> int:
         place = Path(folder)
         engine = fake_engine(place / "engine")
         with shared_models(), started(Sandbox(place / "home", engine)) as sandbox:
-            return _run(Trials(sandbox), options.only, options.every)
+            return _run(Trials(sandbox), options)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--only", default="", help="trials whose name contains this text")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth trial")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="one of N equal parts: 3/8")
     return parser.parse_args()
 
 
-def _run(trials: Trials, only: str, every: int) -> int:
+def _run(trials: Trials, options: argparse.Namespace) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     broken = 0
-    chosen = [trial for trial in all_trials(trials, only) if only in trial.name][::every]
+    named = [one for one in all_trials(trials, options.only) if options.only in one.name]
+    part, parts = map(int, options.part.split("/"))
+    chosen = named[:: options.every][part - 1 :: parts]
     for number, trial in enumerate(chosen, 1):
         print(f"{number}/{len(chosen)} {trial.name}", end="", flush=True)
         try:

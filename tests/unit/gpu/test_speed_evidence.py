@@ -19,6 +19,7 @@ ROW: dict[str, Any] = {
     "workload": "short-prompt", "concurrency": 1, "prompt_tokens": 128, "output_tokens": 400,
     "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
     "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
+    "tensor_parallel_size": 1, "temperature": 1.0,
     "host": {"cpus": 16}, "command": "python -m benchmarks.gpu.speed",
 }  # fmt: skip
 ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
@@ -64,11 +65,17 @@ def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "other", [{"driver": "581.0"}, {"device": "NVIDIA H200"}, {"pair": "gpt-oss-120b"}]
+    "other",
+    [
+        {"temperature": 0.0},
+        {"driver": "581.0"},
+        {"device": "NVIDIA H200"},
+        {"pair": "gpt-oss-120b"},
+    ],
 )
-def test_it_is_from_one_pair_gpu_and_software(other: dict[str, str], tmp_path: Path) -> None:
+def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: Path) -> None:
     (value,) = other.values()
-    with pytest.raises(ValueError, match=value):
+    with pytest.raises(ValueError, match=str(value)):
         document(tmp_path, ROW, {**ROW, **other})
 
 
