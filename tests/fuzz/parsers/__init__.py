@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import (
     aws,
+    bench,
     catalog,
     checkpoints,
     commands,
@@ -18,6 +19,7 @@ from tests.fuzz.parsers import (
 
 MODULES = (
     container, warm, checkpoints, catalog, commands, records, engines, aws, weights, sandbox,
+    bench,
 )  # fmt: skip
 
 PARSERS: dict[str, Parser] = {one.name: one for module in MODULES for one in module.PARSERS}
