@@ -17,6 +17,8 @@ from peagle.text import (
     format_size,
     format_usd,
     parse_duration,
+    parse_requests,
+    parse_tokens,
 )
 
 _AMOUNT = re.compile(r"\$\{[^{}]*:[^{}]*[fg]\}")
@@ -72,6 +74,42 @@ def test_other_text_is_no_duration(text: str) -> None:
         return
     with pytest.raises(ValueError, match="90s, 10m, 12h or 2d"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("1", 1),
+        ("8192", 8192),
+        ("8,192", 8192),
+        ("131_072", 131072),
+        ("8k", 8192),
+        ("64K", 65536),
+        ("1.5k", 1536),
+        ("1m", 1048576),
+    ],
+)
+def test_tokens_may_be_written_with_a_unit(text: str, tokens: int) -> None:
+    assert parse_tokens(text) == tokens
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0k", "k", "-8", "8kk", "8 k", "1.5", "0.3k", "8,19", "8g", "\u0668k", "1e3"]
+)
+def test_other_text_is_no_number_of_tokens(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 8k"):
+        parse_tokens(text)
+
+
+@given(st.integers(1, 10**9))
+def test_a_number_is_as_many_requests(number: int) -> None:
+    assert parse_requests(f"{number}") == parse_requests(f"{number:,}") == number
+
+
+@pytest.mark.parametrize("text", ["5k", "0", "many", "2.5", "-1"])
+def test_other_text_is_no_number_of_requests(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of requests such as 8 or 5000"):
+        parse_requests(text)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Format money, durations, sizes and counts; read JSON values that may be other text."""
+"""Format and read money, durations, sizes and counts; read JSON values that may be other text."""
 
 from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Any
 
 from peagle_serve import json_reader
@@ -14,6 +15,9 @@ HOURS_PER_MONTH = 730
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+
+_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
+_TOKENS = re.compile(r"((?:[0-9]{1,3}(?:[,_][0-9]{3}){1,3}|[0-9]{1,12})(?:\.[0-9]{1,3})?)([kKmM]?)")
 
 
 def format_usd(usd: float) -> str:
@@ -45,6 +49,29 @@ def parse_duration(text: str) -> int:
     if not found:
         raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 12h or 2d")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def parse_tokens(text: str) -> int:
+    """A number of tokens: ``8192``, ``8,192``, or ``8k``, where ``k`` is 1,024 and ``m`` 1,024
+    times that. Raises ValueError."""
+    found = _TOKENS.fullmatch(text.strip())
+    count = _count(found[1]) * _FACTORS[found[2].lower()] if found else 0
+    if count < 1 or count != int(count):
+        raise ValueError(f"{sanitize(text, 40)!r} is not a number of tokens such as 8192 or 8k")
+    return int(count)
+
+
+def parse_requests(text: str) -> int:
+    """A number of requests: ``5000`` or ``5,000``. Raises ValueError."""
+    found = _TOKENS.fullmatch(text.strip())
+    count = _count(found[1]) if found and not found[2] else 0
+    if count < 1 or count != int(count):
+        raise ValueError(f"{sanitize(text, 40)!r} is not a number of requests such as 8 or 5000")
+    return int(count)
+
+
+def _count(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", "").replace("_", ""))
 
 
 def format_duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peagle.catalog.documents import BadFile, parse_document, plain_value, read_document
 from peagle.catalog.evidence import read_evidence, read_speeds
-from peagle.catalog.loading import check_catalog_file, read_short_names
+from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.validation import validate
 from peagle.catalog.writing import rewritten
@@ -102,7 +102,9 @@ def _evidence(content: bytes) -> None:
 
 def _short_names(text: str) -> None:
     path = written("catalog/acme/chat-7b.yaml", text)
-    read_short_names({"acme/chat-7b": path, "acme/chat-8b": path})
+    files = {"acme/chat-7b": path, "acme/chat-8b": path}
+    read_short_names(files)
+    assert Targets(files, {}).weights is not None
 
 
 def _rewritten(text: str) -> None:

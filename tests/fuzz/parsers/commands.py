@@ -30,7 +30,7 @@ from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
-from peagle.text import format_duration, parse_duration, sanitize
+from peagle.text import format_duration, parse_duration, parse_requests, parse_tokens, sanitize
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
 from tests.fuzz.inputs import documents, json_bytes, json_texts, texts, variables
@@ -262,6 +262,10 @@ PARSERS = (
         (ValueError,),
         ["90s", "12h"],
     ),
+    Parser(
+        "tokens", parse_tokens, texts("8192", "8k", "1.5k", "8,192"), (ValueError,), ["8k", "8,192"]
+    ),
+    Parser("requests", parse_requests, texts("5000", "5,000"), (ValueError,), ["5000"]),
     Parser(
         "image-name",
         _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),

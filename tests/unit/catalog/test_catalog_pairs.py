@@ -33,6 +33,8 @@ PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
         ("gpt-oss-20b+eagle3", f"{GPT}+RedHatAI/gpt-oss-20b-speculator.eagle3"),
         ("gpt-oss-20b+ngram", f"{GPT}+ngram"),
         ("google/gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
+        ("gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
+        ("Qwen3-Coder-30B-A3B-Instruct+ngram", "Qwen/Qwen3-Coder-30B-A3B-Instruct+ngram"),
         ("tiny", "peagle/tiny+p-eagle"),
     ],
 )
@@ -63,6 +65,7 @@ def test_every_full_name_finds_its_pair() -> None:
         ("gpt-oss-21b", "not-found", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
         ("qwen3-coder", "not-found", "did you mean qwen3-coder-30b"),
         ("openai/gpt-oss-20", "not-found", "openai/gpt-oss-20b"),
+        ("gemma-4-31-it", "not-found", "did you mean gemma-4-31B-it"),
         ("gpt-oss-20b+eagel3", "unknown-drafter", "did you mean eagle3"),
         ("tiny+zzz", "unknown-drafter", "its drafters: p-eagle, eagle3, ngram"),
         ("zzz", "not-found", "peagle catalog list"),
@@ -81,6 +84,25 @@ def test_an_incomplete_name_is_refused(name: str) -> None:
         find_pair(CATALOG, name)
 
     assert refused.value.fix == "write TARGET or TARGET+DRAFTER"
+
+
+def test_a_target_is_found_by_its_weights(tmp_path: Path) -> None:
+    text = GOOD.replace("weights: acme/chat-7b\n", "weights: 'Meta/Chat-7B'\n")
+    write_target(tmp_path, text)
+
+    assert find_pair(load_catalog(tmp_path), "meta/chat-7b").target.id == "acme/chat-7b"
+
+
+def test_a_name_of_two_organizations_is_ambiguous(tmp_path: Path) -> None:
+    own = GOOD.replace("short_name: chat-7b", "short_name: own-chat")
+    write_target(tmp_path, own)
+    other = own.replace("id: acme", "id: apex").replace("own-chat", "apex-chat")
+    write_target(tmp_path, other, "apex/chat-7b")
+
+    with raises_code("usage", UserError) as refused:
+        find_pair(load_catalog(tmp_path), "CHAT-7B")
+
+    assert refused.value.fix == "write one of acme/chat-7b, apex/chat-7b"
 
 
 def test_an_unknown_instance_type_suggests_others() -> None:

@@ -19,8 +19,9 @@ UNKNOWN_DRAFTER = "unknown-drafter"
 def find_pair(catalog: Catalog, name: str) -> Pair:
     """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter.
 
-    TARGET is a short name or an id, DRAFTER a drafter's name or the id of its weights, both in any
-    case. Raises NotFound with the nearest names, and CatalogError if the target's file is wrong.
+    TARGET is a short name, or an id with or without its organization, DRAFTER a drafter's name or
+    the id of its weights, both in any case. Raises NotFound with the nearest names, and
+    CatalogError if the target's file is wrong.
     """
     target_name, plus, drafter_name = name.strip().partition("+")
     if not target_name or (plus and not drafter_name):
@@ -72,20 +73,51 @@ def pair_name(target: Target, drafter: Drafter | None) -> str:
 
 
 def _find_target(catalog: Catalog, name: str) -> Target:
-    ids = {target_id.lower(): target_id for target_id in catalog.targets}
-    short_names = {short.lower(): target_id for short, target_id in _short_names(catalog).items()}
-    by_name = ids | short_names
+    target_id = target_named(catalog, name)
+    if target_id is not None:
+        return catalog.targets[target_id]
     if name.startswith(("/", "./", "../", "~", "s3://")):
         hint = (
             "specify a pair, and pass a model of your own with --drafter, or with --target of check"
         )
         raise UserError(f"{name!r} is a location, not a pair", hint)
-    if name.lower() not in by_name:
-        hint = nearest(name, catalog.targets if "/" in name else _short_names(catalog))
-        sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
-        fix = Fix(sentence, ("peagle", "catalog", "list"))
-        raise NotFound(f"the catalogue has no target {name!r}", fix)
-    return catalog.targets[by_name[name.lower()]]
+    hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
+    sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
+    fix = Fix(sentence, ("peagle", "catalog", "list"))
+    raise NotFound(f"the catalogue has no target {name!r}", fix)
+
+
+def target_named(catalog: Catalog, name: str) -> str | None:
+    """The id of the target with this id or short name, with this id without its organization, or
+    with these weights, in any case; ``None`` if there is none.
+
+    Raises UserError if several targets have that name or those weights.
+    """
+    wanted = name.lower()
+    for names in ({target_id: target_id for target_id in catalog.targets}, _short_names(catalog)):
+        for known, target_id in names.items():
+            if known.lower() == wanted:
+                return target_id
+    if "/" in wanted:
+        weights = _weights(catalog)
+        found = [each for each in catalog.targets if weights.get(each, "").lower() == wanted]
+    else:
+        found = [each for each in catalog.targets if each.partition("/")[2].lower() == wanted]
+    if len(found) > 1:
+        message = f"{name!r} is the name of several targets"
+        raise UserError(message, f"write one of {', '.join(found)}")
+    return found[0] if found else None
+
+
+def _weights(catalog: Catalog) -> Mapping[str, str]:
+    if isinstance(catalog.targets, Targets):
+        return catalog.targets.weights
+    return {target.id: target.weights for target in catalog.targets.values()}
+
+
+def _names(catalog: Catalog) -> list[str]:
+    """Short names, and ids without their organization."""
+    return [*_short_names(catalog), *(each.partition("/")[2] for each in catalog.targets)]
 
 
 def _short_names(catalog: Catalog) -> Mapping[str, str]:

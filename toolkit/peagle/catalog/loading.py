@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,6 +51,7 @@ from peagle.errors import nearest
 Model = TypeVar("Model", bound=BaseModel)
 
 _SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_WEIGHTS = re.compile(r"^weights:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     Target: target_violations,
     RuntimeTable: runtime_violations,
@@ -78,6 +80,14 @@ class Targets(Mapping[str, Target]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    @cached_property
+    def weights(self) -> dict[str, str]:
+        """The weights of each target, by its id, without those of files that cannot be read. As
+        short names they are found without parsing the files."""
+        texts = {target_id: _text(path) or "" for target_id, path in self._files.items()}
+        found = {target_id: _WEIGHTS.search(text) for target_id, text in texts.items()}
+        return {target_id: match[1] for target_id, match in found.items() if match}
 
 
 _TABLES: dict[str, type[BaseModel]] = {
@@ -159,11 +169,7 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     problems: list[Problem] = []
     own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
     for target_id, path in own_last:
-        try:
-            text = read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
-        except BadFile:
-            continue  # reported where the file is read
-        found = _SHORT_NAME.search(text)
+        found = _SHORT_NAME.search(_text(path) or "")
         if found and found[1] in ids:
             other = ids[found[1]]
             whose = "the bundled " if files[other].is_relative_to(bundled) else ""
@@ -173,6 +179,14 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
         elif found:
             ids[found[1]] = target_id
     return ids, problems
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file; ``None`` if it cannot be read, which is reported where it is parsed."""
+    try:
+        return read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
+    except BadFile:
+        return None
 
 
 def _read(path: Path, model: type[Model]) -> Model:

@@ -12,7 +12,15 @@ import click
 from peagle import api
 from peagle.checks.report import NOT_IN_SANDBOX, CheckRequest
 from peagle.cli.context import PeagleCommand, finding_in_context
-from peagle.cli.options import catalog_of, complete_pair, settings_option, variables_option
+from peagle.cli.options import (
+    LONGEST_CONTEXT,
+    REQUESTS,
+    TOKENS,
+    catalog_of,
+    complete_pair,
+    settings_option,
+    variables_option,
+)
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -77,8 +85,8 @@ Examples:
 @click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
 @click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")
-@click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens.")
-@click.option("--concurrency", type=click.IntRange(1), help="Concurrent requests.")
+@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
+@click.option("--concurrency", type=REQUESTS, metavar="REQUESTS", help="Concurrent requests.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--instance-type", help="SageMaker instance type.")
 @click.option(

@@ -9,7 +9,15 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of, complete_pair, raise_first_error, settings_option
+from peagle.cli.options import (
+    LONGEST_CONTEXT,
+    REQUESTS,
+    TOKENS,
+    catalog_of,
+    complete_pair,
+    raise_first_error,
+    settings_option,
+)
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MAX_GPUS
@@ -61,9 +69,20 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     callback=_share,
     help="Share of the GPU's memory that vLLM may use.  [default: 0.92, vLLM's default]",
 )
-@click.option("--max-model-len", type=_ONE, help="Longest context, in tokens.")
-@click.option("--max-num-seqs", "--concurrency", type=_ONE, help="Concurrent requests.")
-@click.option("--max-num-batched-tokens", type=_ONE, help="Maximum tokens per scheduler step.")
+@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
+@click.option(
+    "--max-num-seqs",
+    "--concurrency",
+    type=REQUESTS,
+    metavar="REQUESTS",
+    help="Concurrent requests.",
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Maximum tokens per scheduler step.",
+)
 @click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
 @click.option(
     "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."

@@ -12,6 +12,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
+from peagle.cli.options import TOKENS
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
 from peagle.deploy.state import Deployment
@@ -37,7 +38,8 @@ Ask = Callable[[InvokeRequest, OnText], InvokeResult]
 @click.option("--chat/--completion", default=None, help="[default: depends on the target]")
 @click.option(
     "--max-tokens",
-    type=click.IntRange(1),
+    type=TOKENS,
+    metavar="TOKENS",
     default=256,
     show_default=True,
     help="Maximum length of the answer, in tokens.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,10 +15,7 @@ from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import parse_duration
-
-if TYPE_CHECKING:
-    pass
+from peagle.text import parse_duration, parse_requests, parse_tokens
 
 REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
 
@@ -35,6 +32,30 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | 
         return None if value is None else parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+class _Number(click.IntRange):
+    """A whole number from 1 on, as ``parse`` reads it."""
+
+    def __init__(self, parse: Callable[[str], int]) -> None:
+        super().__init__(min=1)
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Raises BadParameter, with an example of what is expected."""
+        try:
+            return value if type(value) is int else self._parse(str(value))
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
+TOKENS = _Number(parse_tokens)
+"""The type of options that are a number of tokens, such as ``8192`` or ``8k``."""
+
+REQUESTS = _Number(parse_requests)
+"""The type of options that are a number of requests, such as ``5000``."""
+
+LONGEST_CONTEXT = "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
 
 
 def region_option(what: str) -> Callable[..., Any]:

@@ -15,7 +15,10 @@ from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.cli.options import (
+    LONGEST_CONTEXT,
     REGION_VARIABLES,
+    REQUESTS,
+    TOKENS,
     command_catalog,
     complete_instance_type,
     complete_pair,
@@ -62,10 +65,11 @@ _PLAN_OPTIONS = (
         type=int,
         help="Tokens drafted per step.  [default: the fastest measured, or the model card's]",
     ),
-    click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens."),
+    click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT),
     click.option(
         "--concurrency",
-        type=click.IntRange(1),
+        type=REQUESTS,
+        metavar="REQUESTS",
         help="Concurrent requests, for the whole endpoint.",
     ),
     click.option("--no-speculation", is_flag=True, help="Serve the target alone."),
