@@ -145,6 +145,11 @@ def _written(stream: io.TextIOWrapper) -> str:
     return content.decode(stream.encoding).replace("\r\n", "\n")
 
 
+def has_printed() -> bool:
+    """Whether the program that runs ``in_process`` has printed something on stdout."""
+    return isinstance(sys.stdout, io.TextIOWrapper) and bool(_written(sys.stdout))
+
+
 @contextmanager
 def raises_code(
     code: str, cls: type[PeagleError] = PeagleError

@@ -21,7 +21,6 @@ from tests.faults.account import INSTANCE_TYPE, NAME
 from tests.faults.calls import RECORD, on_call
 from tests.faults.commands import FAULTS, KILLS, LOW, STUCK, Broken, Commands, Fault
 from tests.sandbox.sandboxes import Sandbox
-from tests.support import Done
 
 DEPLOY = ("deploy", "tiny", "--instance-type", INSTANCE_TYPE, "--yes")
 UPDATE = (*DEPLOY, "--k", "3")
@@ -55,7 +54,7 @@ class Scenario:
 
     @property
     def is_toggle(self) -> bool:
-        """Whether the command, repeated after success, goes back to the state before."""
+        """Whether the command goes back to the state before, repeated after it reported success."""
         return self.command[0] == "rollback"
 
 
@@ -119,12 +118,12 @@ class Trials:
         try:
             self._prepare(scenario)
             with self._conditions(scenario):
-                done = self._meet(trial)
+                reported = self._meet(trial)
                 if scenario.meanwhile:
                     self.commands.cost_is_right()
             self.commands.cost_is_right()
             self.commands.nothing_is_lost()
-            if not (scenario.is_toggle and done and done.code == 0):
+            if not (scenario.is_toggle and reported):
                 with self._conditions(scenario):
                     self._expect_end(scenario)
             self._is_complete(scenario)
@@ -144,15 +143,15 @@ class Trials:
         for command in scenario.before:
             self.commands.expect_success(command)
 
-    def _meet(self, trial: Trial) -> Done | None:
-        """Run the command with the fault; ``None`` when it was killed."""
+    def _meet(self, trial: Trial) -> bool:
+        """Run the command with the fault; whether it has told its user that it succeeded."""
         fault = trial.fault
         faults = (*trial.scenario.meanwhile, fault)
         done = self.commands.with_faults(trial.scenario.command, faults)
         met = done is None if fault.kind in KILLS else self.commands.has_met(fault)
         if not met and fault.call == 1:
             raise Broken("the command does not call the operation")
-        return done
+        return self.commands.has_reported_success(done)
 
     def _expect_end(self, scenario: Scenario) -> None:
         done = self.commands.peagle(scenario.command)

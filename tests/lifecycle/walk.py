@@ -20,7 +20,6 @@ from tests.faults.commands import STUCK, Broken
 from tests.lifecycle.judge import Status, judge
 from tests.lifecycle.steps import Step, Walk
 from tests.lifecycle.world import World
-from tests.support import Done
 
 _BREAKING = ("out-of-service", "update-rollback-failed")
 """After these, AWS itself has ended what served."""
@@ -50,6 +49,7 @@ def _take(world: World, step: Step) -> None:
     scarce = INSTANCE_TYPE if action.scarce else ""
     with world.commands.conditions(action.acceptance, scarce):
         done = world.commands.with_faults(action.command, step.faults)
+        reported = world.commands.has_reported_success(done)
         if any(fault.kind == STUCK for fault in step.faults):
             world.commands.cost_is_right()
     world.nothing_is_lost()
@@ -57,7 +57,7 @@ def _take(world: World, step: Step) -> None:
     if not step.faults:
         assert done is not None
         judge(world, action, done, before)
-    elif step.again and not _is_done(step, done):
+    elif step.again and not (action.kind == "rollback" and reported):
         before = world.status()
         with world.commands.conditions(action.acceptance, scarce):
             done = world.commands.peagle(action.command)
@@ -66,11 +66,6 @@ def _take(world: World, step: Step) -> None:
             world.nothing_is_lost()
         except Broken as error:
             raise Broken(f"repeated: {error}") from error
-
-
-def _is_done(step: Step, done: Done | None) -> bool:
-    """Whether repeating the command would undo it."""
-    return step.definition.kind == "rollback" and done is not None and done.code == 0
 
 
 def _still_serves(step: Step, before: Status, after: Status) -> None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from peagle.deploy.proving.prove import prove as prove
     from peagle.deploy.revisions import of_one_instance as of_one_instance
     from peagle.deploy.revisions import temporary_name as temporary_name
+    from peagle.deploy.rollback import end_rollback as end_rollback
     from peagle.deploy.rollback import previous_resources as previous_resources
     from peagle.deploy.rollback import remove_previous as remove_previous
     from peagle.deploy.rollback import revision_for_rollback as revision_for_rollback
@@ -188,8 +189,8 @@ _FUNCTIONS = {
     "peagle.deploy.proving.prove": ("prove",),
     "peagle.deploy.revisions": ("of_one_instance", "temporary_name"),
     "peagle.deploy.rollback": (
-        "previous_resources", "remove_previous", "revision_for_rollback", "rollback",
-        "rollback_changes",
+        "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",
+        "rollback", "rollback_changes",
     ),
     "peagle.deploy.state": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",

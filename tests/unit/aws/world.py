@@ -13,10 +13,11 @@ from peagle.deploy.apply import deploy
 from peagle.deploy.context import Progress
 from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
-from peagle.deploy.rollback import remove_previous, rollback
+from peagle.deploy.rollback import end_rollback, remove_previous, rollback
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
 from peagle.deploy.steps import destroy
+from peagle.errors import NotProved
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
@@ -63,6 +64,17 @@ class World:
         )  # fmt: skip
 
     def rollback(self) -> Deployment:
+        """Roll back and report the result, as the command does."""
+        try:
+            record = self.rollback_unreported()
+        except NotProved:
+            end_rollback(self._known())
+            raise
+        end_rollback(record)
+        return record
+
+    def rollback_unreported(self) -> Deployment:
+        """Roll back, and be killed before the result is reported."""
         return rollback(self.aws, self._known(), load_catalog(), self.shown.append, self.clock)
 
     def remove_previous(self) -> tuple[Resource, ...]:

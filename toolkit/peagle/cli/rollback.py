@@ -45,7 +45,7 @@ def rollback(
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
     in service without a proof, is abandoned: what served before it serves again. Repeat the command
-    after an interruption.
+    after an interruption: until it has reported its result, it continues the same rollback.
     """
     record, aws = find_deployment(account, name, region)
     with api.deployment_lock(*record.key):
@@ -65,6 +65,8 @@ def _show(
     """What the endpoint returns to: on stderr, before the confirmation."""
     print_status(click.style(record.name, bold=True))
     serves = f"configuration {target.config} again"
+    if record.returning_to == target.fingerprint:
+        serves += ": the rollback to it had begun, and is continued"
     print_facts((("where", account.where(record.region)), ("serves", serves)))
     show_changes(changes)
     print_facts((("price", format_price(target.served.usd_per_hour, account.sandbox)),))
@@ -98,5 +100,6 @@ def _rollback(
     elif not unproved:
         click.secho(f"{record.name} is {document['state']}{measured(document)}", bold=True)
         click.echo(f"It serves configuration {document['endpoint_config']} again.")
+    api.end_rollback(record)
     if unproved:
         raise unproved

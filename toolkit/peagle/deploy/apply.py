@@ -69,7 +69,7 @@ def deploy(
         if wait:
             prove_in_service(context, desired.revision, started, keep_unproved)
     else:
-        context.change(failure=None)
+        context.change(failure=None, returning_to="")
     if wait:
         remove_stale(context)
     return context.record
@@ -86,7 +86,7 @@ def apply(
     unknown.
     """
     revision = desired.revision
-    context.change(pending=revision, failure=None)
+    context.change(pending=revision, failure=None, returning_to="")
     try:
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)

@@ -122,11 +122,22 @@ def roles_by_tags(
 
 def rollback_target(record: Deployment) -> Revision | None:
     """What ``peagle rollback`` returns to: with an update that is not finished, or not proved, what
-    served before it; else the previous revision. An interrupted rollback continues, and one whose
-    proof failed is undone."""
+    served before it; else the previous revision. A rollback that has not reported its result
+    continues, and one whose proof failed is undone."""
+    for one in (record.serving, record.previous):
+        if one and record.returning_to and one.fingerprint == record.returning_to:
+            return one
     if record.pending is None or rollback_unfinished(record):
         return record.previous
     return record.serving
+
+
+def rollback_unreported(record: Deployment) -> bool:
+    """Whether a rollback has returned, and was interrupted before it reported that."""
+    serving = record.serving
+    if record.pending or serving is None or not record.returning_to:
+        return False
+    return serving.fingerprint == record.returning_to and is_proved(serving)
 
 
 def rollback_unfinished(record: Deployment) -> bool:
@@ -156,6 +167,13 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
         config = record.current.config
         return Failure(
             message=f"the rollback to {config} is not proved: it was interrupted, or still runs",
+            fix="finish it",
+            command=("peagle", "rollback", record.name),
+        )
+    if live is not None and rollback_unreported(record):
+        config = record.current.config
+        return Failure(
+            message=f"the rollback to {config} was interrupted at its end, or still runs",
             fix="finish it",
             command=("peagle", "rollback", record.name),
         )

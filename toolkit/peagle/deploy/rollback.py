@@ -6,7 +6,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
-from peagle.deploy import temporary
+from peagle.deploy import state, temporary
 from peagle.deploy.apply import (
     prove_in_service,
     remove_stale,
@@ -17,7 +17,7 @@ from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.owner import require_own
-from peagle.deploy.revisions import rollback_target, stale_resources
+from peagle.deploy.revisions import rollback_target, rollback_unreported, stale_resources
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import Fix, PeagleError, Refused
 
@@ -56,22 +56,27 @@ def rollback(
     afterwards. Returns the record.
 
     With an update that is not finished or not proved, it returns to what served before that, which
-    is then removed. May be repeated after an interruption. ``catalog`` says what to prove of a
-    revision that another machine deployed. Raises what ``revision_for_rollback``
-    and ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
+    is then removed. Until ``end_rollback``, the same call continues this rollback, also once it has
+    returned: nobody undoes it who has not seen its result. ``catalog`` says what to prove of a
+    revision that another machine deployed. Raises what ``revision_for_rollback`` and
+    ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
     require_weights_of(context, target)
     temporary.remove(context)
+    if rollback_unreported(record) and _serves(context, target):
+        remove_stale(context)
+        return context.record
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})
-    context.change(failure=None, **({"pending": unproved} if is_previous else {}))
+    pending = {"pending": unproved} if is_previous else {}
+    context.change(failure=None, returning_to=target.fingerprint, **pending)
     try:
         started = return_to(context, target)
     except Missing as error:
         gone = {"pending": None, "previous": None} if is_previous else {}
-        context.change(failure=Failure.of(error), **gone)
+        context.change(failure=Failure.of(error), returning_to="", **gone)
         raise Refused(
             f"the previous revision cannot serve: {error.message}",
             "deploy its plan again",
@@ -82,6 +87,17 @@ def rollback(
         raise
     prove_in_service(context, target, started, keep_unproved=True)
     return context.record
+
+
+def _serves(context: DeploymentContext, revision: Revision) -> bool:
+    """Whether the endpoint serves the revision, and nothing is being changed."""
+    live = sagemaker.describe(context.aws, context.record.name)
+    return live is not None and (live.status, live.config) == ("InService", revision.config)
+
+
+def end_rollback(record: Deployment) -> None:
+    """The result of the rollback is reported, proved or not: the next one is another."""
+    state.save(record.model_copy(update={"returning_to": ""}))
 
 
 def previous_resources(record: Deployment) -> tuple[Resource, ...]:

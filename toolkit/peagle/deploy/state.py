@@ -91,6 +91,8 @@ class Deployment(Frozen):
     """Everything known about one endpoint.
 
     ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``.
+    ``returning_to`` is the fingerprint of the revision that ``peagle rollback`` returns to, from
+    its start until its result is reported.
     ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
     template or program that changes it; empty for this toolkit.
     """
@@ -104,6 +106,7 @@ class Deployment(Frozen):
     serving: Revision | None = None
     pending: Revision | None = None
     previous: Revision | None = None
+    returning_to: str = ""
     resources: tuple[Resource, ...] = ()
     billing_since: float | None = None
     owner: str = ""
