@@ -34,7 +34,13 @@ def _first(name: str, *keys: str) -> Any:
 
 TABLES = {
     name: _first(name)
-    for name in ("instances.yaml", "runtimes.yaml", "storage.yaml", "version_rules.yaml")
+    for name in (
+        "instances.yaml",
+        "runtimes.yaml",
+        "storage.yaml",
+        "version_rules.yaml",
+        "speed_model.yaml",
+    )
 }
 TARGET = yaml.safe_load(GOOD)
 ALIASES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import (
     Architecture,
     AttentionGroup,
@@ -206,6 +207,7 @@ CATALOG = Catalog(
     runtimes=RUNTIMES,
     instances=INSTANCES,
     origins={t.id: str(data_folder("model_catalog") / f"{t.id}.yaml") for t in _TARGETS},
+    speed_model=load_catalog().speed_model,
 )
 
 

@@ -4,6 +4,7 @@
     <folder>/runtimes.yaml        vLLM versions and images
     <folder>/instances.yaml       instance types
     <folder>/storage.yaml         prices of storage in S3
+    <folder>/speed_model.yaml     constants of the performance model
     <folder>/version_rules.yaml   facts that hold on some vLLM versions only
     <folder>/evidence/*.json      measured results (see evidence.py)
 
@@ -35,12 +36,14 @@ from peagle.catalog.documents import (
 )
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.catalog.validation import (
     Violation,
     instance_violations,
     problem_at,
     runtime_violations,
+    speed_model_violations,
     storage_violations,
     target_violations,
     validate,
@@ -58,6 +61,7 @@ _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     InstanceTable: instance_violations,
     StorageTable: storage_violations,
     VersionRuleTable: version_rule_violations,
+    SpeedModel: speed_model_violations,
 }
 
 
@@ -95,6 +99,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "instances.yaml": InstanceTable,
     "storage.yaml": StorageTable,
     "version_rules.yaml": VersionRuleTable,
+    "speed_model.yaml": SpeedModel,
 }
 
 
@@ -114,6 +119,7 @@ def load_catalog(own: Path | None = None) -> Catalog:
         instances=_read(table_file("instances.yaml", own), InstanceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(own),
+        speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
+from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
     CatalogEntry,
@@ -233,6 +234,7 @@ class Catalog(CatalogEntry):
     origins: SkipValidation[Mapping[str, str]]
     speeds: SkipValidation[Mapping[str, tuple[SpeedRun, ...]]] = {}
     version_rules: VersionRuleTable = NO_VERSION_RULES
+    speed_model: SpeedModel
 
 
 class Pair(CatalogEntry):

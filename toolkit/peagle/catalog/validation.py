@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from peagle.catalog.documents import Document, Location, Problem, dotted
 from peagle.catalog.schema import DRAFTLESS, Drafter, Target
+from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.errors import nearest
 from peagle.vllm import versions
@@ -327,3 +328,13 @@ def storage_violations(table: StorageTable, _path: Path) -> Iterator[Violation]:
     yield from _duplicates(
         [price.region for price in table.s3_standard], ("s3_standard",), "region"
     )
+
+
+def speed_model_violations(model: SpeedModel, _path: Path) -> Iterator[Violation]:
+    """Problems of the performance model: duplicate GPUs, and ranges that do not widen."""
+    yield from _duplicates(
+        [f"{gpu.gpu} {gpu.memory_gib or ''}".strip() for gpu in model.gpus], ("gpus",), "gpu"
+    )
+    if not model.ranges.both <= model.ranges.one <= model.ranges.none:
+        fix = "less evidence has a wider range: both <= one <= none"
+        yield ("ranges",), "the ranges do not ascend", fix

@@ -1,0 +1,139 @@
+"""The mean acceptance length of a drafter at any K: from evidence, else from publications.
+
+The share of accepted drafts falls from position to position by about one factor, so that
+
+    length(K) = 1 + first + first decay + ... + first decay^(K-1)
+
+Two known lengths determine both numbers, more of them the nearest curve; one length determines
+``first`` for the usual ``decay`` of the published heads (speed_model.yaml). A position is accepted
+at most as often as the one before: ``first`` and ``decay`` are at most 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from peagle.catalog.schema import Drafter, SpeedRun
+from peagle.speed.models import Acceptance, AcceptanceBasis
+
+ALONE = Acceptance(1.0, "none", "no speculation")
+"""Every step without speculation makes one token."""
+
+_CERTAIN = 0.985
+"""The largest share at the first position: the largest that fits a published head's lengths."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The share of accepted drafts at the first position, and its decay from one to the next."""
+
+    first: float
+    decay: float
+
+    def rates(self, k: int) -> list[float]:
+        """The shares by position."""
+        return [self.first * self.decay**position for position in range(k)]
+
+    def length(self, k: int) -> float:
+        """Tokens per step with K drafts."""
+        return 1 + sum(self.rates(k))
+
+
+def acceptance_of(
+    drafter: Drafter | None,
+    k: int,
+    runs: Iterable[SpeedRun] = (),
+    names: Collection[str | None] = (),
+    *,
+    decay: float,
+) -> Acceptance:
+    """The acceptance length with K drafts; basis ``unknown`` and length 1 where nothing is known.
+
+    ``runs`` are those of the target on any GPU, ``names`` the drafter's names in them. A measured
+    acceptance is preferred to an imposed one, which is preferred to the published ones; lengths
+    between and beyond the known K follow the curve through them.
+    """
+    if drafter is None or k < 1:
+        return ALONE
+    runs = tuple(runs)
+    for synthetic in (False, True):
+        for run in sorted(runs, key=lambda run: run.date, reverse=True):
+            if run.synthetic is not synthetic:
+                continue
+            lengths = _lengths(run, names)
+            if lengths:
+                basis: AcceptanceBasis = "imposed" if synthetic else "measured"
+                return Acceptance(_at(lengths, k, decay), basis, run.file)
+    published = _published(drafter)
+    if published:
+        source = "; ".join(dict.fromkeys(one.source for one in drafter.published))
+        return Acceptance(_at(published, k, decay), "published", source)
+    return Acceptance(1.0, "unknown", "no acceptance is known")
+
+
+def _at(lengths: Mapping[int, float], k: int, decay: float) -> float:
+    known = lengths.get(k)
+    curve = curve_through(tuple(sorted(lengths.items())), decay)
+    return round(known if known is not None else curve.length(k), 3)
+
+
+@lru_cache(maxsize=256)
+def curve_through(lengths: tuple[tuple[int, float], ...], decay: float) -> Curve:
+    """The curve nearest to these lengths by K; with ``decay`` where only one K is known."""
+    if len(lengths) == 1:
+        ((k, length),) = lengths
+        first = _first(length, k, decay)
+        while first > _CERTAIN and decay < 1:
+            decay = min(decay + 0.005, 1.0)
+            first = _first(length, k, decay)
+        return Curve(min(first, 1.0), decay)
+    candidates = (_nearest(lengths, number / 200) for number in range(20, 201))
+    return min(candidates, key=lambda curve: _distance(curve, lengths))
+
+
+def _first(length: float, k: int, decay: float) -> float:
+    return (length - 1) / sum(decay**position for position in range(k))
+
+
+def _nearest(lengths: Iterable[tuple[int, float]], decay: float) -> Curve:
+    """The best curve with this decay, by least squares."""
+    sums = [(sum(decay**i for i in range(k)), length - 1) for k, length in lengths]
+    first = sum(x * y for x, y in sums) / sum(x * x for x, _ in sums)
+    return Curve(min(max(first, 0.0), 1.0), decay)
+
+
+def _distance(curve: Curve, lengths: Iterable[tuple[int, float]]) -> float:
+    return math.fsum((curve.length(k) - length) ** 2 for k, length in lengths)
+
+
+def _lengths(run: SpeedRun, names: Collection[str | None]) -> dict[int, float]:
+    """The acceptance length of this drafter by K: the mean of the rows, weighted by their tokens,
+    since a length from few tokens is uncertain."""
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for row in run.speeds:
+        if row.drafter in names and row.k and row.acceptance_length:
+            weight = 1.0 * row.concurrency * (row.output_tokens or 1)
+            found[row.k].append((row.acceptance_length, weight))
+    return {
+        k: sum(length * weight for length, weight in rows) / sum(weight for _, weight in rows)
+        for k, rows in found.items()
+    }
+
+
+def _published(drafter: Drafter) -> dict[int, float]:
+    """The published length by K: the mean of the benchmarks that were published for the most K,
+    since benchmarks differ more than K."""
+    tasks: dict[str, dict[int, float]] = defaultdict(dict)
+    for one in drafter.published:
+        tasks[one.benchmark][one.k] = one.acceptance_length
+    if not tasks:
+        return {}
+    most = max(len(lengths) for lengths in tasks.values())
+    chosen = [lengths for lengths in tasks.values() if len(lengths) == most]
+    ks = set.intersection(*(set(lengths) for lengths in chosen)) or set(chosen[0])
+    chosen = [lengths for lengths in chosen if ks <= set(lengths)]
+    return {k: sum(lengths[k] for lengths in chosen) / len(chosen) for k in ks}

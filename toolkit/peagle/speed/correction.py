@@ -1,0 +1,136 @@
+"""How measured rows of a target correct the estimate of a case near them.
+
+The factor is the weighted geometric mean of measured over modelled time of the rows, with a ratio
+of 1 as one row more. A row weighs less the further its load, K and request size are, and on other
+GPUs; rows of the target alone count for its drafters too, with less weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from peagle.catalog.schema import SpeedRun
+from peagle.catalog.speed_model import SpeedModel
+from peagle.speed.geometry import Geometry
+from peagle.speed.models import Workload
+from peagle.speed.step import StepTimes, closed_load
+
+MEASURED_STEP = 8192
+"""max-num-batched-tokens of the measured engines."""
+
+_PRIOR = 0.5
+"""Weight of a ratio of 1."""
+
+_OTHER_GPU, _ALONE = 0.3, 0.4
+"""Weights of rows of another GPU, and of the target alone for a drafter."""
+
+_LOAD, _K, _PROMPT, _ANSWER = math.log(4), 4, math.log(16), math.log(64)
+"""Distances at which a weight falls to 1/e."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The factor on the modelled time, half the width of the range as a share, and the files."""
+
+    factor: float
+    width: float
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """Measured over modelled time of one row."""
+
+    drafter: str | None
+    k: int
+    load: int
+    prompt: int
+    answer: int
+    log_ratio: float
+
+
+def correct(
+    times: StepTimes,
+    workload: Workload,
+    load: float,
+    runs: Sequence[SpeedRun],
+    names: Collection[str | None],
+) -> Correction:
+    """The correction of this engine's estimate by the target's runs, on any GPU."""
+    ranges, size = times.model.ranges, times.geometry.tensor_parallel_size
+    total, logs, same, files = _PRIOR, 0.0, False, []
+    for run in runs:
+        here = (run.gpu, run.tensor_parallel_size) == (times.gpu.gpu, size)
+        used = False
+        for row in _rows(run, times):
+            alone = row.drafter is None
+            if not alone and (row.drafter not in names or not times.geometry.k):
+                continue
+            distance = (
+                abs(math.log(row.load / load)) / _LOAD
+                + abs(row.k - times.geometry.k) / _K
+                + abs(math.log(row.prompt / workload.prompt_tokens)) / _PROMPT
+                + abs(math.log(row.answer / workload.output_tokens)) / _ANSWER
+            )
+            weight = math.exp(-distance) * (1 if here else _OTHER_GPU)
+            weight *= _ALONE if alone and times.geometry.k else 1
+            total, logs, used = total + weight, logs + weight * row.log_ratio, True
+        if used:
+            files.append(run.file)
+            same |= here
+    known = any(fitted.gpu == times.gpu.gpu for fitted in times.model.evidence)
+    width = ranges.both if same else ranges.one if files or known else ranges.none
+    return Correction(math.exp(logs / total), width, tuple(files))
+
+
+class _Same:
+    """A value that equals only itself: hashing a run with all its rows takes longer than using
+    it."""
+
+    def __init__(self, value: SpeedRun | SpeedModel) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _rows(run: SpeedRun, times: StepTimes) -> tuple[_Ratio, ...]:
+    pair = replace(times.geometry.with_k(0), draft=times.geometry.draft)
+    pair = replace(pair, tensor_parallel_size=run.tensor_parallel_size)
+    return _ratios(_Same(run), pair, _Same(times.model))
+
+
+@lru_cache(maxsize=256)
+def _ratios(of: _Same, pair: Geometry, by: _Same) -> tuple[_Ratio, ...]:
+    run, model = of.value, by.value
+    assert isinstance(run, SpeedRun)
+    assert isinstance(model, SpeedModel)
+    return tuple(_ratios_of(run, pair, model))
+
+
+def _ratios_of(run: SpeedRun, pair: Geometry, model: SpeedModel) -> Iterable[_Ratio]:
+    gpu = model.gpu(run.gpu)
+    for row in run.speeds if gpu else ():
+        lacks = not row.prompt_tokens or not row.output_tokens
+        if gpu is None or lacks or (row.k and not (row.acceptance_length and pair.draft)):
+            continue
+        size = Workload(row.prompt_tokens or 1, row.output_tokens or 1)
+        length = row.acceptance_length or 1.0
+        times = StepTimes(pair.with_k(row.k), gpu, model)
+        load = row.concurrency
+        timing = closed_load(times, size, load, math.inf, MEASURED_STEP, length)
+        time = load * size.output_tokens / row.output_tokens_per_second
+        yield _Ratio(
+            row.drafter,
+            row.k,
+            load,
+            size.prompt_tokens,
+            size.output_tokens,
+            math.log(time / timing.total),
+        )

@@ -1,0 +1,174 @@
+"""The performance of one engine at one load: measured, else estimated, else unknown.
+
+A closed load of N requests is sent at once, as the evidence was measured, and as a client with N
+connections begins. With t(P, N) the time of all prompts and s(N, context) that of a decode step:
+
+    time of all answers = t + s x output tokens / acceptance length
+    tokens/s            = N x output tokens / time
+    TTFT                = until a request's prompt is processed, on average
+    ITL                 = (time - TTFT) / steps,  TPOT = ITL / acceptance length
+
+More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay those of the
+requests that run, and TTFT grows by the wait.
+
+A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself;
+other rows of the target correct the estimate (``correction``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from peagle.catalog.schema import Seconds, Speed, SpeedRun
+from peagle.catalog.speed_model import SpeedModel
+from peagle.fit.estimate import GIB, cache_layout, fit_of
+from peagle.fit.models import Fit, FitCase
+from peagle.speed.correction import correct
+from peagle.speed.evidence import TARGET_ALONE
+from peagle.speed.geometry import geometry_of
+from peagle.speed.models import Acceptance, AcceptanceBasis, Performance, Workload
+from peagle.speed.step import StepTimes, closed_load
+from peagle.vllm import versions
+
+SAME_SIZE = 1.1
+"""Requests whose tokens differ by at most this factor are of the measured size."""
+
+
+def performance(
+    case: FitCase,
+    workload: Workload,
+    load: float,
+    acceptance: Acceptance,
+    model: SpeedModel,
+    runs: Sequence[SpeedRun] = (),
+    names: Collection[str | None] = TARGET_ALONE,
+    *,
+    fit: Fit | None = None,
+) -> Performance:
+    """The performance of one engine with ``load`` concurrent requests of this size.
+
+    ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
+    case's drafter in them. ``fit`` is the case's memory fit if it is known already. The basis is
+    ``unknown`` without an acceptance length, on a GPU that speed_model.yaml does not have, and
+    where no request of the workload fits.
+    """
+    measured = _measured(case, workload, load, runs, names)
+    if measured is not None:
+        return measured
+    gpu = model.gpu(case.engine.gpu, case.engine.gpu_memory_gib)
+    if acceptance.basis == "unknown" or gpu is None:
+        lacking = acceptance.source if gpu else f"no data of the GPU {case.engine.gpu}"
+        return Performance("unknown", acceptance, lacking)
+    fit = fit or fit_of(case)
+    running = slots(case, fit, workload)
+    if running < 1:
+        return Performance("unknown", acceptance, "no request of this size fits the KV cache")
+    times = StepTimes(geometry_of(case), gpu, model)
+    batched = case.engine.max_num_batched_tokens
+    timing = closed_load(times, workload, load, running, batched, acceptance.length)
+    corrected = correct(times, workload, load, runs, names)
+    factor, width = corrected.factor, corrected.width
+    source = f"{model.script}, constants of {model.fitted.isoformat()}"
+    if corrected.files:
+        source += f", corrected by {', '.join(corrected.files)}"
+    steps = workload.output_tokens / acceptance.length
+    total, first = timing.total * factor, timing.first * factor
+    tokens = load * workload.output_tokens / total
+    itl = max(total - first, timing.step) / steps if load <= running else timing.step * factor
+    return Performance(
+        basis="estimated",
+        acceptance=acceptance,
+        source=source,
+        tokens_per_second=tokens,
+        low=tokens * (1 - width),
+        high=tokens * (1 + width),
+        ttft_seconds=first,
+        itl_seconds=itl,
+        tpot_seconds=itl / acceptance.length,
+    )
+
+
+def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
+    """Requests of this size that run at the same time: limited by max-num-seqs and KV cache."""
+    engine = case.engine
+    length = min(workload.prompt_tokens + workload.output_tokens, engine.max_model_len)
+    available = int(fit.kv_cache_gib * GIB)
+    # Of all requests together one step's prompts are in flight, not of each: about none each.
+    return min(engine.max_num_seqs, cache_layout(case).capacity(available, length, 0)[1])
+
+
+def _measured(
+    case: FitCase,
+    workload: Workload,
+    load: float,
+    runs: Iterable[SpeedRun],
+    names: Collection[str | None],
+) -> Performance | None:
+    """The measured row at this load, or between the two loads around it."""
+    engine = case.engine
+    if load > engine.max_num_seqs:
+        return None
+    for run in runs:
+        gpus = run.gpu == engine.gpu and run.tensor_parallel_size == engine.tensor_parallel_size
+        if not gpus or versions.compare(run.vllm, engine.vllm) != 0:
+            continue
+        rows = [
+            row
+            for row in run.speeds
+            if row.drafter in names and row.k == engine.k and _same_size(row, workload)
+        ]
+        below = max((r for r in rows if r.concurrency <= load), key=_load, default=None)
+        above = min((r for r in rows if r.concurrency >= load), key=_load, default=None)
+        if below is not None and above is not None:
+            return _between(run, below, above, load)
+    return None
+
+
+def _load(row: Speed) -> int:
+    return row.concurrency
+
+
+def _same_size(row: Speed, workload: Workload) -> bool:
+    pairs = (
+        (row.prompt_tokens, workload.prompt_tokens),
+        (row.output_tokens, workload.output_tokens),
+    )
+    return all(
+        have is not None and max(have, want) <= SAME_SIZE * min(have, want) for have, want in pairs
+    )
+
+
+def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performance:
+    """Linear between two measured loads; the range covers the repetitions of both."""
+    share = 0.0
+    if below is not above:
+        share = (load - below.concurrency) / (above.concurrency - below.concurrency)
+
+    def at(one: float | None, other: float | None) -> float | None:
+        return None if one is None or other is None else one + share * (other - one)
+
+    speeds = below.output_tokens_per_second, above.output_tokens_per_second
+    tokens = speeds[0] + share * (speeds[1] - speeds[0])
+    length = at(below.acceptance_length, above.acceptance_length)
+    basis: AcceptanceBasis = "none" if not below.k else "measured"
+    if below.k and (run.synthetic or length is None):
+        basis = "imposed" if length else "unknown"
+    source = f"{run.file}: {run.gpu}, vLLM {run.vllm}, "
+    source += f"{below.prompt_tokens:,} + {below.output_tokens:,} tokens, "
+    source += f"{below.concurrency:,}" + ("" if below is above else f" and {above.concurrency:,}")
+    return Performance(
+        basis="measured",
+        acceptance=Acceptance(length or 1.0, basis, source),
+        source=source + " requests",
+        tokens_per_second=tokens,
+        low=at(below.low or speeds[0], above.low or speeds[1]),
+        high=at(below.high or speeds[0], above.high or speeds[1]),
+        ttft_seconds=at(_mean(below, "ttft"), _mean(above, "ttft")),
+        itl_seconds=at(_mean(below, "itl"), _mean(above, "itl")),
+        tpot_seconds=at(_mean(below, "tpot"), _mean(above, "tpot")),
+    )
+
+
+def _mean(row: Speed, name: str) -> float | None:
+    seconds: Seconds | None = getattr(row, f"{name}_seconds")
+    return None if seconds is None else seconds.mean

@@ -1,0 +1,179 @@
+"""What one step of the engine reads and computes, from the same sizes as the memory fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from peagle.catalog.schema import AttentionGroup
+from peagle.fit.drafter_weights import stored_parameters
+from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.fit.target_weights import QUANTIZED_BYTES, is_gpt_oss
+from peagle.vllm.defaults import EngineConfig, cache_element_bytes, capture_sizes, schedules_ahead
+from peagle.vllm.gpus import element_bytes
+
+_BF16 = 2
+
+_MANY = 1024
+"""Requests with which vLLM captures the most sizes."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Layers with the same KV cache: bytes that a token takes in all of them, and the FLOPs of a
+    token's attention to one cached token. ``window`` is in tokens."""
+
+    token_bytes: float
+    token_flops: float
+    window: int | None
+
+    def length(self, context: float) -> float:
+        """Tokens that these layers read at this context."""
+        return min(context, self.window) if self.window else context
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step.
+
+    ``parallel``: one pass drafts all K tokens.
+    """
+
+    layers: int
+    passes: int
+    parallel: bool
+    body_bytes: float
+    head_bytes: float
+    caches: tuple[Cache, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The sizes of a pair on an engine. ``mixing`` is everything of a layer but its experts, a
+    dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes."""
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    mixing_bytes: float
+    mixing_numbers: float
+    expert_bytes: float
+    expert_numbers: float
+    experts: int
+    experts_per_token: int
+    head_bytes: float
+    caches: tuple[Cache, ...]
+    draft: Draft | None
+    k: int
+    tensor_parallel_size: int
+    captured: int
+    schedules_ahead: bool
+    eight_bit: bool
+
+    def touched_experts(self, tokens: float, exponent: float) -> float:
+        """The expected number of a layer's experts that this many tokens use."""
+        missed = 1 - self.experts_per_token / self.experts
+        alike: float = max(tokens, 1) ** exponent
+        untouched: float = missed**alike
+        return self.experts * (1 - untouched)
+
+    def with_k(self, k: int) -> Geometry:
+        """The same pair with K drafts; the target alone with 0."""
+        draft = self.draft if k else None
+        if draft and not draft.parallel:
+            draft = replace(draft, passes=k)
+        return replace(self, k=k, draft=draft)
+
+    @property
+    def active_numbers(self) -> float:
+        """Parameters of all layers that one token uses."""
+        return self.layers * (self.mixing_numbers + self.experts_per_token * self.expert_numbers)
+
+
+def geometry_of(case: FitCase) -> Geometry:
+    """The geometry of a case; sizes are of the whole model, not of one GPU."""
+    target, engine = case.target, case.engine
+    shape = target.architecture
+    attention, experts, head = _element_sizes(target)
+    groups = shape.attention
+    mean = sum(g.layers * _projections(target, g) for g in groups)
+    mean /= sum(g.layers for g in groups)
+    router = (shape.experts or 0) * shape.hidden_size
+    numbers = 3 * shape.hidden_size * shape.intermediate_size
+    element = cache_element_bytes(engine, target.dtype)
+    return Geometry(
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        mixing_bytes=mean * attention + router * _BF16,
+        mixing_numbers=mean + router,
+        expert_bytes=numbers * experts,
+        expert_numbers=numbers,
+        experts=shape.experts or 1,
+        experts_per_token=(shape.experts_per_token or 1) if shape.experts else 1,
+        head_bytes=shape.vocab_size * shape.hidden_size * head,
+        caches=_caches(groups, shape.query_heads, element),
+        draft=_draft(case.drafter, engine.k, element) if case.drafter else None,
+        k=engine.k,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        captured=_captured(engine, shape.class_name),
+        schedules_ahead=schedules_ahead(engine, case.drafter),
+        eight_bit=target.quantization in ("fp8", "nvfp4"),
+    )
+
+
+def _captured(engine: EngineConfig, class_name: str) -> int:
+    """Tokens of the largest batch with a CUDA graph. With fewer max-num-seqs vLLM captures fewer
+    sizes, but always those of the batches that can occur."""
+    most = replace(engine, k=0, max_num_seqs=max(engine.max_num_seqs, _MANY))
+    sizes, _ = capture_sizes(most, None, class_name)
+    return sizes[-1] if sizes else 0
+
+
+def _element_sizes(target: TargetModel) -> tuple[float, float, float]:
+    """Bytes per element of attention, experts (or feed-forward block) and output matrix."""
+    plain = element_bytes(target.dtype)
+    if target.quantization is None:
+        return plain, plain, plain
+    if is_gpt_oss(target.architecture):
+        return plain, QUANTIZED_BYTES.get(target.quantization, plain), plain
+    size = QUANTIZED_BYTES.get(target.quantization)
+    if size is None and target.checkpoint_bytes:
+        # Known from the weight files only: the vocabulary is usually not quantized.
+        shape = target.architecture
+        vocabulary = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+        block = 3 * shape.hidden_size * shape.intermediate_size * (shape.experts or 1)
+        layers = sum(g.layers * _projections(target, g) for g in shape.attention)
+        left = max(target.checkpoint_bytes - vocabulary * plain, 0)
+        size = min(max(left / (layers + shape.layers * block), 0.25), plain)
+    return size or plain, size or plain, plain
+
+
+def _projections(target: TargetModel, group: AttentionGroup) -> float:
+    """Parameters of one layer's attention."""
+    shape = target.architecture
+    return 2 * shape.hidden_size * group.head_dim * (shape.query_heads + group.kv_heads)
+
+
+def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tuple[Cache, ...]:
+    return tuple(
+        Cache(
+            2.0 * group.layers * group.kv_heads * group.head_dim * element,
+            4.0 * group.layers * heads * group.head_dim,
+            group.window if group.kind == "sliding" else None,
+        )
+        for group in groups
+    )
+
+
+def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
+    parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
+    body = stored_parameters(replace(drafter, own_embeddings=False, own_output=False))
+    return Draft(
+        layers=drafter.layers,
+        passes=1 if parallel else max(k, 1),
+        parallel=parallel,
+        body_bytes=float(body * _BF16),
+        head_bytes=float(drafter.draft_vocab_size * drafter.hidden_size * _BF16),
+        caches=_caches(drafter.attention, drafter.query_heads, element),
+    )
