@@ -14,8 +14,9 @@ WORKERS = 10
 T = TypeVar("T")
 
 
-def run_parallel(calls: Sequence[Callable[[], T]], until: float) -> list[T]:
-    """The results of the calls, in order; raises the first error that occurs.
+def run_parallel(calls: Sequence[Callable[[], T]], until: float, workers: int = WORKERS) -> list[T]:
+    """The results of the calls, ``workers`` at a time, in order; raises the first error that
+    occurs.
 
     Raises TimeoutError once ``time.monotonic()`` passes ``until``. A call that still waits, for
     instance for a server that sends a byte per second, continues in a daemon thread: no socket
@@ -38,7 +39,7 @@ def run_parallel(calls: Sequence[Callable[[], T]], until: float) -> list[T]:
             except BaseException as error:  # whatever ended the call is raised to the caller
                 done.put((number, error))
 
-    for _ in range(min(WORKERS, len(calls))):
+    for _ in range(min(workers, len(calls))):
         threading.Thread(target=work, daemon=True).start()
     results: dict[int, T] = {}
     try:

@@ -1,15 +1,20 @@
-"""What a bench reads: files of prompts."""
+"""What a bench reads: files of prompts and of acceptance, and answers with tokens."""
 
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 from hypothesis import strategies as st
 
+from peagle.bench.asking import OpenAiServer
+from peagle.bench.imposed import rates_of, read_acceptance
+from peagle.bench.lossless import first_difference, read_transcript
 from peagle.bench.prompts import read_prompts
-from peagle.errors import UserError
+from peagle.errors import EngineError, PeagleError, UserError
 from tests.fuzz.inputs import binary, json_bytes
 from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.engines import Connection, response
 from tests.fuzz.parsers.files import written
 
 PROMPTS = (
@@ -28,7 +33,79 @@ def _prompts(data: bytes) -> None:
     assert sum(map(len, found.domains.values())) == len(found.prompts)
 
 
+COUNTED = {
+    "domain": "all domains", "prompts": 2, "groups": 2, "output_tokens": 80,
+    "acceptance": {"length": 2.0, "per_position": [0.7, 0.2, 0.1], "drafts": 40,
+                   "basis": "measured"},
+    "interval": {"value": 2.0, "low": 1.9, "high": 2.1},
+}  # fmt: skip
+ACCEPTANCE = {
+    "server": "peagle-tiny", "pair": "tiny", "vllm": "0.28.0",
+    "started": "2026-11-22T15:00:00+00:00", "file": "p.jsonl", "sha256": "0" * 64, "k": 3,
+    "request": {"chat": True, "max_tokens": 256, "temperature": 0.0, "concurrency": 4},
+    "total": COUNTED, "domains": [{**COUNTED, "domain": "code"}],
+    "refused": [{"line": 3, "message": "too long"}], "others_sent": False, "ended": "",
+    "format": 1,
+}  # fmt: skip
+
+
+def _acceptance(data: bytes) -> None:
+    found = read_acceptance(written("acceptance.json", data))
+    for one in found.domains:
+        assert 1 <= 1 + sum(rates_of(found, found.k, one.domain)) <= found.k + 1
+    json.dumps(found.document(), allow_nan=False)
+
+
+CHAT = {
+    "choices": [{
+        "message": {"content": "a"}, "token_ids": [7, 8],
+        "logprobs": {"content": [
+            {"top_logprobs": [{"token": "token_id:7", "logprob": -0.1},
+                              {"token": "token_id:9", "logprob": -2}]},
+            {"top_logprobs": [{"token": "token_id:8", "logprob": 0.0}]},
+        ]},
+    }],
+    "prompt_token_ids": [1],
+}  # fmt: skip
+COMPLETION = {
+    "choices": [{
+        "text": "a", "token_ids": [7, 9], "prompt_token_ids": [1],
+        "logprobs": {"top_logprobs": [{"token_id:7": -0.1, "token_id:9": -2}, {"token_id:8": 0}]},
+    }],
+}  # fmt: skip
+ANSWERS = [json.dumps(one).encode() for one in (CHAT, COMPLETION)]
+
+
+def _answer(content: bytes) -> None:
+    """As an answer over HTTP of each status, then as the transcript of either server."""
+    server = OpenAiServer("http://127.0.0.1:1/v1", "m")
+    for status in (400, 404, 500, 200):
+        Connection.received = response(content, status)
+        try:
+            with mock.patch("http.client.HTTPConnection", Connection):
+                answer = server.ask({"prompt": "a"})
+        except (UserError, EngineError):
+            continue
+        for is_target in (False, True):
+            found = read_transcript(answer, 1, is_target)
+            first_difference(found, found)
+
+
 PARSERS = (
+    Parser(
+        "bench-acceptance",
+        _acceptance,
+        json_bytes(ACCEPTANCE) | binary(json.dumps(ACCEPTANCE).encode()),
+        (UserError,),
+        [json.dumps(ACCEPTANCE).encode()],
+    ),
+    Parser(
+        "bench-answer",
+        _answer,
+        json_bytes(CHAT, COMPLETION) | binary(*ANSWERS),
+        (PeagleError,),
+        ANSWERS,
+    ),
     Parser(
         "bench-prompts",
         _prompts,

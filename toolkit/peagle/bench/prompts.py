@@ -197,7 +197,8 @@ def _is_domain(value: Any) -> bool:
 def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError:
     """The error that these lines of ``file`` cannot be used."""
     first = f"{file}, line {lines[0]}"
-    more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""
+    count = len(lines) - 1
+    more = f" (and {count} more line{'s' if count > 1 else ''})" if count else ""
     return UserError(f"{first}{more}: {why}", fix, "prompts")
 
 

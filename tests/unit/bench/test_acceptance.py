@@ -1,0 +1,165 @@
+"""Acceptance by domain from counters: numbers, intervals, and what an early end leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peagle.bench.acceptance import (
+    AcceptanceRequest,
+    AcceptanceResult,
+    AcceptanceSubject,
+    measure_acceptance,
+    refused_error,
+)
+from peagle.bench.imposed import rates_of, read_acceptance
+from peagle.bench.models import Interval
+from peagle.bench.prompts import PromptSet
+from peagle.errors import EngineError, NotProved, Unsupported, UserError
+from peagle.protocol import Counters
+from tests.support import raises_code
+from tests.unit.bench.drafting import Drafting, prompts_of
+
+SUBJECT = AcceptanceSubject("peagle-tiny", "2026-11-22T15:00:00+00:00", "tiny", "0.28.0")
+
+
+def measure(
+    server: Drafting,
+    prompts: PromptSet,
+    concurrency: int = 4,
+    kept: list[AcceptanceResult] | None = None,
+) -> AcceptanceResult:
+    return measure_acceptance(
+        prompts,
+        SUBJECT,
+        AcceptanceRequest(concurrency=concurrency),
+        server.ask,
+        server.counters,
+        keep=(kept if kept is not None else []).append,
+    )
+
+
+def test_every_domain_has_its_own_acceptance() -> None:
+    found = measure(Drafting(), prompts_of("code 1", "chat 1", "code 2", "chat 2", "chat 3"))
+
+    code, chat = found.domains
+    assert (code.domain, code.prompts, code.output_tokens) == ("code", 2, 80)
+    assert (code.acceptance.length, code.acceptance.per_position) == (4.0, (1.0, 1.0, 1.0))
+    assert (chat.domain, chat.acceptance.drafts) == ("chat", 60)
+    assert chat.acceptance.length == 2.0
+    assert chat.acceptance.per_position == pytest.approx((0.7, 0.2, 0.1))
+    assert chat.interval == Interval(2.0, 2.0, 2.0)
+    assert found.total.acceptance.length == 1 + (60 + 60) / (20 + 60)
+    assert found.total.interval.low < 2.5 < found.total.interval.high <= 4.0
+    assert (found.k, found.ended, found.others_sent) == (3, "", False)
+    assert chat.is_reliable is False
+
+
+def test_a_large_domain_is_sent_in_groups_of_at_most_the_concurrency() -> None:
+    prompts = prompts_of(*(f"code {number}" for number in range(45)))
+
+    assert measure(Drafting(), prompts, concurrency=8).total.groups == 12
+    assert measure(Drafting(), prompts, concurrency=2).total.groups == 23
+
+
+def test_counts_before_the_measurement_do_not_matter() -> None:
+    server = Drafting()
+    server.counted = Counters(10**6, 3 * 10**6, 0, (0, 0, 0))
+
+    assert measure(server, prompts_of("code")).total.acceptance.length == 4.0
+
+
+def test_requests_of_other_clients_are_noticed() -> None:
+    class Shared(Drafting):
+        def counters(self) -> Counters:
+            self.counted += Counters(50, 150, 10, (10, 0, 0))
+            return self.counted
+
+    assert measure(Shared(), prompts_of("code 1", "code 2")).others_sent
+
+
+def test_refused_prompts_are_left_out_and_named() -> None:
+    found = measure(Drafting(), prompts_of("code 1", "too long", "chat"))
+
+    assert [one.line for one in found.refused] == [2]
+    assert found.total.prompts == 2
+    error = refused_error(found)
+    assert error is not None
+    assert error.exit_code == 2
+    assert error.message.startswith("p.jsonl, line 2: the engine refuses the prompt: the prompt")
+    assert refused_error(measure(Drafting(), prompts_of("chat"))) is None
+
+
+def test_only_refused_prompts_are_an_error() -> None:
+    with raises_code("prompts", UserError) as raised:
+        measure(Drafting(), prompts_of("too long", "too long"))
+
+    assert raised.value.message == (
+        "p.jsonl, line 1 (and 1 more line): the engine refuses every prompt: "
+        "the prompt has 9,000 tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (EngineError("the engine is gone"), "the engine is gone"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) -> None:
+    kept: list[AcceptanceResult] = []
+
+    with pytest.raises(type(error)):
+        measure(
+            Drafting(dies="chat 2", error=error), prompts_of("code", "chat 1", "chat 2"), 1, kept
+        )
+
+    assert [one.domain for one in kept[0].domains] == ["code", "chat"]
+    assert kept[0].ended == why
+    assert kept[0].total.prompts == 2
+
+
+def test_an_end_before_the_first_answer_keeps_nothing() -> None:
+    kept: list[AcceptanceResult] = []
+
+    with pytest.raises(EngineError):
+        measure(Drafting(dies="a", error=EngineError("gone")), prompts_of("a"), 1, kept)
+
+    assert not kept
+
+
+def test_a_server_without_counters_is_an_error() -> None:
+    with raises_code("no-counters", Unsupported):
+        measure_acceptance(
+            prompts_of("a"), SUBJECT, AcceptanceRequest(), Drafting().ask, lambda: None
+        )
+
+
+def test_a_server_that_does_not_speculate_is_an_error() -> None:
+    server = Drafting()
+    with raises_code("no-speculation", NotProved) as raised:
+        measure_acceptance(
+            prompts_of("a", "b"),
+            SUBJECT,
+            AcceptanceRequest(),
+            server.ask,
+            lambda: Counters(0, 0, 0),
+        )
+
+    assert len(server.bodies) == 1
+    assert raised.value.exit_code == 3
+
+
+def test_a_result_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "acceptance.json"
+    found = measure(Drafting(), prompts_of("code 1", "too long", "chat 1"))
+    file.write_text(json.dumps(found.document()))
+
+    again = read_acceptance(file)
+
+    assert again == found
+    assert rates_of(again, 2) == pytest.approx((0.8, 0.4667), abs=1e-4)
+    assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)

@@ -1,0 +1,178 @@
+"""Which differences of greedy answers rounding explains, and what a server must return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.bench.asking import PromptRefused, RefusedPrompt
+from peagle.bench.lossless import (
+    LosslessResult,
+    Transcript,
+    compare_transcripts,
+    first_difference,
+    read_transcript,
+    require_lossless,
+    transcripts,
+)
+from peagle.errors import EngineError, NotProved, Unsupported, UserError
+from tests.support import raises_code
+from tests.unit.bench.drafting import prompts_of
+
+SURE = {7: -0.1, 8: -3.0}
+TARGET = Transcript(1, (5, 7, 9), "a b c", (1, 2), (SURE, SURE, SURE))
+
+
+def other(*tokens: int, text: str = "a x") -> Transcript:
+    return Transcript(1, tokens, text, (1, 2))
+
+
+def undecided(at: int, best: dict[int, float]) -> Transcript:
+    rows = [SURE, SURE, SURE]
+    rows[at] = best
+    return Transcript(1, TARGET.tokens, TARGET.text, TARGET.prompt, tuple(rows))
+
+
+def test_equal_answers_have_no_difference() -> None:
+    assert first_difference(other(5, 7, 9, text="a b c"), TARGET) is None
+
+
+def test_a_difference_where_the_target_is_sure_is_not_explained() -> None:
+    found = first_difference(other(5, 8, 9), TARGET)
+
+    assert found is not None
+    assert (found.position, found.target_token, found.other_token) == (1, 7, 8)
+    assert (found.target_text, found.other_text) == ("b c", "x")
+    assert found.gap == pytest.approx(2.9)
+    assert not found.explained
+    assert found.text == "line 1, token 1: 'x' with speculation, 'b c' without (a gap of 2.9000)"
+
+
+@pytest.mark.parametrize(
+    ("best", "token", "explained"),
+    [
+        ({7: -0.700, 8: -0.705, 3: -3.0}, 8, True),
+        ({7: -0.700, 8: -0.705, 3: -3.0}, 3, False),  # not one of the near ones
+        ({7: -0.700, 8: -0.705}, 4, False),  # not among the best at all
+        ({7: -0.700, 8: -0.711}, 8, False),
+        ({7: -0.700}, 8, False),
+        ({}, 8, False),
+    ],
+)
+def test_a_near_tie_explains_only_its_own_tokens(
+    best: dict[int, float], token: int, explained: bool
+) -> None:
+    found = first_difference(other(5, token, 1), undecided(1, best))
+
+    assert found is not None
+    assert found.explained is explained
+
+
+def test_nothing_after_the_first_difference_counts() -> None:
+    found = first_difference(other(5, 8, 4), undecided(1, {7: -0.7, 8: -0.7}))
+
+    assert found is not None
+    assert (found.position, found.explained, found.gap) == (1, True, 0.0)
+
+
+def test_an_answer_that_ends_elsewhere_differs() -> None:
+    longer = first_difference(other(5, 7, 9, 4), TARGET)
+    shorter = first_difference(other(5, 7), TARGET)
+
+    assert longer is not None
+    assert shorter is not None
+    assert (longer.target_token, longer.other_token, longer.gap) == (None, 4, None)
+    assert (shorter.target_token, shorter.other_token) == (9, None)
+    assert not longer.explained
+    assert not shorter.explained
+    assert "the target had ended" in longer.text
+
+
+def compare(*answers: Transcript | RefusedPrompt, ended: str = "") -> LosslessResult:
+    targets = [Transcript(n, (5, 7, 9), "a b c", (1, 2), (SURE,) * 3) for n in (1, 2, 3)]
+    return compare_transcripts(
+        prompts_of("a", "b", "c"), answers, targets,
+        server="one", against="two", started="", max_tokens=9, ended=ended,
+    )  # fmt: skip
+
+
+def test_a_comparison_counts_prompts_and_tokens() -> None:
+    same = other(5, 7, 9)
+    found = compare(same, other(5, 8, 9), RefusedPrompt(3, "too long"))
+
+    assert (found.prompts, found.tokens) == (2, 4)
+    assert [one.line for one in found.refused] == [3]
+    assert not found.passed
+    assert found.document()["passed"] is False
+    assert compare(same, same, ended="interrupted").passed
+    with raises_code("not-lossless", NotProved) as raised:
+        require_lossless(found)
+    assert raised.value.exit_code == 3
+    assert "line 2, token 1: 'x' with speculation" in raised.value.message
+
+
+def test_a_comparison_of_nothing_is_no_proof() -> None:
+    with raises_code("lossless", NotProved):
+        require_lossless(compare(RefusedPrompt(1, "too long")))
+
+
+def test_another_target_is_an_error() -> None:
+    with raises_code("not-the-same-target", UserError):
+        compare(Transcript(1, (5, 7, 9), "", (1, 2, 3)))
+
+
+CHAT = {
+    "choices": [{
+        "message": {"content": "a"}, "token_ids": [7, 8],
+        "logprobs": {"content": [
+            {"top_logprobs": [{"token": "token_id:7", "logprob": -0.1},
+                              {"token": "token_id:9", "logprob": -2}]},
+            {"top_logprobs": [{"token": "token_id:8", "logprob": 0.0}]},
+        ]},
+    }],
+    "prompt_token_ids": [1],
+}  # fmt: skip
+COMPLETION = {
+    "choices": [{
+        "text": "a", "token_ids": [7, 8], "prompt_token_ids": [1],
+        "logprobs": {"top_logprobs": [{"token_id:7": -0.1, "token_id:9": -2}, {"token_id:8": 0}]},
+    }],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [CHAT, COMPLETION])
+def test_answers_of_chats_and_completions_are_read(answer: dict[str, Any]) -> None:
+    best = ({7: -0.1, 9: -2.0}, {8: 0.0})
+
+    assert read_transcript(answer, 4, True) == Transcript(4, (7, 8), "a", (1,), best)
+    assert read_transcript(answer, 4, False) == Transcript(4, (7, 8), "a", (1,))
+
+
+def test_a_server_that_returns_no_tokens_is_an_error() -> None:
+    with raises_code("no-tokens", Unsupported):
+        read_transcript({"choices": [{"text": "a"}]}, 1, False)
+    with raises_code("no-tokens", Unsupported):
+        read_transcript({"choices": [{"text": "a", "token_ids": [1]}]}, 1, True)
+    with raises_code("invalid-response", EngineError):
+        read_transcript({"choices": []}, 1, False)
+
+
+def test_the_target_alone_is_asked_for_log_probabilities() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def ask(body: dict[str, Any]) -> dict[str, Any]:
+        bodies.append(body)
+        if len(bodies) == 2:
+            raise PromptRefused("too long")
+        return CHAT if "messages" in body else COMPLETION
+
+    prompts = prompts_of("a", "b")
+    target = list(transcripts(prompts, "t", ask, chat=False, max_tokens=9, is_target=True))
+    list(transcripts(prompts, "s", ask, chat=True, max_tokens=9, is_target=False))
+
+    assert bodies[0]["logprobs"] == 5
+    assert bodies[0]["temperature"] == 0.0
+    assert "logprobs" not in bodies[2]
+    assert all(body["return_token_ids"] for body in bodies)
+    assert target[1] == RefusedPrompt(2, "too long")

@@ -1,0 +1,140 @@
+"""Send complete requests, one or several at a time, to a server with OpenAI's protocol.
+
+The load of ``peagle bench`` comes from its sender; this is for prompts whose answers are read.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from peagle.bench.prompts import Prompt
+from peagle.errors import EngineError, Fix, UserError
+from peagle.parallel import run_parallel
+from peagle.protocol import engine_message, parse_response
+from peagle.text import sanitize
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+"""Sends one request body and returns the whole answer."""
+
+ANSWER_SECONDS = 600.0
+"""How long one answer may take."""
+
+_LARGEST_ANSWER = 64 << 20
+_SHOWN = 300
+_REFUSALS = (400, 413, 422)
+_BUSY = (429, 503)
+
+
+class PromptRefused(UserError, code="prompt-refused"):
+    """The engine rejects this request: too long for the context, or an invalid field."""
+
+
+@dataclass(frozen=True)
+class RefusedPrompt:
+    """The engine rejected the prompt of this line of the file."""
+
+    line: int
+    message: str
+
+
+@dataclass(frozen=True)
+class OpenAiServer:
+    """A server at ``base_url``, which ends in ``/v1``, that serves ``model``. ``log`` is the
+    command that prints its log, where one is known."""
+
+    base_url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    log: tuple[str, ...] = ()
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a chat or a completion.
+
+        Raises PromptRefused where this request is rejected, UserError where any would be, and
+        EngineError without an answer, or for one that is not of the protocol.
+        """
+        route = "chat/completions" if "messages" in body else "completions"
+        status, content = self._post(route, json.dumps({"model": self.model, **body}).encode())
+        if status == http.HTTPStatus.OK:
+            return parse_response(content)
+        text = content[: 1 << 16].decode("utf-8", errors="replace")
+        message = sanitize(engine_message(text).strip() or f"HTTP {status}", _SHOWN)
+        if status in _REFUSALS:
+            raise PromptRefused(message, "shorten the prompt or lower max_tokens")
+        if status in (401, 403):
+            raise UserError(f"{self.base_url} rejects the key ({status}): {message}",
+                            "set OPENAI_API_KEY", "unauthorized")  # fmt: skip
+        if status == http.HTTPStatus.NOT_FOUND:
+            raise UserError(f"{self.base_url}/{route} does not exist: {message}",
+                            "give the URL up to /v1 and the name of a served model",
+                            "no-such-route")  # fmt: skip
+        what = "is overloaded" if status in _BUSY else "failed"
+        raise EngineError(f"{self.base_url} {what} ({status}): {message}", self._fix)
+
+    @property
+    def _fix(self) -> Fix:
+        return Fix("read its log" if self.log else "look at the server's log", self.log)
+
+    def _post(self, route: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        connection: http.client.HTTPConnection | None = None
+        try:
+            parts = urlsplit(self.base_url)
+            connection = _connection(parts.scheme, parts.hostname or "", parts.port)
+            connection.request("POST", f"{parts.path.rstrip('/')}/{route}", body, headers)
+            with connection.getresponse() as reply:
+                content = reply.read(_LARGEST_ANSWER + 1)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = sanitize(error) or type(error).__name__
+            raise EngineError(
+                f"{self.base_url} does not answer: {why}", self._fix, "no-answer"
+            ) from error
+        finally:
+            if connection:
+                connection.close()
+        if len(content) > _LARGEST_ANSWER:
+            message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
+            raise EngineError(message, "ask for fewer tokens", "invalid-response")
+        return reply.status, content
+
+
+def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+    if scheme == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
+    return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+
+
+def ask_together(
+    ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
+    """The answers to requests that are sent at the same time, and those that were refused.
+
+    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time.
+    """
+
+    def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
+        try:
+            return ask(body)
+        except PromptRefused as error:
+            return RefusedPrompt(prompt.line, error.message)
+
+    calls = [partial(send, prompt, body) for prompt, body in asked]
+    try:
+        found = run_parallel(calls, time.monotonic() + ANSWER_SECONDS, len(calls))
+    except TimeoutError:
+        raise EngineError(
+            f"an answer takes longer than {ANSWER_SECONDS:.0f} s", "lower --max-tokens", "no-answer"
+        ) from None
+    refused = [one for one in found if isinstance(one, RefusedPrompt)]
+    return [one for one in found if not isinstance(one, RefusedPrompt)], refused

@@ -1,0 +1,121 @@
+"""Acceptance from a file of ``peagle bench --acceptance``, and engines on which it is imposed.
+
+vLLM's synthetic sampler accepts drafts at given rates, whatever the drafter proposes. So the speed
+of a pair with the acceptance of the user's own text can be measured with any prompts, and even with
+random weights. The rates are of all drafts (not of those accepted so far), one for each position.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+from peagle.bench.acceptance import ACCEPTANCE_FORMAT, AcceptanceResult, DomainAcceptance
+from peagle.errors import Fix, Refused, UserError, nearest
+from peagle.planning.plan import Plan
+from peagle.planning.speculation import speculative_config
+from peagle.store import read_record
+from peagle_serve.contract import SPECULATION
+
+_FIX = Fix("measure it again", ("peagle", "bench", "NAME", "--acceptance", "PROMPTS.jsonl"))
+_FLAG = "--speculative-config"
+
+
+def read_acceptance(file: Path) -> AcceptanceResult:
+    """The result in ``file``.
+
+    Raises UserError for a file that is missing, of another format, or with impossible numbers: a
+    rate below 0 or above 1, or above that of the position before, or a length above K + 1.
+    """
+    found = read_record(file, AcceptanceResult, _FIX)
+    if found is None:
+        raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
+    if found.format != ACCEPTANCE_FORMAT:
+        raise _wrong(file, f"its format is {found.format}, not {ACCEPTANCE_FORMAT}")
+    for one in (found.total, *found.domains):
+        if why := _impossible(one, found.k):
+            raise _wrong(file, f"{one.domain[:60]!r} {why}")
+    return found
+
+
+def _impossible(one: DomainAcceptance, k: int) -> str:
+    """Why these numbers cannot have been measured; empty if they can."""
+    rates, length = one.acceptance.per_position, one.acceptance.length
+    if one.acceptance.drafts < 1:
+        return "has no drafts"
+    if not 1 <= k == len(rates):
+        return f"has rates of {len(rates)} positions, and K is {k}"
+    if not all(0 <= rate <= 1 for rate in rates):
+        return "has a rate that is not between 0 and 1"
+    if any(later > earlier for earlier, later in pairwise(rates)):
+        return "has a rate above that of the position before"
+    if not math.isclose(length, 1 + sum(rates), rel_tol=1e-3):
+        return f"has a length of {length:.4g}, and its rates give {1 + sum(rates):.4g}"
+    if not 1 <= one.interval.low <= length + 1e-6 <= one.interval.high + 2e-6:
+        return "has an interval that does not hold its length"
+    return ""
+
+
+def _wrong(file: Path, why: str) -> UserError:
+    return UserError(f"{file} cannot be used: {why}", _FIX, "acceptance-file")
+
+
+def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
+    """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
+    together.
+
+    A smaller K than the measured one has the same rates at its positions. Raises UserError for a
+    larger K, and for an unknown domain.
+    """
+    known = {one.domain: one for one in result.domains}
+    if domain is not None and domain not in known:
+        hint = nearest(domain, known) or f"known: {', '.join(known)}"
+        raise UserError(f"the acceptance has no domain {domain!r}", hint, "acceptance-file")
+    if k > result.k:
+        raise UserError(
+            f"acceptance was measured with K={result.k}: nothing is known of K={k}",
+            f"measure acceptance with K={k}, or leave K={k} out",
+            "acceptance-file",
+        )
+    chosen = result.total if domain is None else known[domain]
+    return tuple(round(rate, 4) for rate in chosen.acceptance.per_position[:k])
+
+
+def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...], on_cpu: bool) -> Plan:
+    """``plan`` with vLLM's synthetic sampler, which accepts drafts at these rates.
+
+    Its answers are not the target's: an engine of it is for measurements only. Raises Refused on a
+    CPU, whose engine has no such sampler, and UserError for a plan without speculation or with
+    another K.
+    """
+    speculation = plan.speculation
+    if on_cpu:
+        raise Refused(
+            "the CPU engine cannot impose an acceptance",
+            "measure on a GPU, or with real acceptance: omit --impose-acceptance",
+            "imposes-on-gpu-only",
+        )
+    if speculation is None or speculation.k != len(rates):
+        k = speculation.k if speculation else 0
+        raise UserError(
+            f"rates of {len(rates)} positions cannot be imposed on K={k}",
+            "give a rate for each position",
+            "acceptance-file",
+        )
+    settings = {
+        **speculation.settings,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": list(rates),
+    }
+    changed = speculation.model_copy(update={"settings": settings, "acceptance_floor": None})
+    config = speculative_config(changed, plan.drafter.weights if plan.drafter else None)
+    arguments = list(plan.engine_arguments)
+    arguments[arguments.index(_FLAG) + 1] = config
+    return plan.model_copy(
+        update={
+            "speculation": changed,
+            "environment": {**plan.environment, SPECULATION: config},
+            "engine_arguments": tuple(arguments),
+        }
+    )
