@@ -157,6 +157,10 @@ if TYPE_CHECKING:
     from peagle.weights.layout import weights_at as weights_at
     from peagle.weights.layout import weights_prefix as weights_prefix
     from peagle.weights.manifest import copied_pair as copied_pair
+    from peagle.weights.own_target import is_on_hub as is_on_hub
+    from peagle.weights.own_target import is_own_target as is_own_target
+    from peagle.weights.own_target import target_not_read as target_not_read
+    from peagle.weights.own_target import with_own_target as with_own_target
     from peagle.weights.revisions import pin_revisions as pin_revisions
     from peagle.weights.sources import weights_of_pair as weights_of_pair
     from peagle.weights.sync import plan_sync as plan_sync
@@ -244,6 +248,9 @@ _FUNCTIONS = {
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
     "peagle.weights.layout": ("checkpoint_at", "own_head", "weights_at", "weights_prefix"),
     "peagle.weights.manifest": ("copied_pair",),
+    "peagle.weights.own_target": (
+        "is_on_hub", "is_own_target", "target_not_read", "with_own_target",
+    ),
     "peagle.weights.revisions": ("pin_revisions",),
     "peagle.weights.sources": ("weights_of_pair",),
     "peagle.weights.sync": ("plan_sync", "sync_weights"),

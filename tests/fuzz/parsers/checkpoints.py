@@ -15,7 +15,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from peagle.catalog.loading import load_catalog
-from peagle.checkpoints.architecture import drafter_from_checkpoint, target_from_checkpoint
+from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import header_bytes, parse_config, parse_header
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import HubSource, resolve_revision

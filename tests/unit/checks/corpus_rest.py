@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from peagle.checkpoints import FolderSource, read_checkpoint
+from peagle.checkpoints.entries import target_from_checkpoint
 from peagle.checks import Case
 from tests.unit.checks.cases import (
     CATALOG,
     OWN_IMAGE,
     catalog_case,
     geometry_case,
+    make_case,
     speculators_case,
     tiny_case,
 )
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_versions import NEW_AMI, VERSIONS
-from tests.unit.checks.damage import Damage
+from tests.unit.checks.damage import Damage, tiny
 
 AWS = CATALOG.runtimes.accounts["us-east-1"]
 
@@ -34,7 +38,21 @@ def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -
     )
 
 
+def _own_target(_: Path) -> Case:
+    read = read_checkpoint(FolderSource(tiny("target")))
+    own = make_case(CATALOG, target_from_checkpoint(read), None, target_checkpoint=read)
+    return replace(own, own_target=True)
+
+
 TARGETS = (
+    Broken(
+        "a target without a catalogue entry",
+        _own_target,
+        "target-not-in-catalogue",
+        "note",
+        left="vLLM serves any model that it supports",
+        not_shown="a note about what is unknown",
+    ),
     Broken(
         "120b instead of 20b",
         lambda f: geometry_case(

@@ -18,7 +18,7 @@ from typing import Literal
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.checkpoints.architecture import OWN
+from peagle.checkpoints.entries import OWN
 from peagle.errors import Fix
 from peagle.findings import Finding, error
 from peagle.images.docker import Progress

@@ -17,7 +17,7 @@ UNKNOWN_DRAFTER = "unknown-drafter"
 
 
 def find_pair(catalog: Catalog, name: str) -> Pair:
-    """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter.
+    """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter, if it has one.
 
     TARGET is a short name, or an id with or without its organization, DRAFTER a drafter's name or
     the id of its weights, both in any case. Raises NotFound with the nearest names, and
@@ -27,7 +27,8 @@ def find_pair(catalog: Catalog, name: str) -> Pair:
     if not target_name or (plus and not drafter_name):
         raise UserError(f"{name!r} is not a pair", "write TARGET or TARGET+DRAFTER")
     target = _find_target(catalog, target_name)
-    return Pair(target=target, drafter=find_drafter(target, drafter_name or target.default_drafter))
+    chosen = drafter_name or target.default_drafter
+    return Pair(target=target, drafter=find_drafter(target, chosen) if chosen else None)
 
 
 def find_drafter(target: Target, name: str) -> Drafter:
@@ -37,6 +38,8 @@ def find_drafter(target: Target, name: str) -> Drafter:
             return drafter
     names = [drafter.name for drafter in target.drafters]
     hint = nearest(name, names) or f"its drafters: {', '.join(names)}"
+    if not names:
+        hint = "it has no drafters in the catalogue; pass your own head with --drafter"
     if name.endswith("/"):
         hint = f"there is no folder {name}; {hint}"
     raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
@@ -94,10 +97,12 @@ def target_named(catalog: Catalog, name: str) -> str | None:
     Raises UserError if several targets have that name or those weights.
     """
     wanted = name.lower()
-    for names in ({target_id: target_id for target_id in catalog.targets}, _short_names(catalog)):
-        for known, target_id in names.items():
-            if known.lower() == wanted:
-                return target_id
+    by_id = (target_id for target_id in catalog.targets if target_id.lower() == wanted)
+    if (found_id := next(by_id, None)) is not None:
+        return found_id
+    for short_name, target_id in _short_names(catalog).items():
+        if short_name.lower() == wanted:
+            return target_id
     if "/" in wanted:
         weights = _weights(catalog)
         found = [each for each in catalog.targets if weights.get(each, "").lower() == wanted]

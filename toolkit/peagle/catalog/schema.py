@@ -138,7 +138,10 @@ class ProofPrompts(CatalogEntry):
 
 
 class Target(CatalogEntry):
-    """A model to serve. ``weights`` is its Hugging Face id or a folder beside the file."""
+    """A model to serve. ``weights`` is its Hugging Face id or a folder beside the file.
+
+    Without a ``default_drafter`` it is served without speculation unless a drafter is named.
+    """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$")]
     short_name: ShortName
@@ -157,8 +160,8 @@ class Target(CatalogEntry):
     architecture: Architecture
     engine_arguments: tuple[EngineSetting, ...] = ()
     environment: tuple[EngineSetting, ...] = ()
-    default_drafter: ShortName
-    drafters: tuple[Drafter, ...]
+    default_drafter: ShortName | None = None
+    drafters: tuple[Drafter, ...] = ()
     proof: ProofPrompts
     source: str
 

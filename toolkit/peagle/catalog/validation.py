@@ -195,7 +195,8 @@ def target_violations(target: Target, path: Path) -> Iterator[Violation]:
     yield from _weights(("weights",), target.weights, path)
     names = [drafter.name for drafter in target.drafters]
     public = [drafter.name for drafter in target.drafters if drafter.public]
-    yield from _unknown(("default_drafter",), "drafter", target.default_drafter, names)
+    if target.default_drafter is not None:
+        yield from _unknown(("default_drafter",), "drafter", target.default_drafter, names)
     yield from _duplicates(names, ("drafters",), "name")
     weights = [drafter.weights for drafter in target.drafters]
     yield from _duplicates(weights, ("drafters",), "weights")

@@ -48,6 +48,9 @@ _TOKENIZER_FILES = (
 _WHOLE_VOCABULARIES = (_VOCABULARY, "tokenizer.model", "tekken.json")
 """Files with a whole vocabulary: if one is equal, the tokenizers are."""
 
+_CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+"""Files with the chat template, if that is not in tokenizer_config.json."""
+
 _LONGEST_TOKENIZER = 1_000_000
 """Bytes. Of a larger file only size and digest are used."""
 
@@ -180,6 +183,7 @@ def describe_tokenizer(
     ``vocab_size``      tokens in a small tokenizer.json, the added ones included
     ``class``           ``tokenizer_class`` of tokenizer_config.json
     ``special_tokens``  id -> text of the added tokens
+    ``chat_template``   true, if there is a chat template
 
     ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
     tokenizer either.
@@ -191,6 +195,7 @@ def describe_tokenizer(
         "vocab_size": _vocabulary_size(vocabulary, added),
         "class": kind if isinstance(kind, str) else None,
         "special_tokens": _special_tokens(settings) or {str(n): text for n, text in added.items()},
+        "chat_template": bool(settings.get("chat_template") or sizes.keys() & {*_CHAT_TEMPLATES}),
     }
     known = {key: value for key, value in found.items() if value}
     return {name: sizes[name] for name in _TOKENIZER_FILES if name in sizes} | known

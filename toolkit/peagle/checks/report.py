@@ -14,7 +14,11 @@ from peagle.catalog.documents import Problem, display_path
 from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
-from peagle.checkpoints.architecture import own_drafter
+from peagle.checkpoints.entries import (
+    drafter_from_checkpoint,
+    is_from_checkpoint,
+    own_drafter,
+)
 from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_location,
@@ -69,6 +73,9 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
     pair, location = _selected(catalog, request)
+    if location not in (None, HUB) and not pair.target.drafters:
+        own_head = drafter_from_checkpoint(read(str(location)))
+        pair = Pair(target=pair.target, drafter=own_head)
     entry, drafter = pair.drafter, pair.drafter
     if location is not None:
         if entry is None or entry.method in DRAFTLESS:
@@ -81,7 +88,7 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
     # The id of another target's head is enough: the head need not be read.
     if entry is not None and not registry.check(case, only={head_not_for_target.RULE.code}):
         head = _checkpoint(catalog, pair.target, location, entry, read)
-    own = request.target not in (None, HUB)
+    own = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))
     unread = _unread(case)
     return CheckReport(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import click
 
 from peagle import api
-from peagle.checks.report import NOT_IN_SANDBOX, CheckRequest
-from peagle.cli.context import PeagleCommand, finding_in_context
+from peagle.checkpoints.models import Checkpoint
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
+from peagle.cli.context import PeagleCommand, finding_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
@@ -141,12 +143,22 @@ def check(
     in_sandbox = options.pop("sandbox")
     del options["profile"]
     start = time.monotonic()
-    catalog = api.load_catalog(catalog_of(ctx))
     options["settings"] = _typed(options["settings"])
-    request = CheckRequest(pair=pair, **options)
-    report = api.check(
-        request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))
-    )
+
+    @cache
+    def read(location: str) -> Checkpoint:
+        return api.checkpoint_at(location, lambda: _aws(ctx))
+
+    catalog = api.load_catalog(catalog_of(ctx))
+    unread = options["target"] is None and api.is_on_hub(pair)
+    if unread and api.is_own_target(catalog, pair):
+        command = (*typed_command(ctx, "check"), "--target", HUB)
+        raise api.target_not_read(pair, command, catalog)
+    at = options["target"] if options["target"] not in (None, HUB) else None
+    own = api.with_own_target(catalog, pair, lambda location: read(at or location))
+    if own.checkpoint is not None and options["target"] in (None, HUB):
+        options["target"] = own.checkpoint.location
+    report = api.check(CheckRequest(pair=pair, **options), own.catalog, read)
     if in_sandbox:
         kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
@@ -113,6 +113,12 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     """
     catalog = api.load_catalog(catalog_of(ctx))
     options["settings"] = api.checked_settings(options["settings"])
+    if pair is not None and options["target"] is None and api.is_own_target(catalog, pair):
+        if api.is_on_hub(pair):
+            typed = typed_command(ctx, "fit")
+            at = typed.index(pair)
+            raise api.target_not_read(pair, (*typed[:at], "--target", *typed[at:]), catalog)
+        pair, options["target"] = None, pair
     report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
     if as_json:
         print_json(api.fit_document(report))

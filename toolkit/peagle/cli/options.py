@@ -101,6 +101,11 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
     return catalog
 
 
+def set_command_catalog(ctx: click.Context, catalog: Catalog) -> None:
+    """Give the running command this catalogue, such as one with the user's own target."""
+    ctx.meta[_CATALOG] = catalog
+
+
 def names_own_image(plan: Plan) -> bool:
     """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
     return api.is_own_image(plan, command_catalog().runtimes)

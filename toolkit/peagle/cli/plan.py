@@ -25,7 +25,11 @@ from peagle.planning import Plan
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the plan to this file, for deploy and render.",
 )
-@click.option("--online", is_flag=True, help="Query AWS for prices, quotas and weights in S3.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Query AWS for prices, quotas and weights in S3, and the Hub for models.",
+)
 @click.option("--profile", help="AWS profile for --online.  [default: boto3's credential chain]")
 @click.option("--sandbox", is_flag=True, help="Query the local AWS sandbox; for --online.")
 @json_option
@@ -44,7 +48,8 @@ def plan(
     Selects the cheapest instances that fit the pair and, with --min-tokens-per-second, are
     measured to reach that speed. Shows the three best, the engine's arguments, and the reasons.
 
-    PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. Exits with 3 if
+    PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, a model that the catalogue does
+    not have (its folder, or with --online its id on the Hub), or a plan file. Exits with 3 if
     a check finds an error; such a plan is shown, but not written to a file.
     """
     if not online and (profile or sandbox):

@@ -14,6 +14,8 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
+from peagle.checkpoints.models import Checkpoint
+from peagle.cli.context import typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REGION_VARIABLES,
@@ -25,6 +27,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
+    set_command_catalog,
     settings_option,
     variables_option,
 )
@@ -35,6 +38,7 @@ from peagle.planning.runtime import DEFAULT_REGION
 from peagle.s3uri import is_s3_uri
 
 if TYPE_CHECKING:
+    from peagle.cli.account import Account
     from peagle.weights.layout import AwsOf
 
 _LIMIT = click.FloatRange(min=0, min_open=True)
@@ -136,6 +140,12 @@ _PLAN_OPTIONS = (
     ),
 )
 
+_OWN_TARGET = "peagle.own-target"
+"""Key in click's ``Context.meta`` of the checkpoint of a target that is not in the catalogue."""
+
+_ONLINE = ("deploy",)
+"""Commands that use the network in any case, so that they also read a model there."""
+
 _PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
 """The parameters that these options have in click."""
 
@@ -150,6 +160,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
             # A plan file has its own region; AWS_REGION does not override it.
             chosen["region"] = None
+        _add_own_target(ctx, pair, chosen)
         if ctx.params.get("online"):  # only `peagle plan` has it
             plan = _online_plan(ctx, pair, chosen)
         else:
@@ -167,7 +178,42 @@ def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
     """The plan of the command's PAIR and planning options on another instance type."""
     chosen = {name: ctx.params[name] for name in _PLAN_FIELDS & ctx.params.keys()}
     pair = chosen.pop("pair")
+    _add_own_target(ctx, pair, chosen)
     return resolve_plan(pair, {**chosen, "instance_type": instance_type}, command_catalog(ctx))
+
+
+def _add_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> None:
+    """Read a target that the catalogue does not have: from a folder, and where the command is
+    online from S3 and the Hub. Raises what reading raises, and NotFound where it is not online."""
+    if is_plan_file(pair):
+        return
+    if _OWN_TARGET not in ctx.meta:
+        catalog = command_catalog(ctx)
+        own = api.with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
+        ctx.meta[_OWN_TARGET] = own.checkpoint
+        set_command_catalog(ctx, own.catalog)
+    chosen["target_checkpoint"] = ctx.meta[_OWN_TARGET]
+
+
+def _read_target(ctx: click.Context, location: str) -> Checkpoint:
+    if not (is_s3_uri(location) or api.is_on_hub(location)):
+        return api.checkpoint_at(location)
+    if not (ctx.params.get("online") or ctx.command.name in _ONLINE):
+        command: tuple[str, ...]
+        command = ("peagle", "plan", location, "--online", "--out", "plan.json")
+        if ctx.command.name == "plan":
+            command = (*typed_command(ctx, "plan"), "--online")
+        raise api.target_not_read(location, command, command_catalog(ctx))
+    region = ctx.params.get("region") or DEFAULT_REGION
+    return api.checkpoint_at(location, lambda: _account(ctx).connect(region))
+
+
+def _account(ctx: click.Context) -> Account:
+    from peagle.cli.account import chosen_account  # imports boto3
+
+    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
+    account.start()
+    return account
 
 
 def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
@@ -176,10 +222,7 @@ def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
 
     Raises what planning raises, and UserError for a wrong profile.
     """
-    from peagle.cli.account import chosen_account  # imports boto3
-
-    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
-    account.start()
+    account = _account(ctx)
     catalog = command_catalog(ctx)
     saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
     aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)

@@ -9,7 +9,7 @@ from typing import Any
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
-from peagle.checkpoints.architecture import (
+from peagle.checkpoints.entries import (
     drafter_from_checkpoint,
     own_drafter,
     target_from_checkpoint,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.checkpoints.architecture import own_drafter
-from peagle.checkpoints.models import is_location, split_revision
+from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
+from peagle.checkpoints.models import Checkpoint, is_location, split_revision
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import Fix, NotFound, UserError
@@ -21,6 +21,8 @@ from peagle.planning.plan import Decision, Options, decide
 
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""
+
+_READ_HEAD = "use a folder, or add --online to read a head on the Hub or in S3"
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ def _known(target: Target, name: str) -> Drafter | None:
 
 
 def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedPair]:
-    """The named drafter, else the default one; or its fallback."""
-    drafter = named or find_drafter(target, target.default_drafter)
+    """The named drafter, else the default one, or its fallback; none if the target has none."""
+    if named is None and target.default_drafter is None:
+        return _without_default(target)
+    drafter = named or find_drafter(target, target.default_drafter or "")
     is_default = drafter.name == target.default_drafter
     if not drafter.public:
         return _fallback(target, drafter, is_default)
@@ -90,6 +94,12 @@ def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedP
     use = f", for {drafter.use}" if drafter.use else ""
     because = f"the catalogue's default for {target.id}{use}"
     return decide(choice, "drafter", because, shown=drafter.name)
+
+
+def _without_default(target: Target) -> Decision[SelectedPair]:
+    """The target alone: the catalogue names no drafter for it."""
+    because = f"no default drafter is known for {target.id}; --drafter HEAD adds one"
+    return decide(SelectedPair(target, None), "drafter", because, shown="none")
 
 
 def _fallback(target: Target, drafter: Drafter, is_default: bool) -> Decision[SelectedPair]:
@@ -108,18 +118,22 @@ def _own(
 
     A head whose checkpoint the options hold is checked; an unread one gets a note.
     """
-    default = find_drafter(target, target.default_drafter)
-    eagle = (drafter for drafter in (default, *target.drafters) if drafter.method == "eagle3")
-    kind = named or next(eagle, None)
+    read = options.drafter_checkpoint
+    default = find_drafter(target, target.default_drafter) if target.default_drafter else None
+    kind = named or _kind_of_head(target, default, read)
+    if kind is None and not target.drafters:
+        message = f"{location} was not read, and {target.id} has no drafter in the catalogue"
+        raise UserError(f"{message}: the head's method is unknown", _READ_HEAD)
     if kind is None or kind.method != "eagle3":
         raise UserError(
             f"{location}: {kind.title if kind else target.title} does not use a draft head",
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
         )
-    read = options.drafter_checkpoint
     head = own_drafter(location, target, kind, read)
     version = CaseOptions(vllm=options.vllm)
-    case = build_case(catalog, target, head, version, Checkpoints(drafter=read))
+    own = options.target_checkpoint
+    checkpoints = Checkpoints(own, read, own_target=own is not None)
+    case = build_case(catalog, target, head, version, checkpoints)
     if read is None:
         called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
@@ -130,5 +144,16 @@ def _own(
         findings = check(case, about="head")
     where, _ = split_revision(location)
     # A head for a pair whose default head is not public replaces that head.
-    is_default = kind is default and not default.public
+    is_default = default is not None and kind is default and not default.public
     return Decision(SelectedPair(target, head, where, is_default), findings=findings)
+
+
+def _kind_of_head(
+    target: Target, default: Drafter | None, read: Checkpoint | None
+) -> Drafter | None:
+    """The target's drafter that is an EAGLE-3 or P-EAGLE head, the default one if it is; where the
+    catalogue has no drafters, what the head itself says."""
+    known = (*((default,) if default else ()), *target.drafters)
+    if known or read is None:
+        return next((drafter for drafter in known if drafter.method == "eagle3"), None)
+    return drafter_from_checkpoint(read)

@@ -44,14 +44,15 @@ class Overrides(Frozen):
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
-    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
-    holds the files read from there, if any. ``model_source`` is an ``s3://`` prefix that holds
-    the target's weights. ``image`` replaces AWS's image; with ``baked_weights`` it has the weights
-    of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
-    mounts them, or the engine itself streams them. ``min_tokens_per_second`` is the required output
-    speed of the endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all
-    its instances together, in USD. ``warm_sha256`` are the archives that may be restored, and with
+    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``, a
+    Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
+    holds the files read from there, if any; ``target_checkpoint`` those of a target that is not in
+    the catalogue. ``model_source`` is an ``s3://`` prefix that holds the target's weights.
+    ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
+    in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker mounts them, or the
+    engine itself streams them. ``min_tokens_per_second`` is the required output speed of the
+    endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all its instances
+    together, in USD. ``warm_sha256`` are the archives that may be restored, and with
     ``allow_unpinned_warm`` any may be. The five before these are as in Overrides.
     """
 
@@ -68,6 +69,7 @@ class Options(Frozen):
     speculation: bool = True
     drafter: str | None = None
     drafter_checkpoint: Checkpoint | None = None
+    target_checkpoint: Checkpoint | None = None
     vllm: str | None = None
     image: str | None = None
     model_source: str | None = None

@@ -262,7 +262,8 @@ def _check(
         settings=settings_of(options.settings),
         environment=engine.environment,
     )
-    read = Checkpoints(drafter=options.drafter_checkpoint)
+    own = options.target_checkpoint
+    read = Checkpoints(own, options.drafter_checkpoint, own_target=own is not None)
     found = check(build_case(catalog, pair.target, pair.drafter, planned, read))
     refuse_secrets(found)
     return found

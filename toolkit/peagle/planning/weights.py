@@ -239,7 +239,8 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
                 slashes_hint(options.model_source) or "use the form s3://bucket/folder/",
             )
         return _in_s3(options.model_source)
-    return _catalogued(catalog, target, target.weights, target.revision)
+    own = None if target.weights.startswith(".") else _own_location(target.weights)
+    return own or _catalogued(catalog, target, target.weights, target.revision)
 
 
 def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
@@ -248,11 +249,16 @@ def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
         return None
     if pair.own is None:
         return _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
-    if is_s3_uri(pair.own):
-        return _in_s3(pair.own)
-    if is_folder(pair.own):
-        return Weights(kind="directory", location=pair.own, engine_path=pair.own)
-    return _on_hub(pair.own, drafter.revision)
+    return _own_location(pair.own) or _on_hub(pair.own, drafter.revision)
+
+
+def _own_location(location: str) -> Weights | None:
+    """The user's own weights in S3 or in a folder; ``None`` for those on the Hub."""
+    if is_s3_uri(location):
+        return _in_s3(location)
+    if is_folder(location):
+        return Weights(kind="directory", location=location, engine_path=location)
+    return None
 
 
 def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:

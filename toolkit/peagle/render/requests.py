@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import domain
-from peagle.checkpoints.architecture import OWN
+from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
@@ -243,10 +243,16 @@ def deploy_arguments(
 
 
 def pair_arguments(plan: Plan) -> list[str]:
-    """The pair; a head of the user's own follows as ``--drafter``."""
+    """The pair; a head of the user's own follows as ``--drafter``. The user's own target is its
+    location."""
     drafter, speculation = plan.drafter, plan.speculation
+    is_own = plan.target.id.startswith(f"{OWN}/")
     if drafter is None or speculation is None:
+        if is_own:
+            return [plan.target.weights.location]
         return [plan.target.id, "--no-speculation"]
+    if is_own:
+        return [plan.target.weights.location, "--drafter", drafter.id]
     if drafter.name != OWN and drafter.id == drafter.name:
         return [plan.pair]
     revision = drafter.weights.revision if drafter.weights else None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from peagle.catalog.schema import Catalog, Target
-from peagle.checkpoints.architecture import OWN
+from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.hub import COMMIT, resolve_revision
 from peagle.checkpoints.hub_client import Hub
 from peagle.errors import CheckpointError, HubFailed

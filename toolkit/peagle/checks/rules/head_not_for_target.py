@@ -22,7 +22,8 @@ def check(case: Case) -> Findings:
             own = case.target
             names = ", ".join(drafter.name for drafter in own.drafters)
             message = f"{hub_id} was trained for {other.id}, not for {own.id}"
-            fix = f"use the target {other.short_name}, or a drafter of {own.short_name}: {names}"
+            fix = f"use the target {other.short_name}"
+            fix += f", or a drafter of {own.short_name}: {names}" if names else ""
             yield RULE.error("drafter", message, fix)
 
 

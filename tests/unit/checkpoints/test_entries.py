@@ -1,0 +1,102 @@
+"""Entries for models that the catalogue does not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.checkpoints import Checkpoint, FolderSource, Tensor, read_checkpoint
+from peagle.checkpoints.entries import (
+    count_parameters,
+    drafter_from_checkpoint,
+    identity_of,
+    is_from_checkpoint,
+    short_name_of,
+    target_from_checkpoint,
+)
+from tests.unit.checks.damage import tiny
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def tensor(dtype: str, *shape: int) -> Tensor:
+    return Tensor(dtype, shape, 2 * prod(shape), "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("location", "target_id", "revision"),
+    [
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", None),
+        ("Qwen/Qwen3-4B@v1", "Qwen/Qwen3-4B", "v1"),
+        ("/models/My Model (1)", "own/My-Model-1", None),
+        ("s3://bucket/models/chat-7b/", "own/chat-7b", None),
+        ("/", "own/model", None),
+        (f"/hf/hub/models--Qwen--Qwen3-4B/snapshots/{COMMIT}", "Qwen/Qwen3-4B", COMMIT),
+    ],
+)
+def test_a_model_is_named_after_its_location(
+    location: str, target_id: str, revision: str | None
+) -> None:
+    assert identity_of(location) == (target_id, revision)
+
+
+@pytest.mark.parametrize(
+    ("target_id", "short"),
+    [("Qwen/Qwen3-4B", "qwen3-4b"), ("own/a_b", "a-b"), ("own/-", "own"), ("x/V1.5", "v1.5")],
+)
+def test_the_short_name_is_valid_for_an_endpoint(target_id: str, short: str) -> None:
+    assert short_name_of(target_id) == short
+
+
+def test_the_tiny_target_is_like_its_catalogue_entry() -> None:
+    known = load_catalog().targets["peagle/tiny"]
+    read = read_checkpoint(FolderSource(tiny("target")))
+
+    made = target_from_checkpoint(read)
+
+    assert made.architecture == known.architecture
+    assert (made.parameters, made.dtype) == (known.parameters, known.dtype)
+    assert (made.licence, made.default_drafter, made.drafters) == ("", None, ())
+    assert made.proof.chat
+    assert is_from_checkpoint(made)
+    assert not is_from_checkpoint(known)
+
+
+def test_the_tiny_head_is_read_as_p_eagle() -> None:
+    made = drafter_from_checkpoint(read_checkpoint(FolderSource(tiny("p-eagle"))))
+
+    assert (made.method, made.parallel_drafting, made.format) == ("eagle3", True, "vllm")
+    assert (made.licence, made.k_trained, made.acceptance_floor) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "parameters"),
+    [
+        ({}, {"w": tensor("BF16", 4, 8), "norm": tensor("BF16", 4)}, 36),
+        (
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            {"experts_blocks": tensor("U8", 4, 16), "experts_scales": tensor("U8", 4, 1)},
+            128,
+        ),
+        (
+            {"quantization_config": {"quant_method": "awq", "bits": 4}},
+            {"qweight": tensor("I32", 4, 8), "qzeros": tensor("I32", 1, 8)},
+            256,
+        ),
+        ({}, {}, None),
+    ],
+)
+def test_parameters_are_counted_from_the_headers(
+    config: dict[str, Any], tensors: dict[str, Tensor], parameters: int | None
+) -> None:
+    assert count_parameters(Checkpoint("x", config, tensors or None)) == parameters
+
+
+def test_without_a_chat_template_the_proof_is_a_completion() -> None:
+    read = read_checkpoint(FolderSource(tiny("target")))
+
+    assert not target_from_checkpoint(replace(read, tokenizer={})).proof.chat

@@ -1,0 +1,165 @@
+"""A target without a catalogue file: a folder, S3, or an id on the Hub."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import in_process
+from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
+from tests.unit.checks.cases import GEOMETRY
+from tests.unit.checks.damage import tiny
+from tests.unit.cli.commands import Terminal
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a model that is not in the catalogue."""
+    return Path(shutil.copytree(tiny("target"), tmp_path / "My Model"))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """A Hub with that model."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    hub = FakeHub()
+    hub.files = {path.name: path.read_bytes() for path in tiny("target").iterdir()}
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        yield hub
+
+
+def test_a_folder_is_planned_without_speculation(model: Path) -> None:
+    done = in_process("plan", str(model), "--json")
+
+    assert done.code == 0, done.err
+    plan = done.document
+    assert (plan["pair"], plan["name"]) == ("own/My-Model", "peagle-my-model")
+    assert plan["speculation"] is None
+    assert plan["target"]["weights"]["kind"] == "directory"
+    (note,) = [f for f in plan["findings"] if f["code"] == "target-not-in-catalogue"]
+    assert "unknown: licence" in note["message"]
+    assert note["command"] == ["peagle", "catalog", "init", str(model)]
+
+
+def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None:
+    assert in_process("plan", str(model), "--out", str(tmp_path / "plan.json")).code == 0
+
+    assert in_process("plan", str(tmp_path / "plan.json"), "--json").code == 0
+
+
+@pytest.mark.parametrize(("head", "parallel"), [("p-eagle", True), ("eagle3", False)])
+def test_a_folder_is_planned_with_an_own_head(model: Path, head: str, parallel: bool) -> None:
+    done = in_process("plan", str(model), "--drafter", str(tiny(head)), "--json")
+
+    assert done.code == 0, done.err
+    assert done.document["speculation"]["parallel_drafting"] is parallel
+    assert done.document["pair"] == f"own/My-Model+{tiny(head).resolve()}"
+
+
+def test_config_json_alone_is_enough() -> None:
+    done = in_process("plan", str(GEOMETRY / "gpt-oss-20b" / "target"), "--json")
+
+    assert done.code == 0, done.err
+    # The catalogue has 13.76 GB from the headers.
+    assert done.document["target"]["weight_bytes"] == pytest.approx(13.76e9, rel=0.02)
+    (note,) = [f for f in done.document["findings"] if f["code"] == "target-not-in-catalogue"]
+    assert "config.json alone" in note["message"]
+
+
+def test_fit_check_and_render_take_a_folder(model: Path, tmp_path: Path) -> None:
+    fitted = in_process("fit", str(model), "--gpu-memory-gib", "24", "--json")
+    checked = in_process("check", str(model), "--json")
+    written = in_process("render", "boto3", str(model), "-o", str(tmp_path / "out"))
+
+    assert fitted.document["fits"]
+    assert checked.document["pair"] == "own/My-Model"
+    assert [f["code"] for f in checked.document["findings"]] == ["target-not-in-catalogue"]
+    assert (checked.code, written.code) == (0, 0), written.err
+
+
+def test_check_reads_the_head_of_a_folder(model: Path) -> None:
+    done = in_process("check", str(model), "--drafter", str(tiny("p-eagle")), "--json")
+
+    assert done.code == 0
+    assert len(done.document["read"]) == 2
+
+
+def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub) -> None:
+    offline = terminal.run("plan", REPO, "--concurrency", "4")
+
+    assert offline.code == 2
+    command = f"peagle plan {REPO} --concurrency 4 --online"
+    assert f"to read it from the Hub: {command})" in offline.err.strip() + ")"
+    assert hub.requests == []
+    done = terminal.run(*shlex.split(command)[1:], "--json")
+    assert done.code == 0, done.err
+    assert done.document["pair"] == REPO
+    assert done.document["target"]["weights"]["kind"] == "hub"
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO} --k 1"),
+        (("check", REPO, "--k", "3"), f"peagle check {REPO} --k 3 --target hf"),
+        (("render", "boto3", REPO, "-o", "x"), f"peagle plan {REPO} --online --out plan.json"),
+        (("plan", "s3://b/model/"), "peagle plan s3://b/model/ --online"),
+    ],
+)
+def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: str) -> None:
+    done = in_process(*words)
+
+    assert done.code == 2
+    assert fix in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_fit_and_check_read_the_hub_where_asked(hub: FakeHub) -> None:
+    fitted = in_process("fit", "--target", REPO, "--gpu-memory-gib", "24", "--json")
+    checked = in_process("check", REPO, "--target", "hf", "--json")
+
+    assert fitted.document["fits"]
+    assert (checked.code, checked.document["pair"]) == (0, REPO)
+
+
+def test_an_id_near_one_of_the_catalogue_gets_a_suggestion() -> None:
+    done = in_process("plan", "openai/gpt-oss-20")
+
+    assert "did you mean openai/gpt-oss-20b" in done.err
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "config.json has no"),
+        (
+            lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
+            "holds a draft head, not a model",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_planned_is_one_clear_error(
+    make: object, message: str, model: Path
+) -> None:
+    make(model)  # type: ignore[operator]
+
+    done = in_process("plan", str(model))
+
+    assert done.code in (2, 3)
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_head_that_is_not_read_has_no_known_method(model: Path) -> None:
+    done = in_process("plan", str(model), "--drafter", "acme/head")
+
+    assert done.code == 2
+    assert "the head's method is unknown" in done.err
+    assert "--online" in done.err

@@ -1,0 +1,111 @@
+"""A target that the catalogue does not have: its id on the Hub, a folder or an S3 prefix is read,
+and joins the catalogue of the running command."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from peagle.catalog.find import target_named
+from peagle.catalog.schema import Catalog, Target
+from peagle.checkpoints.entries import target_from_checkpoint
+from peagle.checkpoints.models import (
+    Checkpoint,
+    ReadCheckpoint,
+    is_hub_id,
+    is_location,
+    means_folder,
+    split_revision,
+)
+from peagle.errors import Fix, NotFound, UserError, nearest
+from peagle.fit.building import located, read_target
+from peagle.fit.target_weights import checkpoint_bytes
+from peagle.s3uri import is_s3_uri
+from peagle_serve.heads import is_head
+
+
+@dataclass(frozen=True)
+class OwnTarget:
+    """The catalogue with the target, under its id and the location that the user typed.
+
+    ``checkpoint`` is that from which it comes, ``None`` where the catalogue has the target.
+    """
+
+    catalog: Catalog
+    checkpoint: Checkpoint | None = None
+
+
+def with_own_target(catalog: Catalog, pair: str, read: ReadCheckpoint) -> OwnTarget:
+    """``catalog`` with the target of ``pair``, if that is a location instead of a name.
+
+    ``read`` reads a location. Raises what it raises, CheckpointError for a model that cannot be
+    planned, and UserError for a draft head.
+    """
+    location = pair.strip()
+    if not is_own_target(catalog, location):
+        return OwnTarget(catalog)
+    checkpoint = _read(location, read)
+    if is_head(checkpoint.config):
+        raise UserError(
+            f"{location} holds a draft head, not a model",
+            "pass it with --drafter, and its target as PAIR",
+        )
+    target = entry_of(checkpoint)
+    added: Mapping[str, Target] = {target.id: target, location: target}
+    targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
+    origins = {**catalog.origins, target.id: checkpoint.location}
+    return OwnTarget(
+        catalog.model_copy(update={"targets": targets, "origins": origins}), checkpoint
+    )
+
+
+def is_own_target(catalog: Catalog, location: str) -> bool:
+    """Whether this is the location of a target that the catalogue does not have."""
+    if not is_location(location) and not means_folder(location):
+        return False
+    return target_named(catalog, split_revision(location)[0]) is None
+
+
+def is_on_hub(location: str) -> bool:
+    """Whether a location is that of a model on the Hub."""
+    return is_hub_id(location) and not means_folder(location)
+
+
+def entry_of(checkpoint: Checkpoint) -> Target:
+    """The target in a checkpoint; without headers, the size of its weights is estimated.
+
+    Raises CheckpointError for an incomplete config.json, and for a cache or quantization that the
+    memory model does not support.
+    """
+    with located(checkpoint):
+        target, model = target_from_checkpoint(checkpoint), read_target(checkpoint)
+    if checkpoint.tensors:
+        return target
+    size = checkpoint_bytes(model)
+    return target.model_copy(update={"weight_bytes": size})
+
+
+def target_not_read(
+    location: str, command: tuple[str, ...], catalog: Catalog | None = None
+) -> NotFound:
+    """The error that nothing is read from ``location`` here; ``command`` is one that does."""
+    where = "S3" if is_s3_uri(location) else "the Hub"
+    near = nearest(location, catalog.targets) if catalog and not is_s3_uri(location) else ""
+    sentence = f"{near} to read it from {where}".strip()
+    return NotFound(f"the catalogue has no target {location!r}", Fix(sentence, command))
+
+
+def _read(location: str, read: ReadCheckpoint) -> Checkpoint:
+    if not means_folder(location):
+        return read(location)
+    folder = Path(location).expanduser()
+    # An absolute path: the plan is independent of the working directory.
+    checkpoint = read(str(folder.resolve() if folder.is_dir() else folder))
+    if checkpoint.tensors is None and checkpoint.other_weights:
+        names = ", ".join(checkpoint.other_weights[:2])
+        raise UserError(
+            f"{location} has weights only as {names}", "convert them to safetensors first"
+        )
+    return replace(checkpoint, location=str(folder.resolve()))
