@@ -1,0 +1,209 @@
+"""Compares the settings of a sweep: the fastest at each load, crossovers, objectives of latency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from peagle.bench.models import BenchRow, BenchSetting, BenchWorkload, Times
+from peagle.errors import UserError
+
+PERCENTILE = "p90"
+"""Of the latencies that an objective limits."""
+
+_LATENCIES = ("ttft", "itl", "tpot")
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """The longest latencies in seconds, at the 90th percentile of the requests' times; ``None``
+    without a limit."""
+
+    ttft: float | None = None
+    itl: float | None = None
+    tpot: float | None = None
+
+    @property
+    def text(self) -> str:
+        """``ttft 0.5 s, itl 0.02 s at the 90th percentile``."""
+        limits = [f"{name} {limit:g} s" for name, limit in self._limits()]
+        return f"{', '.join(limits)} at the 90th percentile"
+
+    def met_by(self, row: BenchRow) -> bool:
+        """Whether the row is within all limits; a latency that was not measured is not."""
+        return all(
+            known(times := getattr(row, name)) and getattr(times, PERCENTILE) <= limit
+            for name, limit in self._limits()
+        )
+
+    def _limits(self) -> list[tuple[str, float]]:
+        limits = ((name, getattr(self, name)) for name in _LATENCIES)
+        return [(name, limit) for name, limit in limits if limit is not None]
+
+
+def parse_objectives(text: str) -> Objectives:
+    """The objectives of ``ttft=0.5,itl=0.02``, in seconds; raises UserError for other text."""
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if name not in _LATENCIES or name in limits or not 0 < limit < math.inf:
+            raise UserError(
+                f"--slo {text[:80]}: {part.strip()[:40]!r} is no limit of a latency",
+                f"use each of {', '.join(_LATENCIES)} at most once, in seconds, such as "
+                "ttft=0.5,itl=0.02",
+                "invalid-slo",
+            )
+        limits[name] = limit
+    return Objectives(**limits)
+
+
+def known(times: Times | None) -> bool:
+    """Whether the times were measured."""
+    return times is not None and times.count > 0
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest setting at one load. ``alone`` is the row without speculation, ``second`` the
+    next best setting. ``clear``: its interval lies above that of the second."""
+
+    best: BenchRow
+    second: BenchRow | None
+    alone: BenchRow | None
+
+    @property
+    def load(self) -> int:
+        return self.best.load.concurrency
+
+    @property
+    def clear(self) -> bool:
+        other = self.second
+        return other is None or self.best.tokens_per_second.low > other.tokens_per_second.high
+
+    @property
+    def gain(self) -> float | None:
+        """The speed as a multiple of that without speculation; ``None`` if that is not known."""
+        if self.alone is None:
+            return None
+        return self.best.tokens_per_second.value / self.alone.tokens_per_second.value
+
+
+def usable(rows: Iterable[BenchRow]) -> list[BenchRow]:
+    """The rows with a speed: a load that ended at once has none."""
+    return [row for row in rows if row.tokens_per_second.value > 0]
+
+
+def workloads(rows: Iterable[BenchRow]) -> list[BenchWorkload]:
+    """The workloads of the rows, each once, in their order."""
+    return list(dict.fromkeys(row.load.workload for row in rows))
+
+
+def settings(rows: Iterable[BenchRow]) -> list[BenchSetting]:
+    """The settings of the rows: without speculation first, then by drafter and K."""
+    found = dict.fromkeys(row.setting for row in rows)
+    return sorted(found, key=lambda one: (one.k > 0, one.drafter or "", one.k, one.imposed_rates))
+
+
+def winners(rows: Iterable[BenchRow], objectives: Objectives | None = None) -> list[Winner]:
+    """The fastest setting at each load of one workload, ascending; with ``objectives`` only of the
+    settings that meet them, so that a load may be missing."""
+    by_load: dict[int, list[BenchRow]] = {}
+    for row in usable(rows):
+        by_load.setdefault(row.load.concurrency, []).append(row)
+    found = []
+    for _, at_load in sorted(by_load.items()):
+        alone = next((row for row in at_load if not row.setting.k), None)
+        allowed = [row for row in at_load if objectives is None or objectives.met_by(row)]
+        ranked = sorted(allowed, key=lambda row: -row.tokens_per_second.value)
+        if ranked:
+            found.append(Winner(ranked[0], ranked[1] if ranked[1:] else None, alone))
+    return found
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Above ``load`` concurrent requests ``after`` is faster than ``before``, which is below."""
+
+    load: float
+    before: BenchSetting
+    after: BenchSetting
+
+
+def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
+    """Where the fastest setting of one workload changes, between two measured loads.
+
+    The position is where the two curves meet if both are straight lines over the logarithm of the
+    load; where one of them lacks one of the loads, it is the middle.
+    """
+    speeds = {
+        (row.setting, row.load.concurrency): row.tokens_per_second.value for row in usable(rows)
+    }
+    best = winners(rows)
+    found = []
+    for one, other in pairwise(best):
+        before, after = one.best.setting, other.best.setting
+        if before == after:
+            continue
+        start = _lead(speeds, before, after, one.load)
+        end = _lead(speeds, after, before, other.load)
+        share = start / (start + end) if start + end > 0 else 0.5
+        low, high = math.log(one.load), math.log(other.load)
+        found.append(Crossover(math.exp(low + share * (high - low)), before, after))
+    return found
+
+
+def _lead(
+    speeds: dict[tuple[BenchSetting, int], float],
+    first: BenchSetting,
+    second: BenchSetting,
+    at: int,
+) -> float:
+    """How much faster ``first`` is, as a logarithm; 0 if one of the two is not known there."""
+    if (first, at) not in speeds or (second, at) not in speeds:
+        return 0.0
+    return math.log(speeds[first, at] / speeds[second, at])
+
+
+def verdict(rows: Sequence[BenchRow]) -> str:
+    """Which setting is fastest at which loads of one workload, in one sentence with its gain."""
+    best = winners(rows)
+    if not best:
+        return "Nothing was measured."
+    parts = []
+    for setting, group in groupby(best, key=lambda one: one.best.setting):
+        ones = list(group)
+        gains = [gain for one in ones if (gain := one.gain) is not None] if setting.k else []
+        times = f" ({_range(gains)} times the speed)" if gains else ""
+        parts.append(f"{setting.text} at {loads_text([one.load for one in ones])}{times}")
+    against = ", against no speculation" if any("times" in part for part in parts) else ""
+    return f"Fastest{against}: {', '.join(parts)}."
+
+
+def objectives_verdict(rows: Sequence[BenchRow], objectives: Objectives) -> str:
+    """Which setting meets the objectives at the highest speed, as one sentence."""
+    allowed = winners(rows, objectives)
+    if not allowed:
+        return f"No setting meets {objectives.text}."
+    best = max(allowed, key=lambda one: one.best.tokens_per_second.value).best
+    return (
+        f"Within {objectives.text}: {best.setting.text} serves up to {best.load.concurrency:,} "
+        f"concurrent requests at {best.tokens_per_second.value:,.0f} tokens/s."
+    )
+
+
+def loads_text(loads: Sequence[int]) -> str:
+    """``1 request``, ``8 to 64 requests``."""
+    if len(loads) > 1:
+        return f"{loads[0]:,} to {loads[-1]:,} requests"
+    return f"{loads[0]:,} request{'s' if loads[0] > 1 else ''}"
+
+
+def _range(gains: Sequence[float]) -> str:
+    low, high = f"{min(gains):.2f}", f"{max(gains):.2f}"
+    return low if low == high else f"{low} to {high}"
