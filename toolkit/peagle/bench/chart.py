@@ -37,6 +37,8 @@ _LETTER = 7.9
 """Pixels of a letter, about."""
 
 _MOST_LETTERS = 40
+_LONGEST_INTERVAL = 4.0
+"""How far below the lowest value a logarithmic axis follows an interval, as a factor."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class _Scale:
         low, high = self.low, self.high
         if self.logarithmic:
             low, high, value = math.log(low), math.log(high), math.log(max(value, self.low))
-        share = (value - low) / (high - low)
+        share = max(0.0, (value - low) / (high - low))
         return round(self.start + share * (self.end - self.start), 1)
 
 
@@ -140,7 +142,9 @@ def _y_scale(chart: Chart, top: float) -> _Scale:
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     values += [chart.level[0]] if chart.level else []
     low, high = min(values, default=0.0), max(values, default=1.0)
-    if chart.log_y and low > 0:
+    least = min((point.y for point in points), default=0.0)
+    if chart.log_y and least > 0:
+        low = max(low, least / _LONGEST_INTERVAL)
         ticks = log_ticks(low, high)
         low, high = min(low, ticks[0]) / 1.05, max(high, ticks[-1]) * 1.05
         return _Scale(low, high, top + _PLOT, top, True, ticks)
@@ -211,7 +215,7 @@ def _axes(chart: Chart, x: _Scale, y: _Scale, top: float) -> Iterator[str]:
     if chart.level:
         at = y(chart.level[0])
         yield f'<path class="axis" d="M{_LEFT},{at}H{right}"/>'
-        place = f'x="{right}" y="{at - 5:.1f}" text-anchor="end"'
+        place = f'x="{_LEFT + 4}" y="{at + 17:.1f}"'
         yield f'<text class="soft halo" {place}>{escape(_short(chart.level[1]))}</text>'
     yield f'<path class="axis" d="M{_LEFT},{bottom}H{right}"/>'
     for value in x.ticks:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+LONGEST_TEXT = 2_000
+"""Characters of one piece of text; a longer one is cut."""
+
 
 class Html(str):
     """Markup. Plain ``str`` is text, which ``element`` escapes."""
@@ -24,8 +27,12 @@ def element(name: str, *children: str, **attributes: str) -> Html:
 
 def joined(children: Iterable[str], between: str = "") -> Html:
     """The children one after the other, with ``between`` as text."""
-    parts = (child if isinstance(child, Html) else escape(child) for child in children)
+    parts = (child if isinstance(child, Html) else escape(_short(child)) for child in children)
     return Html(escape(between).join(parts))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def table(

@@ -20,10 +20,10 @@ LARGEST_REPORT = 1_000_000
 CONFIDENCE = "the 95 % confidence interval of the repetitions"
 """What ``Interval`` holds in a result of ``peagle bench``."""
 
-_MOST_PLOTS = 8
-"""Workloads with plots; tables hold them all."""
+_AMOUNTS = ((1_000, 8), (500, 8), (200, 4), (50, 1), (0, 0))
+"""Rows of each table and workloads with plots: the first that keep the report small enough."""
 
-_MOST_ROWS = 1_000
+_MOST_WORKLOADS = 50
 _NONE = "-"
 _STYLE = CSS + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
@@ -35,31 +35,33 @@ def report(
 
     ``intervals`` says what low and high of a speed are.
     """
-    most = _MOST_ROWS
-    while True:
-        text = page(_title(result), _STYLE, _body(result, objectives, intervals, most))
-        if len(text.encode()) <= LARGEST_REPORT or not most:
-            return text
-        most //= 2
+    for amount in _AMOUNTS:
+        text = page(_title(result), _STYLE, _body(result, objectives, intervals, amount))
+        if len(text.encode()) <= LARGEST_REPORT:
+            break
+    return text
 
 
 def _title(result: BenchResult) -> str:
     return f"{result.server.pair or result.server.model or result.server.name}: speed and cost"
 
 
-def _body(result: BenchResult, objectives: Objectives | None, intervals: str, most: int) -> Html:
+def _body(
+    result: BenchResult, objectives: Objectives | None, intervals: str, amount: tuple[int, int]
+) -> Html:
+    most_rows, most_plots = amount
     workloads = compare.workloads(result.rows)
     parts = [element("h1", _title(result)), element("p", _subtitle(result), class_="soft")]
     parts += _summary(result, workloads, objectives)
     figures = _Figures(result, intervals)
-    for number, workload in enumerate(workloads):
+    for number, workload in enumerate(workloads[:_MOST_WORKLOADS]):
         rows = [row for row in result.rows if row.load.workload == workload]
         parts.append(element("h2", workload_text(workload)))
-        if number < _MOST_PLOTS:
+        if number < most_plots:
             parts.append(figures.of_workload(rows, objectives))
-        parts.append(_fastest(rows))
+        parts.append(_fastest(rows, most_rows))
     parts += _acceptance(result.rows, figures)
-    parts += [_all_numbers(result.rows, intervals, most), _method(result, intervals)]
+    parts += [_all_numbers(result.rows, intervals, most_rows), _method(result, intervals)]
     return element("main", *parts)
 
 
@@ -129,7 +131,7 @@ class _Figures:
         return element("div", *figures, class_="plots")
 
 
-def _fastest(rows: Sequence[BenchRow]) -> Html:
+def _fastest(rows: Sequence[BenchRow], most: int) -> Html:
     """The table of the fastest setting at each load of one workload."""
 
     def line(one: compare.Winner) -> tuple[str, ...]:
@@ -149,7 +151,9 @@ def _fastest(rows: Sequence[BenchRow]) -> Html:
         "requests", "fastest", "next", "clear", "tokens/s", "times no speculation", "$/1M",
         "next, tokens/s",
     )  # fmt: skip
-    return table("Fastest setting at each load", headings, map(line, compare.winners(rows)), 4)
+    return table(
+        "Fastest setting at each load", headings, map(line, compare.winners(rows)[:most]), 4
+    )
 
 
 def _acceptance(rows: Sequence[BenchRow], figures: _Figures) -> Iterator[Html]:
@@ -241,7 +245,7 @@ def _usd(usd: float | None) -> str:
 
 
 def _method(result: BenchResult, intervals: str) -> Html:
-    server, host = result.server, result.host
+    server = result.server
     price = (
         f"{format_usd(result.usd_per_hour)} per hour, {result.price_source or 'source unknown'}"
         if result.usd_per_hour is not None
@@ -251,13 +255,22 @@ def _method(result: BenchResult, intervals: str) -> Html:
         ("model", f"{server.pair or server.model} at {server.base_url or server.name}"),
         ("engine", f"vLLM {server.vllm}" if server.vllm else "unknown"),
         ("load from", " ".join(result.sender).strip()),
-        ("toolkit", f"peagle-toolkit {result.toolkit}"),
-        ("host", f"{host.cpu}, {host.cpus} CPUs, {host.system}, Python {host.python}"),
+        ("toolkit", f"peagle-toolkit {result.toolkit}" if result.toolkit else ""),
+        ("host", _host(result)),
         ("measured", result.started),
         ("price", price),
         ("intervals", intervals),
     )
-    pairs = (part for name, text in facts for part in (element("dt", name), element("dd", text)))
+    pairs = (
+        part for name, text in facts if text for part in (element("dt", name), element("dd", text))
+    )
     command = element("dd", element("code", shlex.join(result.command)))
     inner = element("dl", *pairs, element("dt", "command"), command)
     return joined([element("h2", "How it was measured"), inner])
+
+
+def _host(result: BenchResult) -> str:
+    host = result.host
+    cpus = f"{host.cpus} CPUs" if host.cpus else ""
+    python = f"Python {host.python}" if host.python else ""
+    return ", ".join(part for part in (host.cpu, cpus, host.system, python) if part)

@@ -1,0 +1,42 @@
+"""What a report reads: results of a bench and evidence, and objectives of latency."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from peagle.bench.compare import parse_objectives
+from peagle.bench.evidence import evidence_document
+from peagle.bench.report import LARGEST_REPORT, report
+from peagle.bench.results import read_result
+from peagle.errors import UserError
+from tests.fuzz.inputs import TEXTS, json_bytes, texts
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.files import written
+from tests.unit.bench.made import RESULT, ROWS
+
+_SMALL = replace(RESULT, rows=ROWS[:4:3])
+RESULTS = (json.loads(json.dumps(_SMALL.document())), evidence_document(_SMALL))
+
+
+def _result(data: bytes) -> None:
+    result, intervals = read_result(written("result.json", data))
+    assert len(report(result, None, intervals).encode()) <= LARGEST_REPORT
+
+
+PARSERS = (
+    Parser(
+        "bench-result",
+        _result,
+        json_bytes(*RESULTS),
+        (UserError,),
+        [json.dumps(one).encode() for one in RESULTS],
+    ),
+    Parser(
+        "bench-objectives",
+        parse_objectives,
+        texts("ttft=0.5,itl=0.02", more=TEXTS),
+        (UserError,),
+        ["ttft=0.5,itl=0.02"],
+    ),
+)

@@ -1,0 +1,182 @@
+"""Results as evidence: what planning reads, what is refused, and damaged files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.bench.compare import Objectives, objectives_verdict, parse_objectives, verdict
+from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
+from peagle.bench.models import BenchResult, BenchRow, BenchWorkload
+from peagle.bench.results import SLOWEST_AND_FASTEST, read_result
+from peagle.catalog import load_catalog
+from peagle.catalog.loading import check_catalog
+from peagle.errors import UserError
+from peagle.speed.models import Workload
+from tests.support import raises_code
+from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, row, two_workloads
+
+
+def save(folder: Path, result: BenchResult) -> Path:
+    document = evidence_document(result)
+    path = folder / "evidence" / evidence_name(document)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(evidence_text(document), encoding="utf-8")
+    return path
+
+
+def test_planning_reads_what_is_saved(tmp_path: Path) -> None:
+    path = save(tmp_path, two_workloads())
+    assert path.name == "speed-gpt-oss-20b-h200-vllm-0.28.0-2026-11-22.json"
+    assert check_catalog(tmp_path)[1] == []
+    runs = load_catalog(tmp_path).speeds["openai/gpt-oss-20b"]
+    (run,) = [run for run in runs if run.file == path.name]
+    assert (run.gpu, run.vllm, run.synthetic) == ("H200", "0.28.0", False)
+    speeds = {(s.drafter, s.k, s.concurrency, s.prompt_tokens): s for s in run.speeds}
+    one = speeds["p-eagle", 3, 8, 128]
+    assert (one.output_tokens_per_second, one.low, one.high) == (3_000, 2_880, 3_120)
+    assert (one.repetitions, one.output_tokens, one.acceptance_length) == (3, 400, 2.568)
+    assert one.ttft_seconds
+    assert one.ttft_seconds.p99 == 0.16
+    assert (None, 0, 1, 2_048) in speeds
+
+
+def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
+    found, intervals = read_result(save(tmp_path, RESULT))
+    assert intervals == SLOWEST_AND_FASTEST
+    assert [(r.setting, r.load.concurrency) for r in found.rows] == [
+        (r.setting, r.load.concurrency) for r in ROWS
+    ]
+    assert [round(r.tokens_per_second.value, 3) for r in found.rows] == [
+        r.tokens_per_second.value for r in ROWS
+    ]
+    assert found.rows[4].acceptance
+    assert found.rows[4].acceptance.per_position == (0.8, 0.48, 0.288)
+    assert found.usd_per_hour == RESULT.usd_per_hour
+    assert found.rows[0].usd_per_million_tokens == ROWS[0].usd_per_million_tokens
+
+
+def test_a_result_of_bench_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT.document()))
+    assert read_result(path)[0] == RESULT
+
+
+def test_raw_rows_hold_each_repetition_and_no_prompts() -> None:
+    workload = replace(LONG, prompts=("my secret",), digest="ab12")
+    document = evidence_document(replace(RESULT, rows=(row(ALONE, 8, 100.0, workload),)))
+    (raw,) = document["raw"]
+    assert [one["output_tokens_per_second"] for one in raw["tries"]] == [96, 100, 104]
+    assert raw["prompts_sha256"] == "ab12"
+    assert "my secret" not in evidence_text(document)
+    assert document["commands"][0].startswith("peagle bench gpt-oss-20b --sweep")
+    assert document["script"] == "peagle bench"
+
+
+def test_answers_without_a_fixed_length_are_one_size() -> None:
+    workload = BenchWorkload("chat", Workload(0, 400), ("Hi",), fixed_length=False)
+    rows = [replace(row(one, 8, 100.0, workload), prompt_tokens=41.5) for one in (ALONE, K3)]
+    rows = [replace(rows[0], output_tokens=61.0), replace(rows[1], output_tokens=64.2)]
+    document = evidence_document(replace(RESULT, rows=tuple(rows)))
+    assert {(s["prompt_tokens"], s["output_tokens"]) for s in document["speeds"]} == {(42, 63)}
+
+
+def test_rows_that_failed_are_not_saved() -> None:
+    failed = replace(ROWS[3].repetitions[0], errors=("HTTP 500",))
+    rows = (
+        ROWS[0],
+        replace(ROWS[1], incomplete="the engine died"),
+        replace(ROWS[3], repetitions=(failed,)),
+    )
+    assert len(evidence_document(replace(RESULT, rows=rows))["speeds"]) == 1
+    with raises_code("not-evidence"):
+        evidence_document(replace(RESULT, rows=rows[1:]))
+
+
+@pytest.mark.parametrize("changed", [{"pair": None}, {"vllm": None}, {"stand_in": "peagle/tiny"}])
+def test_a_result_of_no_pair_is_no_evidence(changed: dict[str, Any]) -> None:
+    with raises_code("not-evidence"):
+        evidence_document(replace(RESULT, server=replace(RESULT.server, **changed)))
+
+
+def test_two_workloads_of_one_size_are_refused() -> None:
+    rows = (row(ALONE, 1, 5.0), row(ALONE, 1, 6.0, BenchWorkload("other", Workload(128, 400))))
+    with raises_code("not-evidence"):
+        evidence_document(replace(RESULT, rows=rows))
+
+
+def test_impossible_numbers_are_not_saved() -> None:
+    accepted = ROWS[3].acceptance
+    assert accepted
+    rows = (replace(ROWS[3], acceptance=replace(accepted, length=4.1)),)
+    with raises_code("not-evidence") as refused:
+        evidence_text(evidence_document(replace(RESULT, rows=rows)))
+    assert "acceptance_length 4.1 with k 3" in refused.value.message
+
+
+def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
+    return lambda document: document["rows"][3].update(change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda document: document.pop("rows"), "neither a result"),
+        (lambda document: document.update(rows=5), "rows"),
+        (speed({"tokens_per_second": {"value": -5.0, "low": -5.0, "high": -5.0}}), "rows[3]"),
+        (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with K=3"),
+        (speed({"acceptance": {"length": 0.5, "per_position": [], "drafts": 1}}), "rows[3]"),
+        (speed({"setting": {"drafter": "p-eagle", "k": -3}}), "rows[3]"),
+    ],
+)
+def test_a_damaged_result_is_one_error(
+    damage: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
+) -> None:
+    document = json.loads(json.dumps(RESULT.document()))
+    damage(document)
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(document))
+    with raises_code("damaged-result", UserError) as refused:
+        read_result(path)
+    assert "result.json" in refused.value.message
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"speeds": []}', '{"rows": [NaN]}'])
+def test_a_file_without_a_result_is_one_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with raises_code("damaged-result", UserError):
+        read_result(path)
+
+
+def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
+    with raises_code("damaged-result", UserError):
+        read_result(tmp_path / "no.json")
+
+
+def test_the_setting_that_meets_objectives() -> None:
+    assert parse_objectives("ttft=0.5, itl=0.02") == Objectives(ttft=0.5, itl=0.02)
+    text = objectives_verdict(ROWS, Objectives(ttft=0.1))
+    assert text == (
+        "Within ttft 0.1 s at the 90th percentile: p-eagle K=3 serves up to 8 concurrent requests "
+        "at 3,000 tokens/s."
+    )
+    assert objectives_verdict(ROWS, Objectives(ttft=1e-9)).startswith("No setting meets ttft")
+
+
+@pytest.mark.parametrize("text", ["", "ttft", "ttft=0", "ttft=x", "ttft=-1", "ttft=nan", "e2e=1",
+                                  "ttft=1,ttft=2", "ttft=inf", "=1"])  # fmt: skip
+def test_wrong_objectives_are_one_error(text: str) -> None:
+    with raises_code("invalid-slo"):
+        parse_objectives(text)
+
+
+def test_the_verdict_of_one_setting() -> None:
+    rows: tuple[BenchRow, ...] = (row(K3, 1, 5.0), row(K3, 2, 9.0))
+    assert verdict(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
