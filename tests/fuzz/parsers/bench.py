@@ -42,7 +42,8 @@ COUNTED = {
 ACCEPTANCE = {
     "server": "peagle-tiny", "pair": "tiny", "vllm": "0.28.0",
     "started": "2026-11-22T15:00:00+00:00", "file": "p.jsonl", "sha256": "0" * 64, "k": 3,
-    "request": {"chat": True, "max_tokens": 256, "temperature": 0.0, "concurrency": 4},
+    "request": {"chat": True, "max_tokens": 256, "temperature": 0.0, "concurrency": 4,
+                "groups": 20},
     "total": COUNTED, "domains": [{**COUNTED, "domain": "code"}],
     "refused": [{"line": 3, "message": "too long"}], "others_sent": False, "ended": "",
     "format": 1,

@@ -57,11 +57,9 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert chat.is_reliable is False
 
 
-def test_a_large_domain_is_sent_in_groups_of_at_most_the_concurrency() -> None:
-    prompts = prompts_of(*(f"code {number}" for number in range(45)))
-
-    assert measure(Drafting(), prompts, concurrency=8).total.groups == 12
-    assert measure(Drafting(), prompts, concurrency=2).total.groups == 23
+def test_a_domain_is_sent_in_groups() -> None:
+    assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(45)))).total.groups == 15
+    assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(7)))).total.groups == 7
 
 
 def test_counts_before_the_measurement_do_not_matter() -> None:

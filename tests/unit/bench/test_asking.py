@@ -81,7 +81,7 @@ def test_requests_together_keep_their_order_and_refusals() -> None:
         (one, one.body(chat=False, max_tokens=1)) for one in prompts_of("a", "too long").prompts
     ]
 
-    answers, refused = ask_together(Drafting().ask, asked * 8)
+    answers, refused = ask_together(Drafting().ask, asked * 8, 3)
 
     assert len(answers) == 8
     assert {one.line for one in refused} == {2}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any
 
 from peagle.bench.asking import Ask, RefusedPrompt, ask_together
@@ -19,8 +20,8 @@ from peagle.protocol import Counters, piece_of
 
 ACCEPTANCE_FORMAT = 1
 
-GROUPS = 10
-"""A domain with at least so many prompts is sent in at least so many groups."""
+GROUPS = 20
+"""A domain is sent in so many groups, if it has as many prompts."""
 
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
@@ -40,12 +41,14 @@ AcceptanceProgress = Callable[[str, int, int], object]
 class AcceptanceRequest:
     """How to send the prompts. ``chat``: prompts without messages are sent as chats.
     ``max_tokens`` applies to lines without their own; temperature 0 is greedy decoding.
-    ``concurrency`` is the largest number of requests at a time."""
+    ``concurrency`` is the largest number of requests at a time. ``groups`` is in how many parts a
+    domain is sent: more give a better interval, and more often wait for the last answer."""
 
     chat: bool = True
     max_tokens: int = 256
     temperature: float = 0.0
     concurrency: int = 4
+    groups: int = GROUPS
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,12 @@ def _groups(
 ) -> Iterator[_Group]:
     before = _counters(read_counters)
     for domain, members in prompts.domains.items():
-        size = max(1, min(request.concurrency, len(members) // GROUPS))
+        size = max(1, ceil(len(members) / request.groups))
         for first in range(0, len(members), size):
             progress(domain, first, len(members))
             part = members[first : first + size]
-            answers, refused = ask_together(ask, [(one, _body(one, request)) for one in part])
+            asked = [(one, _body(one, request)) for one in part]
+            answers, refused = ask_together(ask, asked, request.concurrency)
             after = _counters(read_counters)
             tokens = sum(piece_of(answer).output_tokens or 0 for answer in answers)
             yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))

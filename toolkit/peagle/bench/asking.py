@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -116,9 +117,9 @@ def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPCon
 
 
 def ask_together(
-    ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]]
+    ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
-    """The answers to requests that are sent at the same time, and those that were refused.
+    """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
 
     Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time.
     """
@@ -131,7 +132,8 @@ def ask_together(
 
     calls = [partial(send, prompt, body) for prompt, body in asked]
     try:
-        found = run_parallel(calls, time.monotonic() + ANSWER_SECONDS, len(calls))
+        seconds = ANSWER_SECONDS * ceil(len(calls) / concurrency)
+        found = run_parallel(calls, time.monotonic() + seconds, concurrency)
     except TimeoutError:
         raise EngineError(
             f"an answer takes longer than {ANSWER_SECONDS:.0f} s", "lower --max-tokens", "no-answer"

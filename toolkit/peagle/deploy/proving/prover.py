@@ -9,34 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
 from peagle import proof
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, EngineRejected, Missing
-from peagle.aws.runtime import LATE_MILLISECONDS, Tail
+from peagle.aws.errors import EngineRejected
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.proving.request import ProofRequest
+from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.deploy.status import sandbox_engine
 from peagle.errors import Fix, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
-from peagle.proof import Proof, StreamCounts, instance_of
+from peagle.proof import Proof, StreamCounts
 from peagle.protocol import Counters, piece_of
 
 PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
 
-STATISTICS_SECONDS = LATE_MILLISECONDS / 1000 + 15.0
-"""How long after the last answer its statistics may reach CloudWatch: vLLM writes them every 10 s,
-and log streams have delays."""
-
-_SANDBOX_SECONDS = 4.0
-_POLL_SECONDS, _SANDBOX_POLL_SECONDS = 2.0, 0.1
 _ROUNDS_WITHOUT_PROGRESS = 2
-_CLOCK_SECONDS = 5.0
 _PROMPT_SECONDS = 600.0
 """Limit of one round of prompts."""
 
@@ -101,13 +93,17 @@ class Prover:
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
         instances = max(live.instance_count, 1)
-        reader = _LogReader(self.aws, request, live, self.clock.now(), self._skew(request.name))
+        reader = StatisticsReader(self.aws, live, self.clock, request.revision_started)
         reader.read()  # what may not be read is reported before any prompt is sent
+        counts = reader.counts
         until, idle, drafts = self.clock.now() + PROOF_SECONDS, 0, 0
         while True:
             self._send_round(request, live, instances)
-            self._await_statistics(reader, request, instances)
-            counts = reader.counts
+            reader.wait(
+                instances,
+                lambda: _is_complete(counts, request, instances),
+                lambda: self.say(counts.progress(request.min_drafts, instances)),
+            )
             drafted = sum(one.drafts for one in counts.counted.values())
             idle, drafts = (0 if drafted > drafts else idle + 1), drafted
             if (
@@ -141,31 +137,6 @@ class Prover:
             calls = [partial(send, variant) for variant in targets[first : first + WORKERS]]
             run_parallel(calls, time.monotonic() + _PROMPT_SECONDS)
 
-    def _await_statistics(self, reader: _LogReader, request: ProofRequest, instances: int) -> None:
-        """Read the log until the proof is complete, or nothing more is expected of this round."""
-        seconds = STATISTICS_SECONDS if self.aws.is_amazon else _SANDBOX_SECONDS
-        answered = self.clock.now()
-        while True:
-            reader.read()
-            counts = reader.counts
-            self.say(counts.progress(request.min_drafts, instances))
-            if (
-                _is_complete(counts, request, instances)
-                or counts.has_reported(answered + reader.skew, instances)
-                or self.clock.now() >= answered + seconds
-            ):
-                return
-            self.clock.sleep(_POLL_SECONDS if self.aws.is_amazon else _SANDBOX_POLL_SECONDS)
-
-    def _skew(self, name: str) -> float:
-        """By how many seconds AWS's clock, which dates the lines of the log, is ahead of this
-        machine's; a few are ignored."""
-        here = self.clock.now()
-        found = self.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-        date = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
-        return skew if abs(skew) > _CLOCK_SECONDS else 0.0
-
     def _ask(
         self, request: ProofRequest, body: dict[str, Any], **parameters: str
     ) -> dict[str, Any]:
@@ -184,63 +155,3 @@ def _is_complete(counts: StreamCounts, request: ProofRequest, instances: int) ->
     generates and never drafts."""
     enough = [one for one in counts.counted.values() if one.drafts >= request.min_drafts]
     return len(enough) >= instances or bool(counts.silent)
-
-
-class _LogReader:
-    """Counts the lines of statistics that the revision's instances write after ``since``, by this
-    machine's clock; AWS's is ahead by ``skew`` seconds."""
-
-    def __init__(
-        self, aws: Aws, request: ProofRequest, live: Endpoint, since: float, skew: float
-    ) -> None:
-        self.skew = skew
-        self.counts = StreamCounts()
-        self._aws = aws
-        self._live = live
-        self._tail = Tail(aws, live.name, since + skew)
-        self._started = max(live.created, _created(aws, live.config), request.revision_started)
-        self._known: set[str] = set()
-
-    def read(self) -> None:
-        """Count what is new in the log. Raises AccessDenied, naming the action to allow."""
-        try:
-            events = list(self._tail.new())
-            for stream in {event.stream for event in events} - self._known:
-                self._known.add(stream)
-                if not self._is_of_this_revision(stream):
-                    self.counts.ignored.add(instance_of(stream))
-        except AccessDenied as denied:
-            raise AccessDenied(
-                f"the proof reads the log of {self._live.name}: {denied.message}",
-                Fix(
-                    "ask for a policy that allows logs:FilterLogEvents on log-group:"
-                    "/aws/sagemaker/Endpoints/*, then repeat the proof",
-                    ("peagle", "prove", self._live.name),
-                ),
-                denied.code,
-            ) from denied
-        for event in events:
-            self.counts.add(event.stream, event.raw, event.time)
-
-    def _is_of_this_revision(self, stream: str) -> bool:
-        """Whether the stream's instance started with this revision, and serves a variant of it."""
-        variant = stream.partition("/")[0]
-        if self._live.running and variant not in self._live.running:
-            return False
-        created = self._live.created
-        if self._started <= created:
-            return True
-        return not runtime.has_logged_between(
-            self._aws, self._live.name, stream, created, self._started
-        )
-
-
-def _created(aws: Aws, config: str) -> float:
-    """When the configuration was created, in epoch seconds: no instance of it is older. 0 where
-    that may not be read, or it was deleted while it serves."""
-    try:
-        found = sagemaker.description(aws, "EndpointConfig", config)
-    except (AccessDenied, Missing):
-        return 0.0
-    created = found.get("CreationTime")
-    return created.timestamp() if created else 0.0
