@@ -52,13 +52,6 @@ def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
     return (*endpoints, *configs)
 
 
-def temporary_usd_per_hour(record: Deployment) -> float | None:
-    """What a temporary endpoint costs; zero without one, ``None`` when unknown."""
-    if not any(one.type == "Endpoint" for one in temporary_resources(record)):
-        return 0.0
-    return of_one_instance(record.current).served.usd_per_hour
-
-
 def of_one_instance(revision: Revision) -> Revision:
     """The revision as the temporary endpoint serves it."""
     return revision.model_copy(

@@ -18,9 +18,11 @@ from peagle.deploy.discover import (
     with_resources_of,
 )
 from peagle.deploy.revisions import (
+    of_one_instance,
     revision_in_service,
     rollback_target,
-    temporary_usd_per_hour,
+    temporary_name,
+    temporary_resources,
     unfinished,
 )
 from peagle.deploy.state import Deployment, Revision
@@ -77,7 +79,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "proved": bool(proof and proof.passed),
         "proof": proof.document() if proof else None,
         "openai_base_url": aws.openai_base_url(record.name) if live else None,
-        "price_per_hour_usd": usd_per_hour(record, live),
+        "price_per_hour_usd": usd_per_hour(aws, record, live),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
@@ -168,7 +170,7 @@ def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[
         "state": state_of(deployment, live),
         "region": deployment.region,
         "pair": revision.served.pair,
-        "price_per_hour_usd": usd_per_hour(deployment, live),
+        "price_per_hour_usd": usd_per_hour(aws, deployment, live),
         "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
         "speculation": revision.served.k > 0,
         "stand_in": sandbox_engine(aws, live).stand_in,
@@ -207,17 +209,28 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
     return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
 
 
-def usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
+def usd_per_hour(aws: Aws, record: Deployment, live: Endpoint | None) -> float | None:
     """What the deployment costs now: zero before there is an endpoint, and with a failed one;
     ``None`` when unknown, or when the endpoint is Missing and there is no temporary one.
 
     The instances that run count; while an endpoint is created, those of its configuration. A
-    temporary endpoint counts too.
+    temporary endpoint counts too. Raises CloudError.
     """
-    own, temporary = _own_usd_per_hour(record, live), temporary_usd_per_hour(record)
+    own, temporary = _own_usd_per_hour(record, live), _temporary_usd_per_hour(aws, record)
     if temporary and live is None:
         return temporary
     return None if own is None or temporary is None else round(own + temporary, 4)
+
+
+def _temporary_usd_per_hour(aws: Aws, record: Deployment) -> float | None:
+    """What a temporary endpoint costs: the record has one from before its creation until after its
+    removal."""
+    if not any(one.type == "Endpoint" for one in temporary_resources(record)):
+        return 0.0
+    live = sagemaker.describe(aws, temporary_name(record.name))
+    if live is None or live.status == "Failed":
+        return 0.0
+    return of_one_instance(record.current).served.usd_per_hour
 
 
 def _own_usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
@@ -239,9 +252,9 @@ def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
         return 0.0
     try:
         live = sagemaker.describe(aws, record.name)
+        return usd_per_hour(aws, record, live) if live else 0.0
     except PeagleError:
         return record.current.served.usd_per_hour
-    return usd_per_hour(record, live) if live else 0.0
 
 
 def endpoint_created(aws: Aws, name: str) -> float | None:

@@ -211,7 +211,7 @@ def destroy(
 
     Also cleans up after an interrupted deploy or destroy. What could not be looked at stays in the
     record: raises Unknown after everything else is removed. An endpoint that stays needs its
-    configuration and model, which then stay too.
+    configuration and model, and objects their bucket, which then stay too.
     """
     context = DeploymentContext(aws, record, observe, clock or Clock())
     removed: list[Resource] = []
@@ -219,6 +219,8 @@ def destroy(
     denied: list[AccessDenied] = []
     for kind in _REMOVAL:
         if kind in _NEEDED_BY_ENDPOINT and context.record.of_type("Endpoint"):
+            continue
+        if kind == "S3Bucket" and context.record.of_type("S3Objects"):
             continue
         for resource in context.record.of_type(kind):
             try:
