@@ -93,7 +93,8 @@ class Prover:
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
         instances = max(live.instance_count, 1)
-        reader = StatisticsReader(self.aws, live, self.clock, request.revision_started)
+        again = ("peagle", "prove", live.name)
+        reader = StatisticsReader(self.aws, live, self.clock, request.revision_started, again)
         reader.read()  # what may not be read is reported before any prompt is sent
         counts = reader.counts
         until, idle, drafts = self.clock.now() + PROOF_SECONDS, 0, 0

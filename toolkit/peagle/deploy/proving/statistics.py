@@ -28,10 +28,16 @@ _CLOCK_SECONDS = 5.0
 class StatisticsReader:
     """Counts the lines of statistics that the instances of ``live``, an endpoint, write from now
     on. Earlier instances do not count; ``revision_started`` is when the revision in service was
-    requested, in epoch seconds, where it is known."""
+    requested, in epoch seconds, where it is known. ``repeat`` is the command to repeat where the
+    log may not be read."""
 
     def __init__(
-        self, aws: Aws, live: Endpoint, clock: Clock, revision_started: float = 0.0
+        self,
+        aws: Aws,
+        live: Endpoint,
+        clock: Clock,
+        revision_started: float = 0.0,
+        repeat: tuple[str, ...] = (),
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
@@ -39,6 +45,7 @@ class StatisticsReader:
         self._tail = Tail(aws, live.name, clock.now() + self._skew)
         self._started = max(live.created, _created(aws, live.config), revision_started)
         self._known: set[str] = set()
+        self._repeat = repeat
 
     def read(self) -> None:
         """Count what is new in the log. Raises AccessDenied, naming the action to allow."""
@@ -54,6 +61,7 @@ class StatisticsReader:
                 Fix(
                     "ask for a policy that allows logs:FilterLogEvents on log-group:"
                     "/aws/sagemaker/Endpoints/*, then repeat the command",
+                    self._repeat,
                 ),
                 denied.code,
             ) from denied
