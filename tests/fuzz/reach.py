@@ -121,7 +121,7 @@ NOT_OUTSIDE = {
     "peagle/images/sbom.py:image_sbom": "packages that our own program lists in an image",
     "peagle/images/sbom.py:locked_components": "requirements of this toolkit",
     "peagle/weights/revisions.py:_is_on_branch": "compares a commit of a plan",
-    "peagle/engine/install.py:_counting": "requirements of this toolkit",
+    "peagle/engine/locked.py:_counting": "requirements of this toolkit",
     "peagle/engine/torch_wheel.py:locked_wheels": "requirements of this toolkit",
     "peagle/sandbox/endpoint.py:SandboxEndpoint.begin_scaling": "of a validated request",
     "peagle/sandbox/endpoint.py:SandboxEndpoint.weights": "of a validated request",

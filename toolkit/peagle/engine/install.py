@@ -9,15 +9,19 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
-import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peagle.data import data_folder
+from peagle.engine.locked import (
+    check_disk,
+    check_import,
+    check_python,
+    exclusive_environment,
+    install_locked,
+    new_environment,
+    run_logged,
+)
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
@@ -27,16 +31,15 @@ from peagle.engine.machine import (
     install_fix,
     run_python,
 )
-from peagle.engine.torch_wheel import PYTHONS, install_torch, python_version
-from peagle.errors import EngineError, EngineMissing, UserError
+from peagle.engine.torch_wheel import install_torch
+from peagle.errors import EngineMissing, UserError
 from peagle.images.build import Packages
 from peagle.images.docker import Progress
-from peagle.store import locked, read_json, write_json
+from peagle.store import read_json, write_json
 
 NEEDED_BYTES = 3 * 2**30
 """Disk space for the environment and for unpacking."""
 
-_ANOTHER_PYTHON = "choose another Python with --python"
 _IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
 
 
@@ -89,10 +92,10 @@ def install_engine(
         )
     check_machine()
     folder = engine_folder(vllm)
-    with _exclusive(folder, progress):
+    with exclusive_environment(folder, progress):
         if not is_installed(vllm):
-            _check_python(python or Path(sys.executable))
-            _check_disk(folder)
+            check_python(python or Path(sys.executable))
+            check_disk(folder, NEEDED_BYTES, "the engine")
             _build(folder, lock, python or Path(sys.executable), progress)
             write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock)})
     return Engine(folder / "bin" / "python", vllm)
@@ -128,113 +131,13 @@ def _digest(lock: Path) -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
-@contextmanager
-def _exclusive(folder: Path, progress: Progress) -> Iterator[None]:
-    lock = folder.with_name(f"{folder.name}.lock")
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(lock, wait=False))
-        except BlockingIOError:
-            progress("waiting for another installation of this engine")
-            held.enter_context(locked(lock))
-        yield
-
-
 def _build(folder: Path, lock: Path, python: Path, progress: Progress) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    log = folder.with_name(f"{folder.name}.log")
-    log.write_text("", encoding="utf-8")
-    progress(f"creating a virtual environment in {folder}")
-    if _run([str(python), "-I", "-m", "venv", str(folder)], log):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise UserError(
-            f"{python} cannot create a virtual environment (log: {log})",
-            "install its venv module (Debian, Ubuntu: apt-get install python3-venv)",
-        )
-    pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
-    pip += ["install", "--no-input", "--no-deps", "--no-compile", "--only-binary", ":all:"]
-    pip += ["--progress-bar", "off"]
+    pip, log = new_environment(folder, python, progress)
     progress("downloading torch for CPUs (about 190 MB)")
-    install_torch(pip, lock / "torch.txt", lambda command: _run(command, log), log)
-    locked = ["--require-hashes", "-r", str(lock / "requirements.txt")]
-    if _run([*pip, *locked], log, _counting(lock / "requirements.txt", progress)):
-        raise _install_error(log)
+    install_torch(pip, lock / "torch.txt", lambda command: run_logged(command, log), log)
+    install_locked(pip, lock / "requirements.txt", log, progress)
     progress("checking that the server can be imported")
-    if _run([str(folder / "bin" / "python"), "-I", "-c", _IMPORT_SERVER], log):
-        raise _install_error(log)
-
-
-def _run(
-    command: Sequence[str], log: Path, each_line: Callable[[str], object] = lambda line: None
-) -> int:
-    """Run ``command`` with all output in ``log``; an interrupt ends it too."""
-    with (
-        log.open("a", encoding="utf-8") as stream,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as program,
-    ):
-        try:
-            for line in program.stdout or ():
-                stream.write(line)
-                each_line(line)
-        except BaseException:
-            program.terminate()
-            raise
-    return program.returncode
-
-
-def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
-    """Reports progress from pip's output, one line per tenth of the packages."""
-    text = requirements.read_text(encoding="utf-8")
-    total = len(re.findall(r"^\S+==", text, re.MULTILINE))
-    seen = 0
-
-    def each_line(line: str) -> None:
-        nonlocal seen
-        if line.startswith("Collecting "):
-            seen += 1
-            if seen % max(1, total // 10) == 0:
-                progress(f"downloading packages: {seen} of {total}")
-        elif line.startswith("Installing collected packages"):
-            progress("installing the packages")
-
-    return each_line
-
-
-def _check_python(python: Path) -> None:
-    found = python_version(python)
-    if not found:
-        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON, "unusable-python")
-    if found not in PYTHONS:
-        raise UserError(
-            f"{python} is Python {found}; the engine needs one of {', '.join(PYTHONS)}",
-            _ANOTHER_PYTHON,
-            "unusable-python",
-        )
-
-
-def _check_disk(folder: Path) -> None:
-    free = shutil.disk_usage(folder.parent).free
-    if free < NEEDED_BYTES:
-        raise UserError(
-            f"the engine needs {NEEDED_BYTES / 2**30:.0f} GiB in {folder.parent}, which has "
-            f"{free / 2**30:.1f} GiB free",
-            "free some space, or set PEAGLE_HOME to a folder on another disk",
-            "disk-full",
-        )
-
-
-def _install_error(log: Path) -> EngineError:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if line.startswith("ERROR:") or re.match(r"\w*Error: ", line)]
-    last = (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")
-    return EngineError(f"the installation failed: {last}", f"read the log: {log}")
+    check_import(folder, _IMPORT_SERVER, log)
 
 
 _PRINT_PURELIB = (

@@ -1,0 +1,229 @@
+"""Send a load with NVIDIA's aiperf: one process per load, JSON in, JSON lines out.
+
+It gets complete request bodies, so it needs no tokenizer; since it loads one all the same, it gets
+one of two words. All tokens are counted by the server. Without the network it starts as fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from peagle.bench.install import Installation, find_sender
+from peagle.bench.records import PHASE, requests_in
+from peagle.bench.sender import Body, LoadServer, Sent, SentRequest
+from peagle.errors import EngineError
+
+REQUEST_SECONDS = 600
+"""How long one answer may take."""
+
+_KEY = "PEAGLE_BENCH_KEY"
+_INHERITED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
+_READ_EVERY = 0.2
+_END_SECONDS = 15.0
+_TOKENIZER = {
+    "tokenizer.json": {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1}, "unk_token": "[UNK]"},
+    },
+    "tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "[UNK]",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Aiperf:
+    """The LoadSender that runs an installed aiperf."""
+
+    installed: Installation
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Name and version."""
+        return "aiperf", self.installed.version
+
+    def send(
+        self,
+        server: LoadServer,
+        phases: Sequence[Sequence[Body]],
+        concurrency: int,
+        progress: Callable[[int], object] = lambda finished: None,
+    ) -> Sent:
+        """As ``LoadSender.send``. An interrupt ends aiperf too."""
+        with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
+            folder = Path(name)
+            _write_inputs(folder, server, phases, concurrency)
+            records = folder / "out" / "profile_export.jsonl"
+            cpu = _run(self.installed.program, folder, server.key, records, progress)
+            requests = tuple(requests_in(_lines(records)))
+            if not requests:
+                raise EngineError(f"aiperf sent nothing: {_last_error(folder / 'log')}")
+            expected = sum(map(len, phases))
+            return Sent(requests, tuple(cpu), _ended(requests, expected, folder / "log"))
+
+
+def sender() -> Aiperf:
+    """The installed sender. Raises SenderMissing."""
+    return Aiperf(find_sender())
+
+
+def _write_inputs(
+    folder: Path, server: LoadServer, phases: Sequence[Sequence[Body]], concurrency: int
+) -> None:
+    (folder / "tokenizer").mkdir()
+    for name, content in _TOKENIZER.items():
+        (folder / "tokenizer" / name).write_text(json.dumps(content), encoding="utf-8")
+    with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
+        for bodies in phases:
+            stream.writelines(json.dumps(body) + "\n" for body in bodies)
+    config = configuration(folder, server, [len(bodies) for bodies in phases], concurrency)
+    (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+
+
+def configuration(
+    folder: Path, server: LoadServer, counts: Sequence[int], concurrency: int
+) -> dict[str, Any]:
+    """aiperf's configuration. The bodies are sent in the order of the file, through all phases."""
+    endpoint: dict[str, Any] = {
+        "urls": [server.base_url.removesuffix("/v1")],
+        "type": "chat" if server.chat else "completions",
+        "streaming": True,
+        "use_server_token_count": True,
+        "timeout": REQUEST_SECONDS,
+    }
+    if server.key:
+        endpoint["api_key"] = f"${{{_KEY}}}"  # aiperf takes it from the environment
+    bodies = str(folder / "bodies.jsonl")
+    return {
+        "benchmark": {
+            "models": [server.model],
+            "endpoint": endpoint,
+            "tokenizer": {"name": str(folder / "tokenizer")},
+            "datasets": [
+                {"name": "bodies", "type": "file", "path": bodies, "format": "raw_payload",
+                 "sampling": "sequential"}
+            ],
+            "phases": [
+                {
+                    "name": f"{PHASE}{number}",
+                    "kind": "profiling" if number else "warmup",
+                    "type": "concurrency",
+                    "requests": count,
+                    "concurrency": min(concurrency, count),
+                }
+                for number, count in enumerate(counts)
+            ],
+            "artifacts": {"dir": str(folder / "out"), "records": ["jsonl"], "auto_plot": False},
+            "gpu_telemetry": {"enabled": False},
+            "server_metrics": {"enabled": False},
+            "runtime": {"ui": "none"},
+        }
+    }  # fmt: skip
+
+
+def _run(
+    program: Path,
+    folder: Path,
+    key: str | None,
+    records: Path,
+    progress: Callable[[int], object],
+) -> list[tuple[float, Mapping[int, float]]]:
+    """Run aiperf to its end and read the CPU times of its processes meanwhile."""
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    # Its cache of prepared data and all else it writes belong to this load.
+    environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
+    command = [str(program), "profile", "--config", str(folder / "load.yaml")]
+    readings: list[tuple[float, Mapping[int, float]]] = []
+    finished = _LineCount(records)
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment
+        ) as started,
+    ):
+        try:
+            while started.poll() is None:
+                readings.append((time.time(), _cpu_seconds(started.pid)))
+                progress(finished.now())
+                with suppress(subprocess.TimeoutExpired):
+                    started.wait(_READ_EVERY)
+        except BaseException:
+            _end(started)
+            raise
+    return readings
+
+
+def _cpu_seconds(leader: int) -> dict[int, float]:
+    """CPU seconds of a process and its descendants, by process id."""
+    found: dict[int, float] = {}
+    with suppress(psutil.Error):
+        top = psutil.Process(leader)
+        for process in (top, *top.children(recursive=True)):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
+    return found
+
+
+def _end(started: subprocess.Popen[bytes]) -> None:
+    """End aiperf and the processes that it has started."""
+    members: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        top = psutil.Process(started.pid)
+        members = [top, *top.children(recursive=True)]
+    started.terminate()
+    _, alive = psutil.wait_procs(members, timeout=_END_SECONDS)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+class _LineCount:
+    """The number of lines of a growing file, each of which is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._lines = path, 0, 0
+
+    def now(self) -> int:
+        with suppress(FileNotFoundError), self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            while chunk := stream.read(1 << 20):
+                self._offset += len(chunk)
+                self._lines += chunk.count(b"\n")
+        return self._lines
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+
+
+def _ended(requests: Sequence[SentRequest], expected: int, log: Path) -> str:
+    """Why fewer requests than expected have ended; empty if none is missing."""
+    missing = expected - len(requests)
+    return (
+        f"aiperf left out {missing} of {expected} requests: {_last_error(log)}" if missing else ""
+    )
+
+
+def _last_error(log: Path) -> str:
+    """The last line about an error in aiperf's output."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if " ERROR " in line or "Error:" in line]
+    return (errors or lines or ["no output"])[-1].strip()[:300]

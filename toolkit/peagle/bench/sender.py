@@ -1,0 +1,88 @@
+"""The seam between a bench and the program that sends its load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Body = Mapping[str, Any]
+"""A complete request body; it asks for a stream with token counts."""
+
+
+@dataclass(frozen=True)
+class LoadServer:
+    """Where the load goes: ``base_url`` ends in ``/v1``, ``chat`` says whether to its chats or its
+    completions, ``key`` is a bearer token."""
+
+    base_url: str
+    model: str
+    chat: bool = True
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """One request as the sender timed it.
+
+    ``repetition`` counts from 1; 0 is the warm-up. ``start`` and ``end`` are in seconds since 1970,
+    ``ttft`` until the first output; ``gaps`` are between outputs. The server counts the tokens.
+    ``error`` is the message of a failed request, whose other values may be missing.
+    """
+
+    repetition: int
+    start: float
+    end: float
+    ttft: float | None = None
+    gaps: tuple[float, ...] = ()
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """All requests of a load, also of one that ended early: ``ended`` is then why.
+
+    ``cpu`` are pairs of a time in seconds since 1970 and the CPU seconds that each process of the
+    sender has used until then, by its id.
+    """
+
+    requests: tuple[SentRequest, ...]
+    cpu: tuple[tuple[float, Mapping[int, float]], ...] = ()
+    ended: str = ""
+
+
+class LoadSender(Protocol):
+    """Sends requests at a constant concurrency and times their outputs."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Name and version, for the result."""
+
+    def send(
+        self,
+        server: LoadServer,
+        phases: Sequence[Sequence[Body]],
+        concurrency: int,
+        progress: Callable[[int], object] = lambda finished: None,
+    ) -> Sent:
+        """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
+        has ended.
+
+        ``progress`` receives the number of finished requests. Requests that fail are results.
+        Raises EngineError when the sender itself fails before it sends anything.
+        """
+
+
+def busiest_share(sent: Sent, start: float, end: float) -> float | None:
+    """The share of one CPU that the busiest process of the sender used between two times; ``None``
+    with fewer than two readings in between."""
+    inside = [reading for reading in sent.cpu if start <= reading[0] <= end]
+    if len(inside) < 2:
+        return None
+    (first, before), (last, after) = inside[0], inside[-1]
+    if last <= first:
+        return None
+    used = (seconds - before.get(process, 0.0) for process, seconds in after.items())
+    return max(used, default=0.0) / (last - first)
