@@ -19,9 +19,10 @@ from typing import Any
 
 import psutil
 
+from peagle.bench.asking import OpenAiServer
 from peagle.bench.install import Installation, find_sender
 from peagle.bench.records import PHASE, requests_in
-from peagle.bench.sender import Body, LoadServer, Sent, SentRequest
+from peagle.bench.sender import Body, Sent, SentRequest
 from peagle.errors import EngineError
 
 REQUEST_SECONDS = 600
@@ -58,7 +59,7 @@ class Aiperf:
 
     def send(
         self,
-        server: LoadServer,
+        server: OpenAiServer,
         phases: Sequence[Sequence[Body]],
         concurrency: int,
         progress: Callable[[int], object] = lambda finished: None,
@@ -82,7 +83,7 @@ def sender() -> Aiperf:
 
 
 def _write_inputs(
-    folder: Path, server: LoadServer, phases: Sequence[Sequence[Body]], concurrency: int
+    folder: Path, server: OpenAiServer, phases: Sequence[Sequence[Body]], concurrency: int
 ) -> None:
     (folder / "tokenizer").mkdir()
     for name, content in _TOKENIZER.items():
@@ -95,7 +96,7 @@ def _write_inputs(
 
 
 def configuration(
-    folder: Path, server: LoadServer, counts: Sequence[int], concurrency: int
+    folder: Path, server: OpenAiServer, counts: Sequence[int], concurrency: int
 ) -> dict[str, Any]:
     """aiperf's configuration. The bodies are sent in the order of the file, through all phases."""
     endpoint: dict[str, Any] = {

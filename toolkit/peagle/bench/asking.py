@@ -9,7 +9,8 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from peagle.bench.prompts import Prompt
-from peagle.errors import EngineError, Fix, UserError
+from peagle.errors import EngineError, Fix, PeagleError, UserError
 from peagle.parallel import run_parallel
 from peagle.protocol import engine_message, parse_response
 from peagle.text import sanitize
@@ -49,12 +50,14 @@ class RefusedPrompt:
 @dataclass(frozen=True)
 class OpenAiServer:
     """A server at ``base_url``, which ends in ``/v1``, that serves ``model``. ``log`` is the
-    command that prints its log, where one is known."""
+    command that prints its log, where one is known. ``key`` is a bearer token. ``chat``: prompts
+    are sent as chats, else as completions."""
 
     base_url: str
     model: str
     key: str | None = field(default=None, repr=False)
     log: tuple[str, ...] = ()
+    chat: bool = True
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a chat or a completion.
@@ -66,25 +69,62 @@ class OpenAiServer:
         status, content = self._post(route, json.dumps({"model": self.model, **body}).encode())
         if status == http.HTTPStatus.OK:
             return parse_response(content)
+        raise self.refusal(route, status, content)
+
+    def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
+        """The error that a request to ``route`` was answered with: PromptRefused where this request
+        is rejected, UserError where any would be, EngineError where the server fails."""
         text = content[: 1 << 16].decode("utf-8", errors="replace")
         message = sanitize(engine_message(text).strip() or f"HTTP {status}", _SHOWN)
         if status in _REFUSALS:
-            raise PromptRefused(message, "shorten the prompt or lower max_tokens")
+            return PromptRefused(message, "shorten the prompt or lower max_tokens")
         if status in (401, 403):
-            raise UserError(f"{self.base_url} rejects the key ({status}): {message}",
-                            "set OPENAI_API_KEY", "unauthorized")  # fmt: skip
+            return UserError(f"{self.base_url} rejects the key ({status}): {message}",
+                             "set OPENAI_API_KEY", "unauthorized")  # fmt: skip
         if status == http.HTTPStatus.NOT_FOUND:
-            raise UserError(f"{self.base_url}/{route} does not exist: {message}",
-                            "give the URL up to /v1 and the name of a served model",
-                            "no-such-route")  # fmt: skip
+            return UserError(f"{self.base_url}/{route} does not exist: {message}",
+                             "give the URL up to /v1 and the name of a served model",
+                             "no-such-route")  # fmt: skip
         what = "is overloaded" if status in _BUSY else "failed"
-        raise EngineError(f"{self.base_url} {what} ({status}): {message}", self._fix)
+        return EngineError(f"{self.base_url} {what} ({status}): {message}", self.fix)
 
     @property
-    def _fix(self) -> Fix:
+    def fix(self) -> Fix:
+        """Where to look when the server fails."""
         return Fix("read its log" if self.log else "look at the server's log", self.log)
 
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and content of a page, by its path from the server's root.
+
+        Raises EngineError without an answer.
+        """
+        with self._exchange("GET", path, None) as reply:
+            return reply.status, self._content(reply)
+
+    def path(self, route: str) -> str:
+        """The path from the server's root of a route below the base URL."""
+        return f"{urlsplit(self.base_url).path.rstrip('/')}/{route}"
+
     def _post(self, route: str, body: bytes) -> tuple[int, bytes]:
+        with self.reply(route, body) as reply:
+            return reply.status, self._content(reply)
+
+    def _content(self, reply: http.client.HTTPResponse) -> bytes:
+        content = reply.read(_LARGEST_ANSWER + 1)
+        if len(content) > _LARGEST_ANSWER:
+            message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
+            raise EngineError(message, "ask for fewer tokens", "invalid-response")
+        return content
+
+    def reply(self, route: str, body: bytes) -> AbstractContextManager[http.client.HTTPResponse]:
+        """The open response to a request. Raises EngineError when there is none, or when it is cut
+        off."""
+        return self._exchange("POST", self.path(route), body)
+
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, body: bytes | None
+    ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -92,21 +132,17 @@ class OpenAiServer:
         try:
             parts = urlsplit(self.base_url)
             connection = _connection(parts.scheme, parts.hostname or "", parts.port)
-            connection.request("POST", f"{parts.path.rstrip('/')}/{route}", body, headers)
+            connection.request(method, path, body, headers)
             with connection.getresponse() as reply:
-                content = reply.read(_LARGEST_ANSWER + 1)
+                yield reply
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = sanitize(error) or type(error).__name__
             raise EngineError(
-                f"{self.base_url} does not answer: {why}", self._fix, "no-answer"
+                f"{self.base_url} does not answer: {why}", self.fix, "no-answer"
             ) from error
         finally:
             if connection:
                 connection.close()
-        if len(content) > _LARGEST_ANSWER:
-            message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
-            raise EngineError(message, "ask for fewer tokens", "invalid-response")
-        return reply.status, content
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:

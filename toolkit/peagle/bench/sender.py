@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from peagle.bench.asking import OpenAiServer
 
 Body = Mapping[str, Any]
 """A complete request body; it asks for a stream with token counts."""
-
-
-@dataclass(frozen=True)
-class LoadServer:
-    """Where the load goes: ``base_url`` ends in ``/v1``, ``chat`` says whether to its chats or its
-    completions, ``key`` is a bearer token."""
-
-    base_url: str
-    model: str
-    chat: bool = True
-    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class LoadSender(Protocol):
 
     def send(
         self,
-        server: LoadServer,
+        server: OpenAiServer,
         phases: Sequence[Sequence[Body]],
         concurrency: int,
         progress: Callable[[int], object] = lambda finished: None,

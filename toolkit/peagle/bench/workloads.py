@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,21 +116,14 @@ def request_bodies(
     model: str,
     chat: bool,
     tokens: Tokens,
-    fixed_length: bool,
     draw: random.Random | None = None,
 ) -> list[list[dict[str, Any]]]:
     """The bodies of the warm-up and of each repetition; no two random prompts are the same, so no
-    cache of prefixes has them.
-
-    ``fixed_length``: the server accepts ``ignore_eos``.
-    """
+    cache of prefixes has them."""
     draw = draw or random.Random()
     phases = [load.concurrency] + [load.requests] * load.repetitions
     prompts = _prompts(load.workload, sum(phases), tokens, draw)
-    bodies = iter(
-        _body(prompt, load.workload, model, chat, fixed_length and load.workload.fixed_length)
-        for prompt in prompts
-    )
+    bodies = iter(_body(prompt, load.workload, model, chat) for prompt in prompts)
     return [[next(bodies) for _ in range(count)] for count in phases]
 
 
@@ -149,14 +142,7 @@ def _prompts(
     return [random_prompt(words, draw) for _ in range(count)]
 
 
-def _body(
-    prompt: str, workload: BenchWorkload, model: str, chat: bool, fixed_length: bool
-) -> dict[str, Any]:
+def _body(prompt: str, workload: BenchWorkload, model: str, chat: bool) -> dict[str, Any]:
     body = request_body(prompt, chat=chat, max_tokens=workload.size.output_tokens, stream=True)
     body["model"] = model
-    return body | ({"ignore_eos": True} if fixed_length else {})
-
-
-def with_natural_length(workload: BenchWorkload) -> BenchWorkload:
-    """The same workload for a server that does not accept ``ignore_eos``."""
-    return replace(workload, fixed_length=False)
+    return body | ({"ignore_eos": True} if workload.fixed_length else {})

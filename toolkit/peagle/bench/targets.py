@@ -1,0 +1,163 @@
+"""What ``peagle bench`` measures: an endpoint of SageMaker, an engine of this machine, or a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import urlsplit
+
+from peagle.aws import runtime
+from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.bench.asking import OpenAiServer
+from peagle.bench.measure import BenchTarget
+from peagle.bench.models import BenchedServer, BenchSetting
+from peagle.bench.probe import counters_of, served_models, waiting_of
+from peagle.catalog.schema import Catalog
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import stand_in_of
+from peagle.engine import local
+from peagle.engine.state import LocalEngine
+from peagle.errors import UserError
+from peagle.store import SANDBOX
+from peagle.text import json_object
+from peagle_serve.contract import SPECULATION
+
+NOTHING = BenchSetting(None, 0)
+
+
+def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
+    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``.
+
+    Without ``model``, it must list one model only. Counters and queue come from its ``/metrics``,
+    if it has vLLM's. Raises UserError for an address that is no URL and for several models, and
+    EngineError when it does not answer.
+    """
+    base = _base_url(url)
+    server = OpenAiServer(base, model or "", key)
+    if model is None:
+        names = served_models(server)
+        if len(names) != 1:
+            shown = ", ".join(names[:5]) or "none"
+            raise UserError(
+                f"{base} serves {len(names)} models: {shown}", "choose one with --model", "model"
+            )
+        server = OpenAiServer(base, names[0], key)
+    facts = BenchedServer(url, "url", base, server.model)
+    return BenchTarget(
+        server, facts, NOTHING, partial(counters_of, server), partial(waiting_of, server)
+    )
+
+
+def _base_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or parts.username or parts.query or parts.fragment:
+        raise UserError(
+            f"{url} is not the URL of a server", "such as http://127.0.0.1:8000/v1", "url"
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
+    return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
+
+
+def target_of_engine(engine: LocalEngine) -> BenchTarget:
+    """An engine of ``peagle local up``."""
+    server = OpenAiServer(
+        engine.openai_base_url,
+        engine.served_as,
+        log=("peagle", "local", "logs", engine.name),
+        chat=engine.chat,
+    )
+    facts = BenchedServer(
+        name=engine.name,
+        where="local",
+        base_url=server.base_url,
+        model=server.model,
+        pair=engine.pair,
+        vllm=engine.vllm,
+    )
+    config = json_object(engine.environment.get(SPECULATION))
+    read = partial(local.counters, engine.process.port) if engine.speculates else (lambda: None)
+    return BenchTarget(server, facts, setting_of_config(config), read, partial(waiting_of, server))
+
+
+def setting_of_config(config: dict[str, object]) -> BenchSetting:
+    """The setting in vLLM's ``--speculative-config``, with the method as the drafter's name."""
+    k = config.get("num_speculative_tokens")
+    if not config or not isinstance(k, int):
+        return NOTHING
+    rates = config.get("synthetic_acceptance_rates")
+    imposed = tuple(float(rate) for rate in rates) if isinstance(rates, list) else ()
+    return BenchSetting(method_name(config), k, imposed)
+
+
+def method_name(config: dict[str, object]) -> str:
+    """``p-eagle`` for parallel drafting with EAGLE-3, else vLLM's name of the method."""
+    method = str(config.get("method") or "draft-model")
+    return "p-eagle" if config.get("parallel_drafting") and method == "eagle3" else method
+
+
+def target_of_endpoint(
+    aws: Aws, name: str, record: Deployment | None, catalog: Catalog, model: str | None = None
+) -> BenchTarget:
+    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only.
+
+    The bearer token is made for it. ``record`` is ``None`` for an endpoint that ``peagle deploy``
+    did not create; then ``model`` is needed. In the sandbox there is no price, since AWS's is of
+    another machine. Raises UserError without a model, and CloudError.
+    """
+    served = record.current.served if record else None
+    plan = record.current.plan if record else None
+    named = model or (plan.target.id if plan else None)
+    if named is None and served:
+        named = str(served.settings.get("served-model-name") or "") or None
+    if named is None:
+        raise UserError(f"the model that {name} serves is unknown", "name it with --model", "model")
+    base = aws.openai_base_url(name)
+    server = OpenAiServer(
+        base, named, aws.bearer_token(MAX_TOKEN_SECONDS), log=("peagle", "logs", name)
+    )
+    instance = next(
+        (one for one in catalog.instances.instances if served and one.type == served.instance_type),
+        None,
+    )
+    sandbox = aws.scope == SANDBOX
+    facts = BenchedServer(
+        name=name,
+        where="sandbox" if sandbox else "aws",
+        base_url=base,
+        model=named,
+        pair=served.pair or None if served else None,
+        vllm=served.vllm if served else None,
+        gpu=instance.gpu if instance else None,
+        gpu_count=instance.gpu_count if instance else None,
+        tensor_parallel_size=_tensor_parallel(served.settings if served else {}),
+        instance_type=served.instance_type if served else None,
+        instance_count=served.instance_count if served else None,
+        region=aws.region,
+        stand_in=stand_in_of(aws, name) if sandbox else None,
+    )
+    setting = NOTHING
+    if served and served.k:
+        setting = setting_of_config(served.speculative_config)
+        if plan and plan.drafter:
+            setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
+    # Counters of several instances would be read of any of them.
+    one = served is None or served.instance_count == 1
+    price = served.usd_per_hour if served and not sandbox else None
+    dated = f"on {served.price_date}" if served and served.price_date else "of the catalogue"
+    return BenchTarget(
+        server,
+        facts,
+        setting,
+        partial(runtime.counters, aws, name) if one else (lambda: None),
+        usd_per_hour=price,
+        price_source=None if price is None else f"AWS's on-demand price {dated}",
+    )
+
+
+def _tensor_parallel(settings: Mapping[str, object]) -> int | None:
+    size = settings.get("tensor-parallel-size", 1)
+    return size if isinstance(size, int) else None
