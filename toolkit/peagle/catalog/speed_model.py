@@ -73,9 +73,10 @@ class SpeedModel(CatalogEntry):
     """The performance model's constants and the GPUs. ``script`` fitted the constants to
     ``evidence`` on the day ``fitted``.
 
-    ``experts_exponent``: N tokens of different requests touch as many experts as N to this power
-    independent ones. ``decay``: a position's share of accepted drafts, over the previous one's,
-    where a single acceptance length is known.
+    Tokens that are alike touch the same experts: N requests with K+1 tokens each touch as many as
+    ``N ** request_exponent * (K+1) ** token_exponent`` independent tokens. ``decay``: the share of
+    accepted drafts at a position over the previous one's, where a single acceptance length is
+    known.
     """
 
     script: str
@@ -83,7 +84,8 @@ class SpeedModel(CatalogEntry):
     vllm: str
     evidence: tuple[FittedTo, ...]
     constants: StepConstants
-    experts_exponent: Share
+    request_exponent: Share
+    token_exponent: Share
     decay: Share
     ranges: Ranges
     gpus: tuple[GpuSpeed, ...]

@@ -14,6 +14,10 @@ from peagle.vllm.gpus import element_bytes
 
 _BF16 = 2
 
+_REDUCED_VOCABULARY = 64_000
+"""Tokens that an EAGLE-3 head drafts from when its config.json was not read: 32,000 to 64,000 in
+the published ones."""
+
 _MANY = 1024
 """Requests with which vLLM captures the most sizes."""
 
@@ -70,11 +74,10 @@ class Geometry:
     schedules_ahead: bool
     eight_bit: bool
 
-    def touched_experts(self, tokens: float, exponent: float) -> float:
-        """The expected number of a layer's experts that this many tokens use."""
+    def touched_experts(self, tokens: float) -> float:
+        """The expected number of a layer's experts that this many independent tokens use."""
         missed = 1 - self.experts_per_token / self.experts
-        alike: float = max(tokens, 1) ** exponent
-        untouched: float = missed**alike
+        untouched: float = missed ** max(tokens, 1)
         return self.experts * (1 - untouched)
 
     def with_k(self, k: int) -> Geometry:
@@ -169,11 +172,14 @@ def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tup
 def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
     parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
     body = stored_parameters(replace(drafter, own_embeddings=False, own_output=False))
+    rows = drafter.draft_vocab_size
+    if drafter.method == "eagle3" and not parallel and rows == drafter.vocab_size:
+        rows = min(rows, _REDUCED_VOCABULARY)
     return Draft(
         layers=drafter.layers,
         passes=1 if parallel else max(k, 1),
         parallel=parallel,
         body_bytes=float(body * _BF16),
-        head_bytes=float(drafter.draft_vocab_size * drafter.hidden_size * _BF16),
+        head_bytes=float(rows * drafter.hidden_size * _BF16),
         caches=_caches(drafter.attention, drafter.query_heads, element),
     )

@@ -7,13 +7,13 @@ A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
          + compute x FLOPs / peak + logits x bytes of logits / bandwidth
          + drafter + drafter_layer x layers of the drafter x passes + reduce x all-reduces
 
-Weights are those of the attention, of the experts that n tokens touch,
-``E (1 - (1 - top/E)^(n^experts_exponent))`` of E, of the output matrix, and of the drafter once per
-pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and MTP. FLOPs
-are 2 per parameter and token. With tensor parallelism bytes and FLOPs are divided by its size; each
-layer adds two all-reduces, each a latency and the ring's bytes over the link. A batch beyond the
-largest CUDA graph takes at least ``uncaptured_layer`` per layer, the time in which the CPU launches
-the kernels.
+Weights are those of the attention, of the touched experts, of the output matrix, and of the drafter
+once per pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and
+MTP. m independent tokens touch ``E (1 - (1 - top/E)^m)`` of E experts; tokens of a request are
+alike, so m is ``requests^request_exponent (K + 1)^token_exponent``. FLOPs are 2 per parameter and
+token. With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two
+all-reduces, each a latency and the ring's bytes over the link. A batch beyond the largest CUDA
+graph takes at least ``uncaptured_layer`` per layer, the time in which the CPU launches the kernels.
 
 A prefill step has up to max-num-batched-tokens tokens of prompts: FLOPs of all layers and of the
 attention between them (``prefill`` is the factor on the peak), at least the weights, and at least
@@ -86,11 +86,12 @@ class StepTimes:
         rate = (self.gpu.fp8_tflops if self.geometry.eight_bit else None) or self.gpu.tflops
         return rate * 1e12 * self.geometry.tensor_parallel_size
 
-    def decode_terms(self, requests: float, context: float, exponent: float) -> Terms:
+    def decode_terms(self, requests: float, context: float) -> Terms:
         """The terms of a step with this many requests of this mean length."""
         geo, draft = self.geometry, self.geometry.draft
         tokens = requests * (geo.k + 1)
-        touched = geo.touched_experts(tokens, exponent)
+        alike = requests**self.model.request_exponent * (geo.k + 1) ** self.model.token_exponent
+        touched = geo.touched_experts(alike)
         weights = geo.layers * (geo.mixing_bytes + touched * geo.expert_bytes) + geo.head_bytes
         head = geo.head_bytes / 2
         flops = 2 * tokens * (geo.active_numbers + head)
@@ -123,13 +124,9 @@ class StepTimes:
             fixed=fixed,
         )
 
-    def decode_seconds(
-        self, requests: float, context: float, exponent: float | None = None
-    ) -> float:
+    def decode_seconds(self, requests: float, context: float) -> float:
         """One decode step."""
-        if exponent is None:
-            exponent = self.model.experts_exponent
-        seconds = self.decode_terms(requests, context, exponent).seconds(self.model.constants)
+        seconds = self.decode_terms(requests, context).seconds(self.model.constants)
         if requests * (self.geometry.k + 1) <= self.geometry.captured:
             return seconds
         return max(seconds, self._launch_seconds)
@@ -152,7 +149,7 @@ class StepTimes:
     def prefill_step_seconds(self, tokens: float, context: float) -> float:
         """One step with ``tokens`` of prompts of length ``context``."""
         geo, constants = self.geometry, self.model.constants
-        touched = geo.touched_experts(tokens, self.model.experts_exponent)
+        touched = geo.touched_experts(tokens**self.model.request_exponent)
         weights = geo.layers * (geo.mixing_bytes + touched * geo.expert_bytes) + geo.head_bytes
         busy = self.prefill_terms(tokens, context) * constants.prefill
         busy += constants.weights * weights / self.bandwidth

@@ -1,0 +1,338 @@
+"""Fits the constants of the performance model to measured speeds, by linear least squares.
+
+A decode step is a sum of terms with one constant each (``peagle.speed.step``), so the constants
+follow from the median ITL of the rows by least squares of the relative error, with every constant
+held near a physical guess (``PRIOR``) where the rows do not determine it, and outliers weighing
+less. Times to the first token determine the constants of prefill, rows beyond the largest CUDA
+graph the launch of their kernels.
+
+Rows measured at temperature 0 with random weights have requests that generate alike, and touch
+fewer experts than requests of different text: they get an exponent of their own per pair, which is
+not part of the result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.loading import load_catalog
+from peagle.catalog.schema import Catalog
+from peagle.catalog.speed_model import SpeedModel, StepConstants
+from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.models import FitCase
+from peagle.speed.correction import MEASURED_STEP
+from peagle.speed.geometry import geometry_of
+from peagle.speed.step import StepTimes
+
+EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
+
+LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "logits", "drafter",
+          "drafter_layer")  # fmt: skip
+PRIOR = {
+    "step": (1.0e-3, 0.7),
+    "layer": (4.0e-5, 0.7),
+    "request": (1.0e-5, 1.0),
+    "weights": (1.3, 0.25),
+    "cache": (1.5, 0.5),
+    "compute": (2.2, 0.4),
+    "logits": (5.0, 0.5),
+    "drafter": (5.0e-4, 0.7),
+    "drafter_layer": (1.0e-4, 0.7),
+}
+"""A guess of each constant and its uncertainty as a share of it."""
+
+_NOISE = 0.06
+"""The relative error that a row is expected to have; larger ones weigh less."""
+
+OPTIONS = [number / 20 for number in range(6, 20)] + [0.999]
+"""Exponents to try."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured row: the fastest repetition and its latencies, and how it was measured."""
+
+    file: str
+    pair: str
+    gpu: str
+    vllm: str
+    drafter: str | None
+    k: int
+    load: int
+    prompt: int
+    answer: int
+    length: float
+    tokens_per_second: float
+    low: float
+    first: float
+    step: float
+    alike: bool
+
+    @property
+    def setting(self) -> str:
+        """``p-eagle K=3``, ``target alone``."""
+        return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
+
+    @property
+    def place(self) -> tuple[str, str, int, int, int]:
+        """Pair, GPU, request size and load: the rows that a choice is between."""
+        return self.pair, self.gpu, self.prompt, self.answer, self.load
+
+
+def rows(folder: Path = EVIDENCE) -> list[Row]:
+    """Every row of the evidence files that benchmarks/gpu/speed.py wrote, on one GPU."""
+    found = []
+    for path in sorted(folder.glob("speed-*.json")):
+        document = json.loads(path.read_text())
+        if document.get("tensor_parallel_size") == 1:
+            found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
+    return [row for row in found if row.drafter is None or not row.drafter.endswith("-adaptive")]
+
+
+def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
+    tries = raw["tries"]
+    best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    return Row(
+        file=file,
+        pair=document["pair"],
+        gpu=document["gpu"],
+        vllm=document["engine"]["version"],
+        drafter=raw["drafter"],
+        k=raw["k"],
+        load=raw["concurrency"],
+        prompt=raw["prompt_tokens"],
+        answer=raw["output_tokens"],
+        length=best["acceptance_length"] or 1.0,
+        tokens_per_second=best["output_tokens_per_second"],
+        low=min(one["output_tokens_per_second"] for one in tries),
+        first=best["ttft_seconds"]["mean"],
+        step=best["itl_seconds"]["p50"],
+        alike=not raw.get("temperature"),
+    )
+
+
+@cache
+def catalog() -> Catalog:
+    """The bundled catalogue."""
+    return load_catalog()
+
+
+@cache
+def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> FitCase:
+    """The pair on the smallest instance with this GPU, with the options of the measured engines."""
+    known = catalog()
+    target = known.targets[pair]
+    head = next((d for d in target.drafters if d.name == drafter), None)
+    types = [i for i in known.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
+    instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
+    settings = {"max-num-batched-tokens": MEASURED_STEP}
+    options = CaseOptions(
+        k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
+        concurrency=128,
+    )  # fmt: skip
+    return fit_case(build_case(known, target, head, options), gpu_of(instance))
+
+
+@cache
+def _times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTimes:
+    model = catalog().speed_model
+    case = case_of(pair, gpu, drafter, k)
+    speed = model.gpu(gpu, case.engine.gpu_memory_gib)
+    if speed is None:
+        raise ValueError(f"{gpu} is not in speed_model.yaml")
+    return StepTimes(geometry_of(case), speed, model)
+
+
+def times_of(row: Row, model: SpeedModel) -> StepTimes:
+    """The step times of a row's engine with these constants."""
+    return replace(_times(row.pair, row.gpu, row.drafter, row.k), model=model)
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """How alike requests and their tokens are; ``alike`` by pair for rows of temperature 0."""
+
+    requests: float
+    tokens: float
+    alike: Mapping[str, float]
+
+    def model(self, row: Row, model: SpeedModel) -> SpeedModel:
+        """``model`` with the exponents of this row."""
+        requests = self.alike[row.pair] if row.alike else self.requests
+        return model.model_copy(
+            update={"request_exponent": requests, "token_exponent": self.tokens}
+        )
+
+    def with_one(self, name: str, value: float) -> Exponents:
+        """With another exponent of requests, of tokens, or of a pair's alike requests."""
+        if name == "requests":
+            return replace(self, requests=value)
+        if name == "tokens":
+            return replace(self, tokens=value)
+        return replace(self, alike={**self.alike, name: value})
+
+
+def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
+    """``model`` with the constants that fit these rows best."""
+    pairs = {(row.pair, row.alike) for row in of}
+    alike = {pair: model.request_exponent for pair, is_alike in sorted(pairs) if is_alike}
+    found = Exponents(model.request_exponent, model.token_exponent, alike)
+    captured = [row for row in of if _captured(row, model)]
+    for _ in range(2):
+        for name in (*alike, "tokens", *(["requests"] if len(alike) < len(pairs) else [])):
+            options = [found.with_one(name, value) for value in OPTIONS]
+            found = min(options, key=lambda each: _linear(captured, model, each, rounds=2)[1])
+    constants, _ = _linear(captured, model, found)
+    fixed = model.constants.model_copy(update=dict(zip(LINEAR, constants, strict=True)))
+    exponents = {"request_exponent": found.requests, "token_exponent": found.tokens}
+    changed = model.model_copy(update={"constants": fixed, **exponents})
+    fixed = fixed.model_copy(update=_launches(of, changed))
+    return changed.model_copy(update={"constants": fixed})
+
+
+def _captured(row: Row, model: SpeedModel) -> bool:
+    return row.load * (row.k + 1) <= times_of(row, model).geometry.captured
+
+
+def _linear(
+    of: Sequence[Row], model: SpeedModel, exponents: Exponents, rounds: int = 6
+) -> tuple[list[float], float]:
+    """The constants of the decode step in the order of LINEAR, and the error that remains."""
+    lines = []
+    for row in of:
+        times = times_of(row, exponents.model(row, model))
+        terms = times.decode_terms(row.load, row.prompt + row.answer / 2)
+        lines.append(
+            ([getattr(terms, name) / row.step for name in LINEAR], 1 - terms.fixed / row.step)
+        )
+    weights = [1.0] * len(lines)
+    constants: list[float] = []
+    errors: list[float] = []
+    for _ in range(rounds):
+        constants = _solved(lines, weights)
+        errors = [sum(map(_product, line, constants)) - goal for line, goal in lines]
+        weights = [1 / math.sqrt(1 + (error / _NOISE) ** 2) for error in errors]
+    robust = sum(math.sqrt(1 + (error / _NOISE) ** 2) - 1 for error in errors)
+    held = sum(
+        ((one / PRIOR[name][0] - 1) / PRIOR[name][1]) ** 2 / 2
+        for name, one in zip(LINEAR, constants, strict=True)
+    )
+    return constants, robust + held
+
+
+def _product(one: float, other: float) -> float:
+    return one * other
+
+
+def _solved(lines: Iterable[tuple[list[float], float]], weights: Iterable[float]) -> list[float]:
+    """Weighted least squares around the prior; none is below its least value."""
+    size = len(LINEAR)
+    guess = [PRIOR[name][0] for name in LINEAR]
+    matrix = [[0.0] * size for _ in LINEAR]
+    right = [0.0] * size
+    for (line, goal), weight in zip(lines, weights, strict=True):
+        scaled = [value * unit for value, unit in zip(line, guess, strict=True)]
+        precision = weight / _NOISE**2
+        for i, value in enumerate(scaled):
+            right[i] += precision * value * goal
+            for j, other in enumerate(scaled):
+                matrix[i][j] += precision * value * other
+    for i, name in enumerate(LINEAR):
+        matrix[i][i] += 1 / PRIOR[name][1] ** 2
+        right[i] += 1 / PRIOR[name][1] ** 2
+    shares = _positive(matrix, right)
+    return [share * unit for share, unit in zip(shares, guess, strict=True)]
+
+
+def _least_share(name: str) -> float:
+    """Nothing is faster than the data sheet; the other constants are at least a tenth of the
+    guess."""
+    return 1 / PRIOR[name][0] if name in ("weights", "cache", "compute") else 0.1
+
+
+def _positive(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution with no unknown below its least value: those below are set to it."""
+    least = [_least_share(name) for name in LINEAR]
+    held: set[int] = set()
+    while True:
+        free = [i for i in range(len(right)) if i not in held]
+        inner = [[matrix[i][j] for j in free] for i in free]
+        goal = [right[i] - sum(matrix[i][j] * least[j] for j in held) for i in free]
+        found = dict(zip(free, _eliminated(inner, goal), strict=True))
+        below = {i for i, value in found.items() if value < least[i]}
+        if not below:
+            return [found.get(i, least[i]) for i in range(len(right))]
+        held |= below
+
+
+def _eliminated(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a symmetric positive definite system, by Gaussian elimination."""
+    lines = [[*line, value] for line, value in zip(matrix, right, strict=True)]
+    for i, line in enumerate(lines):
+        for other in lines[i + 1 :]:
+            factor = other[i] / line[i]
+            for j in range(i, len(line)):
+                other[j] -= factor * line[j]
+    found: list[float] = []
+    for i in range(len(lines) - 1, -1, -1):
+        known = sum(map(_product, lines[i][i + 1 : -1], found))
+        found.insert(0, (lines[i][-1] - known) / lines[i][i])
+    return found
+
+
+def _launches(of: Sequence[Row], model: SpeedModel) -> dict[str, float]:
+    """The constants of prefill and of batches without a CUDA graph."""
+    found = {}
+    beyond = [row for row in of if not _captured(row, model)]
+    layers = _layers(beyond, model)
+    if layers:
+        found["uncaptured_layer"] = statistics.median(
+            row.step / count for row, count in zip(beyond, layers, strict=True)
+        )
+    short = [row for row in of if row.load == 1 and row.prompt <= 256]
+    if short:
+        step = model.constants.step
+        found["prefill_layer"] = statistics.median(
+            (row.first - step) / times_of(row, model).geometry.layers for row in short
+        )
+    long = [row for row in of if row.load * row.prompt >= 2 * MEASURED_STEP]
+    if long:
+        found["prefill"] = _best_prefill(long, model)
+    return found
+
+
+def _layers(of: Sequence[Row], model: SpeedModel) -> list[int]:
+    geometries = [times_of(row, model).geometry for row in of]
+    return [one.layers + (one.draft.layers if one.draft else 0) for one in geometries]
+
+
+def _best_prefill(of: Sequence[Row], model: SpeedModel) -> float:
+    """The factor on the peak with which times to the first token agree best."""
+
+    def error(factor: float) -> float:
+        constants = model.constants.model_copy(update={"prefill": factor})
+        tried = model.model_copy(update={"constants": constants})
+        errors = (
+            times_of(row, tried).prefill_seconds(row.load, row.prompt, MEASURED_STEP)[1] / row.first
+            for row in of
+        )
+        return statistics.median(abs(math.log(one)) for one in errors)
+
+    return _least(error, [1 + number / 50 for number in range(200)])
+
+
+def _least(error: Callable[[float], float], options: Iterable[float]) -> float:
+    return min(options, key=error)
+
+
+def constants_text(constants: StepConstants) -> dict[str, float]:
+    """The constants with three digits, as in speed_model.yaml."""
+    return {name: float(f"{value:.3g}") for name, value in constants.model_dump().items()}
