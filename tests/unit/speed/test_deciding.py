@@ -1,0 +1,194 @@
+"""The verdict from given speeds: winners, ties, crossovers, regret and break-even lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.speed.deciding import Question, break_even_length, decide_workload, usd_per_million
+from peagle.speed.models import Acceptance, Basis, Performance, Workload
+from peagle.speed.verdict import ALONE, Setting, WorkloadVerdict
+
+SHORT = Workload(128, 400)
+K3, K7 = Setting(drafter="p-eagle", k=3), Setting(drafter="p-eagle", k=7)
+RIVAL = Setting(drafter="eagle3", k=3)
+LOADS = (1, 8, 64)
+
+Curve = Sequence[float | None]
+
+
+def performance(
+    speed: float | None,
+    length: float = 1.0,
+    basis: Basis = "measured",
+    spread: float = 0.35,
+    first: float | None = None,
+) -> Performance:
+    acceptance = Acceptance(length, "imposed", "a test")
+    if speed is None:
+        return Performance("unknown", acceptance, "nothing is known")
+    low, high = speed * (1 - spread), speed * (1 + spread)
+    return Performance(basis, acceptance, "a test", speed, low, high, ttft_seconds=first)
+
+
+def verdict(
+    curves: Mapping[Setting, Curve],
+    estimated: Sequence[Setting] = (),
+    loads: Sequence[float] = LOADS,
+    spread: float = 0.35,
+) -> WorkloadVerdict:
+    def performance_of(setting: Setting, _: Workload, load: float) -> Performance:
+        basis: Basis = "estimated" if setting in estimated else "measured"
+        length = 1.0 if setting == ALONE else 2.5
+        return performance(curves[setting][loads.index(load)], length, basis, spread)
+
+    question = Question(tuple(curves), loads, 36.0, "p-eagle")
+    return decide_workload(question, "short prompt", SHORT, performance_of)
+
+
+def best(found: WorkloadVerdict) -> list[Setting | None]:
+    return [load.best for load in found.loads]
+
+
+def test_the_fastest_setting_wins_at_each_load() -> None:
+    found = verdict({ALONE: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)})
+    assert best(found) == [K7, K3, ALONE]
+    assert all(load.ties == () for load in found.loads)
+
+
+def test_within_three_percent_the_simpler_setting_wins() -> None:
+    found = verdict({ALONE: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
+    assert best(found) == [ALONE, K3, ALONE]
+    assert [load.ties for load in found.loads] == [(K3,), (K7,), (K3, K7)]
+
+
+def test_a_narrow_measured_interval_tells_them_apart() -> None:
+    curves = {ALONE: (98, 98, 98), K3: (100, 100, 100)}
+    assert best(verdict(curves, spread=0.01)) == [K3, K3, K3]
+
+
+def test_a_rival_wins_no_tie_against_the_default_drafter() -> None:
+    curves = {ALONE: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}
+    assert best(verdict(curves)) == [K3, K3, RIVAL]
+
+
+def test_an_estimate_replaces_a_measurement_only_if_it_is_clearly_faster() -> None:
+    curves = {ALONE: (50, 50, 50), K3: (100, 100, 100), K7: (104, 106, 90)}
+    assert best(verdict(curves, estimated=[K7])) == [K3, K7, K3]
+
+
+def test_nothing_wins_where_no_speed_is_known() -> None:
+    found = verdict({ALONE: (None, 100, None), K3: (None, None, None)})
+    assert best(found) == [None, ALONE, None]
+    assert found.crossovers == ()
+    assert found.steady == ALONE
+
+
+def test_the_crossover_is_interpolated_and_has_its_price() -> None:
+    found = verdict({ALONE: (100, 1000, 4000), K3: (200, 1500, 3000)})
+    (crossover,) = found.crossovers
+    assert crossover.direction == "stops"
+    # The ratio falls from 1.5 with 8 requests to 0.75 with 64: it is 1 after two thirds.
+    assert crossover.requests == pytest.approx(8 * 8 ** (2 / 3), abs=0.1)
+    assert 8 < crossover.low < crossover.requests < crossover.high < 64
+    alone = 1000 * 4 ** (2 / 3)
+    assert crossover.usd_per_million_tokens == pytest.approx(36e6 / 3600 / alone, rel=1e-3)
+    assert crossover.basis == "measured"
+
+
+def test_speculation_can_start_to_pay_with_more_requests() -> None:
+    found = verdict({ALONE: (100, 100, 100), RIVAL: (90, 120, 130)}, estimated=[RIVAL])
+    (crossover,) = found.crossovers
+    assert (crossover.direction, crossover.basis) == ("starts", "estimated")
+
+
+@pytest.mark.parametrize("curve", [(200, 200, 200), (50, 50, 50)])
+def test_without_a_change_there_is_no_crossover(curve: Curve) -> None:
+    assert verdict({ALONE: (100, 100, 100), K3: curve}).crossovers == ()
+
+
+def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
+    found = verdict({ALONE: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)})
+    assert found.steady == K3
+    assert found.steady_regret_percent == 25.0
+    speeds = found.loads[0].speed(K3)
+    assert speeds is not None
+    assert speeds.regret_percent == 25.0
+
+
+def test_settings_that_never_matter_are_left_out() -> None:
+    many = {Setting(drafter="p-eagle", k=k): (50.0 + k, 50, 50) for k in range(1, 11)}
+    found = verdict({ALONE: (100, 100, 100), **many})
+    shown = {one.setting for one in found.loads[0].speeds}
+    assert shown == {ALONE, Setting(drafter="p-eagle", k=1)}
+
+
+def test_a_drafter_without_a_known_speed_is_shown_as_unknown() -> None:
+    found = verdict({ALONE: (100, 100, 100), RIVAL: (None, None, None)})
+    speed = found.loads[0].speed(RIVAL)
+    assert speed is not None
+    assert speed.basis == "unknown"
+    assert speed.regret_percent is None
+
+
+def test_at_its_break_even_length_speculation_is_as_fast_as_the_target_alone() -> None:
+    """Four requests of 401 tokens; the first token takes 0.2 s, each step of drafting 10 ms."""
+
+    def drafting(length: float) -> Performance:
+        seconds = 0.2 + 400 * 0.010 / length
+        return performance(4 * 401 / seconds, length, first=0.2)
+
+    alone = performance(4 * 401 / (0.1 + 400 * 0.005), first=0.1)
+    length = break_even_length(drafting(3.0), alone, Workload(128, 401), 4)
+    assert length is not None
+    assert drafting(length).tokens_per_second == pytest.approx(alone.tokens_per_second)
+
+
+def test_break_even_is_unknown_where_a_speed_is_and_where_drafts_cannot_help() -> None:
+    assert break_even_length(performance(None), performance(10), SHORT, 1) is None
+    assert break_even_length(performance(10), performance(None), SHORT, 1) is None
+    slow_prefill = performance(10, 3.0, first=39.0)
+    assert break_even_length(slow_prefill, performance(400), SHORT, 1) is None
+    found = verdict({ALONE: (100, 100, 100), K3: (200, 20, 100)}, loads=(1, 2, 4))
+    speeds = [speed for load in found.loads if (speed := load.speed(K3))]
+    lengths = [speed.break_even_acceptance_length for speed in speeds]
+    assert lengths == [1.25, None, 2.5], "at most K + 1 tokens come from a step"
+
+
+def test_the_price_is_that_of_the_whole_instance() -> None:
+    assert usd_per_million(3.6, 1000.0) == 1.0
+    assert usd_per_million(None, 1000.0) is usd_per_million(3.6, None) is None
+
+
+SETTINGS = (ALONE, K3, K7, RIVAL)
+SPEED = st.none() | st.floats(1, 1e6)
+CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in SETTINGS})
+
+
+@settings(max_examples=200, deadline=None)
+@given(CURVES, st.sets(st.sampled_from(SETTINGS)), st.floats(0, 0.6))
+def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], spread: float) -> None:
+    """Whatever the speeds: the winner is within 5 % of the fastest, nobody gains by another
+    setting more than its regret says, and the crossovers are where the sign changes."""
+    found = verdict(curves, tuple(estimated), spread=spread)
+    for index, load in enumerate(found.loads):
+        known = {one: curve[index] or 0 for one, curve in curves.items() if curve[index]}
+        assert (load.best is None) == (not known)
+        for speed in load.speeds:
+            assert speed.regret_percent is None or 0 <= speed.regret_percent <= 100
+        if load.best is None:
+            continue
+        chosen = load.speed(load.best)
+        assert chosen is not None
+        assert chosen.regret_percent is not None
+        assert chosen.regret_percent <= 5
+        assert known[load.best] >= 0.95 * max(known.values())
+        assert any(one.regret_percent == 0 for one in load.speeds)
+        assert ALONE not in load.ties, "the simpler setting wins a tie"
+    assert len(found.crossovers) <= len(LOADS) - 1
+    for crossover in found.crossovers:
+        assert LOADS[0] <= crossover.low <= crossover.requests <= crossover.high <= LOADS[-1]
+    assert WorkloadVerdict.model_validate_json(found.model_dump_json()) == found

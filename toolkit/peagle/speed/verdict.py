@@ -1,0 +1,197 @@
+"""The verdict on speculation, as data: the best setting for each load and size of requests, what
+another one would lose, and what would change it. ``peagle.speed.deciding`` makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from peagle.catalog.tables import NotNegative, Positive, Version
+from peagle.speed.models import AcceptanceBasis, Basis, Workload
+
+VERDICT_FORMAT = 1
+"""The value of ``Verdict.format``, incremented when earlier files can no longer be read."""
+
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Load = Annotated[float, Field(ge=1, le=2**31, allow_inf_nan=False)]
+Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""Text for people."""
+
+
+class VerdictEntry(BaseModel):
+    """Immutable and strict; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Setting(VerdictEntry):
+    """What to draft with, by its name in the catalogue, and how much; without a drafter K is 0."""
+
+    drafter: Line | None
+    k: NotNegative
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Setting:
+        if (self.drafter is None) != (self.k == 0):
+            raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
+        return self
+
+    @property
+    def text(self) -> str:
+        """``p-eagle K=3``, or ``no speculation``."""
+        return "no speculation" if self.drafter is None else f"{self.drafter} K={self.k}"
+
+
+ALONE = Setting(drafter=None, k=0)
+"""The target without speculation."""
+
+
+class SettingSpeed(VerdictEntry):
+    """One setting at one load; the numbers are those of ``Performance``.
+
+    ``regret_percent`` is what it loses against the fastest setting there.
+    ``break_even_acceptance_length`` is the mean number of tokens per step from which on it is as
+    fast as the target alone; ``None`` without speculation, where unknown, and where not even K
+    accepted drafts in each step suffice.
+    """
+
+    setting: Setting
+    basis: Basis
+    tokens_per_second: Amount | None
+    low: Amount | None
+    high: Amount | None
+    ttft_seconds: Amount | None
+    itl_seconds: Amount | None
+    usd_per_million_tokens: Amount | None
+    acceptance_length: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    acceptance_basis: AcceptanceBasis
+    break_even_acceptance_length: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
+    regret_percent: Percent | None
+    source: Line
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SettingSpeed:
+        known = self.tokens_per_second
+        if (self.basis == "unknown") != (known is None):
+            raise ValueError(f"basis {self.basis!r} with tokens_per_second {known}")
+        if known is not None and not (self.low or known) <= known <= (self.high or known):
+            raise ValueError("tokens_per_second is not between low and high")
+        if max(self.acceptance_length, self.break_even_acceptance_length or 1) > self.setting.k + 1:
+            raise ValueError(f"an acceptance length above K + 1 = {self.setting.k + 1}")
+        return self
+
+
+class LoadVerdict(VerdictEntry):
+    """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
+    ``ties`` are the others; ``None`` where no speed is known."""
+
+    concurrency: Load
+    best: Setting | None
+    ties: tuple[Setting, ...]
+    speeds: tuple[SettingSpeed, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LoadVerdict:
+        known = [one.setting for one in self.speeds if one.tokens_per_second is not None]
+        if len({one.setting for one in self.speeds}) < len(self.speeds):
+            raise ValueError("a setting is there twice")
+        chosen = [self.best, *self.ties] if self.best else list(self.ties)
+        if any(setting not in known for setting in chosen) or (known and self.best is None):
+            raise ValueError("best and ties are not among the settings with a speed")
+        return self
+
+    def speed(self, setting: Setting | None) -> SettingSpeed | None:
+        """That setting here; ``None`` if it was not compared."""
+        return next((one for one in self.speeds if one.setting == setting), None)
+
+
+class Crossover(VerdictEntry):
+    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay.
+
+    Between ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens``
+    is what a million output tokens cost there, either way.
+    """
+
+    direction: Literal["stops", "starts"]
+    requests: Load
+    low: Load
+    high: Load
+    usd_per_million_tokens: Amount | None
+    basis: Basis
+
+
+class WorkloadVerdict(VerdictEntry):
+    """The verdict for requests of one size.
+
+    ``steady`` is the setting to use if the load is not known: its greatest loss at any of the
+    loads, ``steady_regret_percent``, is the least.
+    """
+
+    name: Line
+    prompt_tokens: Positive
+    output_tokens: Positive
+    loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
+    crossovers: tuple[Crossover, ...]
+    steady: Setting | None
+    steady_regret_percent: Percent | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WorkloadVerdict:
+        loads = [one.concurrency for one in self.loads]
+        if loads != sorted(set(loads)):
+            raise ValueError("the loads do not ascend")
+        return self
+
+    @property
+    def workload(self) -> Workload:
+        """The size of its requests."""
+        return Workload(self.prompt_tokens, self.output_tokens)
+
+
+class Change(VerdictEntry):
+    """What would change the verdict: another acceptance, evidence that is missing, or another
+    version of vLLM."""
+
+    kind: Literal["acceptance", "evidence", "version"]
+    text: Line
+
+
+class Verdict(VerdictEntry):
+    """The verdict on a target on one kind of GPU; ``peagle.render.verdict_file`` reads and writes
+    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
+
+    format: Literal[1] = 1
+    target: Line
+    gpu: Line
+    tensor_parallel_size: Positive
+    vllm: Version
+    instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
+    gpu_count: Positive
+    region: Line
+    usd_per_hour: Amount | None
+    price_date: Line | None
+    workloads: Annotated[tuple[WorkloadVerdict, ...], Field(min_length=1)]
+    changes: tuple[Change, ...]
+
+    def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
+        """The verdict for the nearest size of requests (``None``: the first) and, of it, for the
+        nearest load; both nearest by ratio."""
+        sizes = self.workloads
+        wanted = sizes[0].workload if workload is None else workload
+        chosen = min(sizes, key=lambda one: _distance(one.workload, wanted))
+        return chosen, nearest_load(chosen.loads, load)
+
+
+def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
+    """The entry whose load is nearest by ratio; the smaller one of two."""
+    return min(loads, key=lambda one: abs(math.log(one.concurrency / max(load, 1))))
+
+
+def _distance(one: Workload, other: Workload) -> float:
+    prompts = math.log(one.prompt_tokens / other.prompt_tokens)
+    return abs(prompts) + abs(math.log(one.output_tokens / other.output_tokens))
