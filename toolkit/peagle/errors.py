@@ -107,6 +107,10 @@ class PlanFileError(UserError, code="plan-file"):
     """A plan file is unreadable, or contradicts itself."""
 
 
+class VerdictFileError(UserError, code="verdict-file"):
+    """A verdict file is unreadable, contradicts itself, or is about something else."""
+
+
 class EngineMissing(UserError, code="engine-missing"):
     """vLLM is not installed on this machine."""
 

@@ -21,12 +21,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.errors import Fix, PlanFileError, UserError, nearest
+from peagle.errors import Fix, PlanFileError, UserError
 from peagle.planning.pins import PIN_VARIABLES, pin_arguments, pin_variables
 from peagle.planning.plan import PLAN_FORMAT, Overrides, Pins, Plan
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
+from peagle.render.documents import first_problem, read_document
 from peagle.render.requests import override_arguments, requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 from peagle_serve import json_reader
@@ -35,6 +36,8 @@ from peagle_serve.environment import variable_of
 from peagle_serve.json_reader import InvalidJson
 
 _PLAN = ("peagle", "plan", "PAIR", "--out")
+"""The command that writes the file named after it."""
+
 _FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
 
 _HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
@@ -159,8 +162,6 @@ _AGAIN = Fix("create the plan again", (*_PLAN, "FILE"))
 _MADE = ("requests", "digest")
 """Keys computed from the Plan's fields."""
 
-_LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
-
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
@@ -191,7 +192,7 @@ def read_plan(path: Path) -> Plan:
     Raises PlanFileError, naming file and key, for a file that is truncated, not a plan of this
     format, or inconsistent.
     """
-    return plan_from(_read(path), str(path))
+    return plan_from(read_document(path, PlanFileError, _PLAN, _AGAIN), str(path))
 
 
 def plan_from(document: Any, file: str) -> Plan:
@@ -211,7 +212,9 @@ def plan_from(document: Any, file: str) -> Plan:
     try:
         plan = Plan.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise PlanFileError(f"{file}: {_first(error)}", recreate_fix(document, file)) from error
+        raise PlanFileError(
+            f"{file}: {first_problem(error, Plan)}", recreate_fix(document, file)
+        ) from error
     check_agreement(plan, document, file)
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
@@ -255,49 +258,3 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
         command += pin_arguments(Pins.model_validate_json(json.dumps(document.get("pins", {}))))
     return Fix("create the plan again", (*command, "--out", file))
-
-
-def _read(path: Path) -> Any:
-    try:
-        with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
-            text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
-    except FileNotFoundError:
-        raise PlanFileError(
-            f"there is no file {path}", Fix("create it", (*_PLAN, str(path)))
-        ) from None
-    except OSError as error:
-        raise PlanFileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
-    except UnicodeDecodeError as error:
-        wrong = "is truncated" if error.reason == "unexpected end of data" else "is not UTF-8"
-        raise PlanFileError(f"{path} {wrong} (byte {error.start})", _AGAIN) from error
-    try:
-        return json_reader.read(text, str(path))
-    except InvalidJson as error:
-        message = f"{path} is truncated" if _ends_early(error, text) else str(error)
-        raise PlanFileError(message, _AGAIN) from error
-
-
-def _ends_early(error: InvalidJson, text: str) -> bool:
-    """Whether the only problem is that the text ends: in a string, a word, or between two.
-
-    The error position of an unterminated string is its start. Text that is not JSON has more after
-    the error position, or does not start like JSON.
-    """
-    if error.offset is None or not error.is_syntax or text.lstrip()[:1] not in ("", "{", "["):
-        return False
-    rest = text[error.offset :]
-    return "Unterminated string" in error.why or _LAST_WORD.fullmatch(rest) is not None
-
-
-def _first(error: ValidationError) -> str:
-    """pydantic's first error, with the key as in the file."""
-    detail = error.errors(include_url=False)[0]
-    key = ""
-    for step in detail["loc"]:
-        key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
-    if detail["type"] == "missing":
-        return f"the key {key!r} is missing"
-    if detail["type"] == "extra_forbidden":
-        known = list(Plan.model_fields) if len(detail["loc"]) == 1 else []
-        return f"there is no key {key!r} in a plan; {nearest(key, known)}".rstrip("; ")
-    return f"{key}: {detail['msg']}"

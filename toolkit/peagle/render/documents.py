@@ -1,0 +1,64 @@
+"""Reads the toolkit's own JSON documents, which an editor or a full disk may have changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from peagle.errors import Fix, PeagleError, nearest
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
+
+_LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
+
+
+def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], again: Fix) -> Any:
+    """The JSON in the file ``path``. Raises ``kind``: with the command ``create`` for a missing
+    file, whose name completes it, and with ``again`` for one that is truncated or not JSON."""
+    try:
+        with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
+            text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
+    except FileNotFoundError:
+        fix = Fix("create it", (*create, str(path)))
+        raise kind(f"there is no file {path}", fix) from None
+    except OSError as error:
+        raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        wrong = "is truncated" if error.reason == "unexpected end of data" else "is not UTF-8"
+        raise kind(f"{path} {wrong} (byte {error.start})", again) from error
+    try:
+        return json_reader.read(text, str(path))
+    except InvalidJson as error:
+        message = f"{path} is truncated" if _ends_early(error, text) else str(error)
+        raise kind(message, again) from error
+
+
+def _ends_early(error: InvalidJson, text: str) -> bool:
+    """Whether the only problem is that the text ends: in a string, a word, or between two.
+
+    The error position of an unterminated string is its start. Text that is not JSON has more after
+    the error position, or does not start like JSON.
+    """
+    if error.offset is None or not error.is_syntax or text.lstrip()[:1] not in ("", "{", "["):
+        return False
+    rest = text[error.offset :]
+    return "Unterminated string" in error.why or _LAST_WORD.fullmatch(rest) is not None
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """pydantic's first error about a document of ``model``, with the key as in the file."""
+    detail = error.errors(include_url=False)[0]
+    key = ""
+    for step in detail["loc"]:
+        key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
+    if detail["type"] == "missing":
+        return f"the key {key!r} is missing"
+    if detail["type"] == "extra_forbidden":
+        known = list(model.model_fields) if len(detail["loc"]) == 1 else []
+        name = model.__name__.lower()
+        return f"there is no key {key!r} in a {name}; {nearest(key, known)}".rstrip("; ")
+    return f"{key}: {detail['msg']}"
