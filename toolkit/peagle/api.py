@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
+    from peagle.planning.verdict import make_verdict as make_verdict
     from peagle.proof import require_passed as require_passed
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
@@ -122,7 +123,10 @@ if TYPE_CHECKING:
     from peagle.render import plan_bytes as plan_bytes
     from peagle.render import plan_document as plan_document
     from peagle.render import read_plan as read_plan
+    from peagle.render import read_verdict as read_verdict
     from peagle.render import render as render
+    from peagle.render import verdict_bytes as verdict_bytes
+    from peagle.render import verdict_document as verdict_document
     from peagle.render.image_names import is_own_image as is_own_image
     from peagle.render.requests import deploy_arguments as deploy_arguments
     from peagle.render.requests import label_arguments as label_arguments
@@ -224,10 +228,12 @@ _FUNCTIONS = {
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
+    "peagle.planning.verdict": ("make_verdict",),
     "peagle.proof": ("require_passed",),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
-        "format_files", "format_names", "plan_bytes", "plan_document", "read_plan", "render",
+        "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",
+        "read_verdict", "render", "verdict_bytes", "verdict_document",
     ),
     "peagle.render.image_names": ("is_own_image",),
     "peagle.render.requests": (

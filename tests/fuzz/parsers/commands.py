@@ -22,12 +22,15 @@ from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
 from peagle.cli.output.console import terminal_width
 from peagle.cli.sandbox_rehearse import _times
+from peagle.cli.verdict import verdict_loads
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
 from peagle.planning.pins import pins_of
+from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
+from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
 from peagle.text import format_duration, parse_duration, parse_requests, parse_tokens, sanitize
@@ -102,6 +105,18 @@ def plan_example() -> dict[str, Any]:
     return document
 
 
+@cache
+def verdict_text() -> str:
+    size = {"short prompt": WORKLOADS["short prompt"]}
+    request = VerdictRequest("tiny", "L40S", workloads=size, loads=(1, 8))
+    return verdict_bytes(make_verdict(request, load_catalog())).decode()
+
+
+def verdict_example() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(verdict_text())
+    return document
+
+
 def _with_digest(document: Any) -> Any:
     """A changed plan, as if its digest were right: the reader must look further."""
     if isinstance(document, dict) and "digest" in document:
@@ -119,6 +134,14 @@ def _plan(document: Any) -> None:
 
 def _plan_file(content: bytes) -> None:
     read_plan(written("plan.json", content))
+
+
+def _verdict_file(content: bytes) -> None:
+    read_verdict(written("verdict.json", content))
+
+
+def _loads(text: str) -> None:
+    verdict_loads(_CONTEXT, _CONTEXT.command.params[0], text)
 
 
 def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
@@ -202,6 +225,27 @@ PARSERS = (
     ),
     Parser(
         "plan", _plan, documents(plan_example()).map(_with_digest), (PeagleError,), [plan_example()]
+    ),
+    Parser(
+        "verdict-file",
+        _verdict_file,
+        json_bytes(verdict_example()),
+        (PeagleError,),
+        [verdict_text().encode(), verdict_text()[:300].encode(), b'{"format": 1}'],
+    ),
+    Parser(
+        "verdict",
+        lambda document: verdict_from(document, "verdict.json"),
+        documents(verdict_example()),
+        (PeagleError,),
+        [verdict_example()],
+    ),
+    Parser(
+        "command-verdict-loads",
+        _loads,
+        st.text("0123456789, x-") | st.text(max_size=40),
+        ERRORS,
+        ["1,8,32", "0", "1" * 400],
     ),
     Parser(
         "command-plan",

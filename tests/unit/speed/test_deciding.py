@@ -76,7 +76,7 @@ def test_a_rival_wins_no_tie_against_the_default_drafter() -> None:
 
 
 def test_an_estimate_replaces_a_measurement_only_if_it_is_clearly_faster() -> None:
-    curves = {ALONE: (50, 50, 50), K3: (100, 100, 100), K7: (104, 106, 90)}
+    curves = {ALONE: (50, 50, 50), K3: (100, 100, 100), K7: (109, 112, 90)}
     assert best(verdict(curves, estimated=[K7])) == [K3, K7, K3]
 
 
@@ -171,8 +171,8 @@ CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in S
 @settings(max_examples=200, deadline=None)
 @given(CURVES, st.sets(st.sampled_from(SETTINGS)), st.floats(0, 0.6))
 def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], spread: float) -> None:
-    """Whatever the speeds: the winner is within 5 % of the fastest, nobody gains by another
-    setting more than its regret says, and the crossovers are where the sign changes."""
+    """Whatever the speeds: the winner is within 3 % of the fastest measured setting, no estimate is
+    clearly faster, and the crossovers are between the loads."""
     found = verdict(curves, tuple(estimated), spread=spread)
     for index, load in enumerate(found.loads):
         known = {one: curve[index] or 0 for one, curve in curves.items() if curve[index]}
@@ -184,9 +184,10 @@ def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], sprea
         chosen = load.speed(load.best)
         assert chosen is not None
         assert chosen.regret_percent is not None
-        assert chosen.regret_percent <= 5
-        assert known[load.best] >= 0.95 * max(known.values())
-        assert any(one.regret_percent == 0 for one in load.speeds)
+        assert chosen.regret_percent <= 3
+        measured = [speed for one, speed in known.items() if one not in estimated]
+        assert known[load.best] >= 0.97 * max(measured, default=0)
+        assert known[load.best] >= 0.97 * max(known.values()) / 1.1
         assert ALONE not in load.ties, "the simpler setting wins a tie"
     assert len(found.crossovers) <= len(LOADS) - 1
     for crossover in found.crossovers:

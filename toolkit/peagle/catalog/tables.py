@@ -86,11 +86,28 @@ class AmiReport(CatalogEntry):
     source: str
 
 
+class MethodSupport(CatalogEntry):
+    """How the versions ``vllm`` run ``methods`` (``parallel_drafting``: of heads that draft in
+    parallel, as P-EAGLE does; ``None``: of any).
+
+    ``model_runner`` is vLLM's; ``adaptive`` is whether ``enable_adaptive_verification`` can choose
+    the drafted length in each step.
+    """
+
+    methods: tuple[ShortName, ...]
+    parallel_drafting: bool | None = None
+    vllm: VersionRange
+    model_runner: Literal["V1", "V2"]
+    adaptive: bool = False
+    note: str = ""
+    source: str
+
+
 class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
 
     On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``;
-    ``ami_reports`` are about other families.
+    ``ami_reports`` are about other families. ``method_support`` compares methods of speculation.
     """
 
     default: Version
@@ -101,6 +118,18 @@ class RuntimeTable(CatalogEntry):
     amis: tuple[Ami, ...] = ()
     ami_reports: tuple[AmiReport, ...] = ()
     runtimes: tuple[Runtime, ...]
+    method_support: tuple[MethodSupport, ...] = ()
+
+
+def support_of(
+    table: RuntimeTable, method: str, parallel_drafting: bool, vllm: str
+) -> MethodSupport | None:
+    """How this version runs the method; ``None`` if the table does not say."""
+    for one in table.method_support:
+        kind = one.parallel_drafting in (None, parallel_drafting)
+        if kind and method in one.methods and in_range(vllm, one.vllm):
+            return one
+    return None
 
 
 def ami_report(table: RuntimeTable, family: str) -> AmiReport | None:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "check": "Check a pair for errors before you pay for a GPU.",
         "fit": "Estimate GPU memory and concurrent capacity.",
         "plan": "Choose instance, drafter and K; show price and reasons.",
+        "verdict": "Compare drafters and K by load, measured and estimated.",
     },
     "Run": {
         "deploy": "Deploy a pair and prove that drafts are accepted.",

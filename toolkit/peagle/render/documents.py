@@ -61,4 +61,5 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         known = list(model.model_fields) if len(detail["loc"]) == 1 else []
         name = model.__name__.lower()
         return f"there is no key {key!r} in a {name}; {nearest(key, known)}".rstrip("; ")
-    return f"{key}: {detail['msg']}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

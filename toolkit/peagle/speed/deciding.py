@@ -6,7 +6,7 @@ The speed of a setting comes from a function, so measurements and the model are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,8 +26,9 @@ PerformanceOf = Callable[[Setting, Workload, float], Performance]
 TIE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
-ESTIMATE_MUST_WIN_BY = 0.05
-"""A measured setting yields only to an estimate that is faster by more than this share."""
+ESTIMATE_MUST_WIN_BY = 0.1
+"""A measured setting yields only to an estimate that is faster by more than this share, about the
+error of estimates beside measurements: the fastest of many estimates is too optimistic."""
 
 _TOKENS_PER_HOUR = 3600 / 1_000_000
 """Millions of tokens per hour, for one token per second."""
@@ -45,10 +46,18 @@ class Question:
 
 
 def decide_workload(
-    question: Question, name: str, workload: Workload, performance_of: PerformanceOf
+    question: Question,
+    name: str,
+    workload: Workload,
+    performance_of: PerformanceOf,
+    assumed: PerformanceOf | None = None,
 ) -> WorkloadVerdict:
-    """The verdict for requests of this size, with the settings that matter (``_contenders``)."""
-    loads = [_at_load(question, workload, load, performance_of) for load in question.loads]
+    """The verdict for requests of this size, with the settings that matter (``_contenders``).
+
+    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
+    only its break-even length is used.
+    """
+    loads = [_at_load(question, workload, load, performance_of, assumed) for load in question.loads]
     steady = _steady(question, loads)
     kept = _contenders(loads, steady)
     return WorkloadVerdict(
@@ -63,61 +72,83 @@ def decide_workload(
 
 
 def _at_load(
-    question: Question, workload: Workload, load: float, performance_of: PerformanceOf
+    question: Question,
+    workload: Workload,
+    load: float,
+    performance_of: PerformanceOf,
+    assumed: PerformanceOf | None,
 ) -> LoadVerdict:
     found = {one: performance_of(one, workload, load) for one in question.settings}
-    fastest = max((p.tokens_per_second or 0 for p in found.values()), default=0)
+    ranking = rank_settings(found, question.default_drafter)
+
+    def break_even(setting: Setting, performance: Performance) -> float | None:
+        if not setting.k or ALONE not in found:
+            return None
+        if performance.basis == "unknown" and assumed is not None:
+            performance = assumed(setting, workload, load)
+        return break_even_length(performance, found[ALONE], workload, load)
+
     speeds = tuple(
-        _speed(one, performance, found.get(ALONE), workload, load, fastest, question.usd_per_hour)
+        _speed(one, performance, break_even(one, performance), ranking, question.usd_per_hour)
         for one, performance in found.items()
     )
-    tied = tied_with_fastest(speeds)
-    order = sorted(tied, key=lambda one: _simplicity(question, one))
-    winners = [one.setting for one in order]
-    best = winners[0] if winners else None
-    return LoadVerdict(concurrency=load, best=best, ties=tuple(winners[1:]), speeds=speeds)
+    best = ranking.tied[0] if ranking.tied else None
+    return LoadVerdict(concurrency=load, best=best, ties=ranking.tied[1:], speeds=speeds)
 
 
-def tied_with_fastest(speeds: Iterable[SettingSpeed]) -> list[SettingSpeed]:
-    """The settings whose speed cannot be told from the fastest one's, which is among them."""
-    known = [one for one in speeds if one.tokens_per_second]
+@dataclass(frozen=True)
+class Ranking:
+    """The settings that cannot be told from the fastest, the simplest first, and its tokens/s."""
+
+    tied: tuple[Setting, ...]
+    fastest: float
+
+
+def rank_settings(
+    speeds: Mapping[Setting, Performance | SettingSpeed], default_drafter: str | None = None
+) -> Ranking:
+    """The best settings of these; none where no speed is known.
+
+    Where something is measured, the fastest measured setting wins, unless an estimate is clearly
+    faster; the target alone may tie with it by an estimate.
+    """
+    known = {one: found for one, found in speeds.items() if found.tokens_per_second}
     if not known:
-        return []
-    top = max(known, key=lambda one: one.tokens_per_second or 0)
-    return [one for one in known if _ties(one, top)]
+        return Ranking((), 0.0)
+    measured = {one: found for one, found in known.items() if found.basis == "measured"}
+    top = max(known.values(), key=_tokens)
+    compared = known
+    if measured:
+        best = max(measured.values(), key=_tokens)
+        if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
+            top = best
+            compared = {one: known[one] for one in known if one in measured or one == ALONE}
+    tied = [one for one, found in compared.items() if _ties(found, top)]
+
+    def simplicity(one: Setting) -> tuple[bool, bool, int, str]:
+        return bool(one.k), one.drafter != default_drafter, one.k, one.drafter or ""
+
+    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top))
 
 
-def _ties(one: SettingSpeed, top: SettingSpeed) -> bool:
-    speed, fastest = one.tokens_per_second or 0, top.tokens_per_second or 0
-    measured_against_estimate = one.basis == "measured" and top.basis == "estimated"
-    share = ESTIMATE_MUST_WIN_BY if measured_against_estimate else TIE
-    return speed >= fastest * (1 - share) and speed >= (top.low or 0)
+def _tokens(found: Performance | SettingSpeed) -> float:
+    return found.tokens_per_second or 0.0
 
 
-def _simplicity(question: Question, one: SettingSpeed) -> tuple[bool, bool, bool, int, str]:
-    """Sort key, the simplest first: nothing to draft, measured, the default drafter, a small K."""
-    setting = one.setting
-    return (
-        setting.drafter is not None,
-        one.basis != "measured",
-        setting.drafter != question.default_drafter,
-        setting.k,
-        setting.drafter or "",
-    )
+def _ties(one: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
+    return _tokens(one) >= _tokens(top) * (1 - TIE) and _tokens(one) >= (top.low or 0)
 
 
 def _speed(
     setting: Setting,
     found: Performance,
-    alone: Performance | None,
-    workload: Workload,
-    load: float,
-    fastest: float,
+    break_even: float | None,
+    ranking: Ranking,
     usd_per_hour: float | None,
 ) -> SettingSpeed:
     speed = found.tokens_per_second
-    length = break_even_length(found, alone, workload, load) if setting.k and alone else None
-    within = length if length is not None and length <= setting.k + 1 else None
+    regret = None if speed is None else max(0.0, 1 - speed / ranking.fastest)
+    within = break_even if break_even is not None and break_even <= setting.k + 1 else None
     return SettingSpeed(
         setting=setting,
         basis=found.basis,
@@ -130,7 +161,7 @@ def _speed(
         acceptance_length=round(min(found.acceptance.length, setting.k + 1), 4),
         acceptance_basis=found.acceptance.basis,
         break_even_acceptance_length=None if within is None else round(within, 2),
-        regret_percent=None if speed is None else round(100 * (1 - speed / fastest), 2),
+        regret_percent=None if regret is None else round(100 * regret, 2),
         source=found.source,
     )
 
@@ -211,7 +242,7 @@ class _Point:
 
 def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[Crossover]:
     """Where the ratio passes 1, interpolated on the logarithm of the load."""
-    points = [point for load in loads if (point := _point(load))]
+    points = [point for load in loads if (point := _point(question, load))]
     for before, after in pairwise(points):
         if (before.ratio > 1) == (after.ratio > 1):
             continue
@@ -229,12 +260,13 @@ def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[Cr
         )
 
 
-def _point(load: LoadVerdict) -> _Point | None:
+def _point(question: Question, load: LoadVerdict) -> _Point | None:
     alone = load.speed(ALONE)
-    drafting = [one for one in load.speeds if one.setting.k and one.tokens_per_second]
-    if alone is None or not alone.tokens_per_second or not drafting:
+    drafting = {one.setting: one for one in load.speeds if one.setting.k}
+    ranked = rank_settings(drafting, question.default_drafter).tied
+    if alone is None or not alone.tokens_per_second or not ranked:
         return None
-    best = max(drafting, key=lambda one: one.tokens_per_second or 0)
+    best = drafting[ranked[0]]
     measured = alone.basis == best.basis == "measured"
     ratio = (best.tokens_per_second or 0) / alone.tokens_per_second
     return _Point(load.concurrency, ratio, alone.tokens_per_second, measured)

@@ -153,7 +153,7 @@ class WorkloadVerdict(VerdictEntry):
         return Workload(self.prompt_tokens, self.output_tokens)
 
 
-class Change(VerdictEntry):
+class VerdictChange(VerdictEntry):
     """What would change the verdict: another acceptance, evidence that is missing, or another
     version of vLLM."""
 
@@ -176,7 +176,7 @@ class Verdict(VerdictEntry):
     usd_per_hour: Amount | None
     price_date: Line | None
     workloads: Annotated[tuple[WorkloadVerdict, ...], Field(min_length=1)]
-    changes: tuple[Change, ...]
+    changes: tuple[VerdictChange, ...]
 
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the

@@ -1,0 +1,194 @@
+"""The verdict on pairs of the catalogue: what is compared, on which instance, and what is missing.
+
+Measured with vLLM 0.26.0 on an H200: K=7 is fastest with one request, K=3 with eight or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.catalog.tables import support_of
+from peagle.errors import PeagleError
+from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
+from peagle.speed.models import Workload
+from peagle.speed.verdict import ALONE, Setting, Verdict
+
+CATALOG = load_catalog()
+MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
+SHORT = {"requests": WORKLOADS["short prompt"]}
+
+
+def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:
+    return {load.concurrency: load.best for load in verdict.workloads[size].loads}
+
+
+def texts(verdict: Verdict, kind: str) -> list[str]:
+    return [change.text for change in verdict.changes if change.kind == kind]
+
+
+def test_measured_settings_win_where_they_were_measured() -> None:
+    verdict = make_verdict(MEASURED, CATALOG)
+
+    winners = best(verdict)
+    assert winners[1] == Setting(drafter="p-eagle", k=7)
+    assert winners[128] == Setting(drafter="p-eagle", k=3)
+    for load in verdict.workloads[0].loads:
+        if load.concurrency in (1, 8, 32, 64, 128):
+            chosen = load.speed(load.best)
+            assert chosen is not None
+            assert chosen.basis == "measured"
+
+
+def test_three_sizes_of_requests_are_compared_and_differ() -> None:
+    verdict = make_verdict(MEASURED, CATALOG)
+
+    assert [size.name for size in verdict.workloads] == list(WORKLOADS)
+    assert best(verdict, 0) != best(verdict, 1)
+
+
+def test_every_winner_is_as_fast_as_any_other_setting() -> None:
+    verdict = make_verdict(replace(MEASURED, vllm=None), CATALOG)
+
+    for size in verdict.workloads:
+        for load in size.loads:
+            chosen = load.speed(load.best)
+            assert chosen is not None
+            assert chosen.tokens_per_second is not None
+            fastest = max(one.tokens_per_second or 0 for one in load.speeds)
+            assert chosen.tokens_per_second >= 0.97 * fastest / 1.1
+
+
+def test_the_same_request_gives_the_same_verdict() -> None:
+    assert make_verdict(MEASURED, CATALOG) == make_verdict(MEASURED, CATALOG)
+
+
+def test_a_named_drafter_is_compared_alone() -> None:
+    verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+eagle3"), CATALOG)
+
+    names = {one.setting.drafter for load in verdict.workloads[0].loads for one in load.speeds}
+    assert names == {None, "eagle3"}
+
+
+def test_k_is_not_above_what_the_head_was_trained_for() -> None:
+    verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+p-eagle"), CATALOG)
+
+    ks = {one.setting.k for load in verdict.workloads[0].loads for one in load.speeds}
+    assert max(ks) <= 10
+
+
+def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
+    verdict = make_verdict(MEASURED, CATALOG)
+
+    (ngram,) = [
+        one for one in verdict.workloads[0].loads[0].speeds if one.setting.drafter == "ngram"
+    ]
+    assert ngram.basis == "unknown"
+    assert ngram.break_even_acceptance_length is not None
+    assert 1 < ngram.break_even_acceptance_length < 3
+    assert any("ngram" in text for text in texts(verdict, "evidence"))
+
+
+def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
+    target = CATALOG.targets["openai/gpt-oss-20b"]
+    drafters = tuple(one.model_copy(update={"max_positions": 4096}) for one in target.drafters)
+    short = target.model_copy(update={"drafters": drafters})
+    catalog = CATALOG.model_copy(update={"targets": {target.id: short}})
+    sizes = {"below": Workload(3000, 500), "above": Workload(4000, 500)}
+    verdict = make_verdict(replace(MEASURED, workloads=sizes), catalog)
+
+    def bases(size: int) -> set[str]:
+        loads = verdict.workloads[size].loads
+        speeds = (one for load in loads for one in load.speeds)
+        return {one.basis for one in speeds if one.setting.drafter == "p-eagle"}
+
+    assert (bases(0), bases(1)) == ({"estimated"}, {"unknown"})
+
+
+def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
+    verdict = make_verdict(replace(MEASURED, gpu="l40s", workloads=SHORT), CATALOG)
+
+    assert (verdict.instance_type, verdict.gpu) == ("ml.g6e.xlarge", "L40S")
+    assert verdict.usd_per_hour is not None
+    first = verdict.workloads[0].loads[0].speeds[0]
+    assert first.usd_per_million_tokens is not None
+
+
+def test_an_instance_type_may_be_named() -> None:
+    request = VerdictRequest("gpt-oss-20b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
+    verdict = make_verdict(replace(request, tensor_parallel_size=2), CATALOG)
+
+    assert (verdict.instance_type, verdict.tensor_parallel_size) == ("ml.g6e.12xlarge", 2)
+
+
+def test_the_model_that_needs_several_gpus_gets_them() -> None:
+    request = VerdictRequest("gpt-oss-120b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
+    assert make_verdict(request, CATALOG).tensor_parallel_size == 2
+
+
+def test_the_plan_of_newer_versions_is_in_what_would_change_it() -> None:
+    verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
+
+    adaptive, measured = texts(verdict, "version")
+    assert "vLLM 0.30.0 can adapt the drafted length of eagle3" in adaptive
+    assert "not that of p-eagle" in adaptive
+    assert "measured with vLLM 0.26.0" in measured
+
+
+def test_methods_have_their_properties_as_data() -> None:
+    table = CATALOG.runtimes
+    parallel = support_of(table, "eagle3", True, "0.30.0")
+    sequential = support_of(table, "eagle3", False, "0.30.0")
+    assert parallel is not None
+    assert sequential is not None
+    assert (parallel.model_runner, parallel.adaptive) == ("V1", False)
+    assert (sequential.model_runner, sequential.adaptive) == ("V2", True)
+    assert support_of(table, "ngram", False, "0.30.0") is None
+
+
+def test_another_default_drafter_is_a_change_of_data() -> None:
+    """It wins the ties, and nothing else changes."""
+    target = CATALOG.targets["openai/gpt-oss-20b"]
+    rival = next(one for one in target.drafters if one.name == "eagle3")
+    peagle = next(one for one in target.drafters if one.name == "p-eagle")
+    twin = peagle.model_copy(update={"name": "twin"})
+    other = target.model_copy(update={"default_drafter": "twin", "drafters": (peagle, twin, rival)})
+    catalog = CATALOG.model_copy(update={"targets": {target.id: other}, "speeds": {}})
+    request = VerdictRequest(target.id, gpu="H200", workloads=SHORT)
+
+    drafters = {one.drafter for one in best(make_verdict(request, catalog)).values() if one}
+    assert "twin" in drafters
+    assert "p-eagle" not in drafters
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": "H900"}, "no instance type with the GPU 'H900'"),
+        ({"pair": "gpt-oss-21b"}, "no target 'gpt-oss-21b'"),
+        ({"instance_type": "ml.g6e.xlarge"}, "ml.g6e.xlarge has L40S GPUs, not H200"),
+        ({"instance_type": "ml.g9.xlarge", "gpu": None}, "no GPU instance type"),
+        ({"tensor_parallel_size": 3}, "cannot run on 3 of the GPUs"),
+        ({"gpu": "A10G", "pair": "gpt-oss-120b"}, "does not fit on"),
+        ({"vllm": "0.1.0"}, "0.1.0"),
+        ({"workloads": {"requests": Workload(10**6, 1)}}, "longer than openai/gpt-oss-20b"),
+        ({"region": "mars-1"}, "mars-1"),
+    ],
+)
+def test_an_impossible_request_has_one_clear_error(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(PeagleError, match=message):
+        make_verdict(replace(MEASURED, **changes), CATALOG)  # type: ignore[arg-type]
+
+
+def test_twice_the_price_is_twice_the_cost() -> None:
+    verdict = make_verdict(replace(MEASURED, gpu="L40S", workloads=SHORT), CATALOG)
+    for load in verdict.workloads[0].loads:
+        alone = load.speed(ALONE)
+        assert alone is not None
+        assert alone.tokens_per_second is not None
+        usd = (verdict.usd_per_hour or 0) / alone.tokens_per_second / 3600 * 1e6
+        assert alone.usd_per_million_tokens == pytest.approx(usd, abs=1e-4)

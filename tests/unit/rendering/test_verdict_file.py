@@ -1,0 +1,143 @@
+"""The file of a verdict: the same bytes for the same verdict, and one clear line for a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.errors import PeagleError, VerdictFileError
+from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
+from peagle.render import read_verdict, verdict_bytes
+from peagle.render.verdict_file import verdict_from
+from peagle.speed.models import Workload
+from peagle.speed.verdict import Setting, Verdict
+
+
+@cache
+def verdict() -> Verdict:
+    sizes = {name: WORKLOADS[name] for name in ("short prompt", "long prompt")}
+    request = VerdictRequest("gpt-oss-20b", "H200", workloads=sizes, loads=(1, 32), vllm="0.26.0")
+    return make_verdict(request, load_catalog())
+
+
+def document() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(verdict_bytes(verdict()))
+    return made
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    path.write_bytes(verdict_bytes(verdict()))
+
+    assert read_verdict(path) == verdict()
+    assert verdict_bytes(read_verdict(path)) == path.read_bytes()
+
+
+def test_the_nearest_load_and_size_answer() -> None:
+    found = verdict()
+    sizes = [found.at(size, 1)[0].name for size in (None, Workload(100, 300), Workload(9000, 50))]
+    assert sizes == ["short prompt", "short prompt", "long prompt"]
+    loads = [found.at(None, load)[1].concurrency for load in (0.5, 1, 5, 6, 1000)]
+    assert loads == [1, 1, 1, 32, 32]
+    assert found.at(None, 1)[1].best == Setting(drafter="p-eagle", k=7)
+
+
+def first_load(document: dict[str, Any]) -> dict[str, Any]:
+    load: dict[str, Any] = document["workloads"][0]["loads"][0]
+    return load
+
+
+def first_speed(document: dict[str, Any]) -> dict[str, Any]:
+    speed: dict[str, Any] = first_load(document)["speeds"][0]
+    return speed
+
+
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "another format": (lambda d: d.update(format=2), "verdict format 2; this version reads"),
+    "a missing key": (lambda d: d.pop("gpu"), "the key 'gpu' is missing"),
+    "an unknown key": (lambda d: d.update(gpus=1), "there is no key 'gpus' in a verdict; did you"),
+    "no workloads": (lambda d: d.update(workloads=[]), "workloads: "),
+    "no loads": (lambda d: d["workloads"][0].update(loads=[]), "workloads[0].loads: "),
+    "loads in another order": (lambda d: d["workloads"][0]["loads"].reverse(), "do not ascend"),
+    "a load of nothing": (lambda d: first_load(d).update(concurrency=0), "concurrency: "),
+    "an unknown winner": (
+        lambda d: first_load(d).update(best={"drafter": "other", "k": 3}),
+        "best and ties are not among the settings with a speed",
+    ),
+    "no winner": (lambda d: first_load(d).update(best=None), "best and ties are not among"),
+    "a setting twice": (
+        lambda d: first_load(d)["speeds"].append(first_speed(d)),
+        "a setting is there twice",
+    ),
+    "a negative speed": (lambda d: first_speed(d).update(tokens_per_second=-1.0), "greater than 0"),
+    "a speed as text": (lambda d: first_speed(d).update(tokens_per_second="9"), "valid number"),
+    "a speed outside its range": (lambda d: first_speed(d).update(low=1e9), "not between low"),
+    "an acceptance above K + 1": (
+        lambda d: first_speed(d).update(acceptance_length=1.5),
+        "an acceptance length above K + 1 = 1",
+    ),
+    "K without a drafter": (
+        lambda d: first_speed(d)["setting"].update(k=3),
+        "a drafter needs a K of at least 1",
+    ),
+    "a measured unknown": (lambda d: first_speed(d).update(basis="unknown"), "basis 'unknown'"),
+    "a regret above 100": (lambda d: first_speed(d).update(regret_percent=101.0), "regret_percent"),
+    "an instance that is none": (lambda d: d.update(instance_type="a; b"), "instance_type: "),
+    "a version that is none": (lambda d: d.update(vllm="new"), "vllm: "),
+    "control characters": (lambda d: d.update(target="a\x1b[31mb"), "target: "),
+    "a text as list": (lambda d: d.update(changes="x"), "changes: "),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_verdict_has_one_clear_error(damage: str) -> None:
+    change, message = DAMAGE[damage]
+    damaged = document()
+    change(damaged)
+    with pytest.raises(VerdictFileError) as found:
+        verdict_from(damaged, "verdict.json")
+
+    assert message in found.value.message
+    assert found.value.message.startswith("verdict.json")
+    assert "Value error" not in found.value.message
+    assert len(str(found.value).splitlines()) == 1
+    assert found.value.command[:2] == ("peagle", "verdict")
+
+
+FILES = {
+    "missing": (None, "there is no file"),
+    "empty": (b"", "is truncated"),
+    "truncated": (verdict_bytes(verdict())[:5000], "is truncated"),
+    "not JSON": (b"a verdict", "is not valid JSON"),
+    "not UTF-8": (b"\xff\xfe{}", "is not UTF-8"),
+    "a list": (b"[]", "is not a verdict: not a JSON object"),
+    "a plan": (b'{"format": 1, "name": "x"}', "is not a verdict: the key 'workloads' is missing"),
+    "NaN": (verdict_bytes(verdict()).replace(b'"low": ', b'"low": NaN, "x": ', 1), "NaN"),
+    "deep": (b"[" * 100_000, "deep"),
+    "huge": (b'"' + b"x" * (9 << 20) + b'"', "longer than"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bad_file_has_one_clear_error(name: str, tmp_path: Path) -> None:
+    content, message = FILES[name]
+    path = tmp_path / "verdict.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PeagleError) as found:
+        read_verdict(path)
+
+    assert message in found.value.message
+    assert found.value.code == "verdict-file"
+    assert len(str(found.value)) < 400
+
+
+def test_a_folder_is_no_verdict(tmp_path: Path) -> None:
+    with pytest.raises(VerdictFileError, match="cannot be read"):
+        read_verdict(tmp_path)

@@ -1,0 +1,203 @@
+"""``peagle verdict`` as text: for each size of requests a table by load, then a chart of them all,
+and what would change the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from peagle.cli.output.chart import Series, draw
+from peagle.cli.output.console import (
+    Row,
+    align_columns,
+    can_print,
+    fit_columns,
+    hidden_columns,
+    terminal_width,
+    wrapped,
+)
+from peagle.speed.verdict import (
+    ALONE,
+    Crossover,
+    LoadVerdict,
+    SettingSpeed,
+    Verdict,
+    WorkloadVerdict,
+)
+from peagle.text import format_usd
+
+_WIDTH = 120
+"""Of a pipe; a terminal has its own."""
+
+_UNKNOWN = "-"
+_DISPENSABLE = ("TTFT", "needed", "accepted", "alone $", "range")
+_LEFT = ("best", "basis")
+_MOST_REGRETS = 5
+
+
+def print_verdict(verdict: Verdict, written: Path | None) -> None:
+    """The verdict on stdout; ``written`` is its file, if it has one."""
+    width = terminal_width(_WIDTH)
+    gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
+    click.secho(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
+    click.echo(f"{price_text(verdict)}; speeds are of one engine")
+    for size in verdict.workloads:
+        click.echo()
+        for line in _of_size(size, width):
+            click.echo(line)
+    click.echo()
+    for line in _chart(verdict.workloads, width):
+        click.echo(line)
+    if verdict.changes:
+        click.secho("\nWhat would change it", bold=True)
+        for change in verdict.changes:
+            lines = wrapped(change.text, width - 4)
+            click.echo(
+                "\n".join(f"  {'-' if not n else ' '} {line}" for n, line in enumerate(lines))
+            )
+
+
+def price_text(verdict: Verdict) -> str:
+    """``ml.g6e.xlarge: $2.61 per hour in us-east-1``."""
+    several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
+    if verdict.usd_per_hour is None:
+        return f"{verdict.instance_type}{several}: price unknown"
+    price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
+    return f"{verdict.instance_type}{several}: {price}"
+
+
+def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
+    title = f"{size.name[:1].upper()}{size.name[1:]}"
+    tokens = f"{size.prompt_tokens:,} tokens in, {size.output_tokens:,} out"
+    yield click.style(f"{title}: {tokens}", bold=True)
+    known = _without_empty([_HEADINGS, *map(_row, size.loads)])
+    rows, hidden = fit_columns(known, width, _DISPENSABLE)
+    right = [heading for heading in rows[0] if heading not in _LEFT]
+    yield from align_columns(rows, right)
+    if hidden:
+        yield hidden_columns(hidden)
+    yield from (line for text in _summary(size) for line in wrapped(text, width))
+    yield from _regrets(size)
+
+
+_HEADINGS: Row = (
+    "requests", "best", "tokens/s", "range", "alone", "gain", "$/1M", "alone $", "TTFT",
+    "accepted", "needed", "basis",
+)  # fmt: skip
+
+
+def _row(load: LoadVerdict) -> Row:
+    """The winner at one load beside the target alone; of a winner without speculation, the gain is
+    that of the best drafter."""
+    number = f"{load.concurrency:,g}"
+    best, alone = load.speed(load.best), load.speed(ALONE)
+    if best is None:
+        return (number, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 3), "unknown")
+    drafts = best.setting.k > 0
+    tied = " =" if load.ties else ""
+    return (
+        number,
+        f"{best.setting.text}{tied}",
+        _count(best.tokens_per_second),
+        f"{_count(best.low)}-{_count(best.high)}" if best.low and best.high else _UNKNOWN,
+        _count(alone.tokens_per_second if alone else None),
+        _gain(best, alone) if drafts else "",
+        _money(best.usd_per_million_tokens),
+        _money(alone.usd_per_million_tokens if alone else None),
+        _seconds(best.ttft_seconds),
+        f"{best.acceptance_length:.2f}" if drafts else "",
+        f"{best.break_even_acceptance_length:.2f}" if best.break_even_acceptance_length else "",
+        best.basis,
+    )
+
+
+def _without_empty(rows: list[Row]) -> list[Row]:
+    """The rows without columns in which nothing is known."""
+    kept = [
+        number
+        for number, column in enumerate(zip(*rows[1:], strict=True))
+        if any(cell not in ("", _UNKNOWN) for cell in column)
+    ]
+    return [tuple(row[number] for number in kept) for row in rows]
+
+
+def _count(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def _money(value: float | None) -> str:
+    return _UNKNOWN if value is None else format_usd(value)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+
+
+def _gain(best: SettingSpeed, alone: SettingSpeed | None) -> str:
+    if alone is None or not alone.tokens_per_second or not best.tokens_per_second:
+        return _UNKNOWN
+    return f"{100 * best.tokens_per_second / alone.tokens_per_second - 100:+.0f}%"
+
+
+def _summary(size: WorkloadVerdict) -> Iterator[str]:
+    """Where the winner changes, and the setting for all loads."""
+    if any(load.ties for load in size.loads):
+        yield "= ties with others; the simplest is shown."
+    yield from map(_crossover, size.crossovers)
+    winners = [load.best for load in size.loads if load.best]
+    if winners and not size.crossovers:
+        pays = any(winner.k for winner in winners)
+        yield f"Speculation {'pays' if pays else 'does not pay'} at all of these loads."
+
+
+def _regrets(size: WorkloadVerdict) -> Iterator[str]:
+    """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
+    and the one for all loads."""
+    winners = dict.fromkeys(load.best for load in size.loads if load.best)
+    shown = dict.fromkeys([size.steady, *winners] if size.steady else winners)
+    if len(shown) < 2:
+        return
+    rows = [("% slower than the best at", *(f"{load.concurrency:,g}" for load in size.loads))]
+    for setting in list(shown)[:_MOST_REGRETS]:
+        found = [load.speed(setting) for load in size.loads]
+        regrets = [one.regret_percent if one else None for one in found]
+        cells = (_UNKNOWN if one is None else f"{one:.0f}" for one in regrets)
+        steady = " (for all loads)" if setting == size.steady else ""
+        rows.append((f"  {setting.text}{steady}" if setting else _UNKNOWN, *cells))
+    yield from align_columns(rows, rows[0][1:])
+
+
+def _crossover(crossover: Crossover) -> str:
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
+    between = f"{crossover.low:,.0f} to {crossover.high:,.0f}"
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests "
+        f"({between}){cost}; {crossover.basis}."
+    )
+
+
+def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
+    """How many times as fast the best drafting setting is, by load, for each size of requests."""
+    series = []
+    for size in sizes:
+        points = {
+            load.concurrency: ratio for load in size.loads if (ratio := _ratio(load)) is not None
+        }
+        series.append(Series(size.name, points))
+    if not any(len(one.points) > 1 for one in series):
+        return
+    yield click.style("Best speculation beside no speculation (1.0), by requests", bold=True)
+    yield from draw(series, min(width, 76), 10, baseline=1.0, plain=not can_print("●─"))
+
+
+def _ratio(load: LoadVerdict) -> float | None:
+    alone = load.speed(ALONE)
+    speeds = [one.tokens_per_second or 0 for one in load.speeds if one.setting.k]
+    if alone is None or not alone.tokens_per_second or not any(speeds):
+        return None
+    return max(speeds) / alone.tokens_per_second

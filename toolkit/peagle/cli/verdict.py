@@ -1,0 +1,138 @@
+"""``peagle verdict``: whether to speculate, with which drafter and K, at which load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peagle import api
+from peagle.cli.context import PeagleCommand
+from peagle.cli.options import (
+    REGION_VARIABLES,
+    TOKENS,
+    command_catalog,
+    complete_gpu,
+    complete_instance_type,
+    complete_pair,
+    complete_region,
+    complete_version,
+)
+from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.errors import UserError
+from peagle.planning.verdict import VerdictRequest
+from peagle.speed.models import Workload
+
+MOST_LOADS = 32
+"""A longer list of loads is a mistake, and would take seconds."""
+
+_LARGEST_LOAD = 100_000
+
+
+def verdict_loads(
+    _: click.Context, __: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Loads such as ``1,8,32``. Raises BadParameter."""
+    if value is None:
+        return None
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise click.BadParameter(f"{value[:40]!r} is not a list of numbers such as 1,8,32")
+    loads = sorted({int(word) for word in words})
+    if not 1 <= loads[0] <= loads[-1] <= _LARGEST_LOAD:
+        raise click.BadParameter(f"loads are from 1 to {_LARGEST_LOAD:,} requests")
+    if len(loads) > MOST_LOADS:
+        raise click.BadParameter(f"{len(loads)} loads are more than {MOST_LOADS}")
+    return tuple(loads)
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle verdict gpt-oss-20b --gpu H200
+  peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json
+""",
+)
+@click.argument("pair", shell_complete=complete_pair)
+@click.option("--gpu", help="GPU such as H200.", shell_complete=complete_gpu)
+@click.option(
+    "--instance-type",
+    help="SageMaker instance type.  [default: the cheapest with that GPU]",
+    shell_complete=complete_instance_type,
+)
+@click.option(
+    "--tp",
+    "--tensor-parallel-size",
+    "tensor_parallel_size",
+    type=click.IntRange(1),
+    help="GPUs per model.  [default: the fewest that fit]",
+)
+@click.option(
+    "--prompt-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
+)
+@click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
+@click.option(
+    "--concurrency",
+    "loads",
+    metavar="N,...",
+    callback=verdict_loads,
+    help="Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
+)
+@click.option(
+    "--vllm", help="vLLM version.  [default: the catalogue's]", shell_complete=complete_version
+)
+@click.option(
+    "--region",
+    envvar=REGION_VARIABLES,
+    help="Region of the price.  [env: AWS_REGION; default: us-east-1]",
+    shell_complete=complete_region,
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the verdict to this file, for --verdict of plan, deploy and render.",
+)
+@json_option
+@click.pass_context
+def verdict(
+    ctx: click.Context,
+    /,
+    pair: str,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare speculation by load: the fastest drafter and K, and where speculation stops to pay.
+
+    Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
+    speculation, from measurements and the performance model. Settings within 3 % tie, and the
+    simpler one wins. Speeds are of one engine; the price is that of a whole instance.
+    """
+    if options["gpu"] is None and options["instance_type"] is None:
+        raise UserError("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
+    if (prompt_tokens is None) != (output_tokens is None):
+        flag = "--output-tokens" if output_tokens is None else "--prompt-tokens"
+        raise UserError(f"{flag} is missing", "give the tokens of prompts and of answers")
+    sizes = None
+    if prompt_tokens is not None and output_tokens is not None:
+        sizes = {"requests": Workload(prompt_tokens, output_tokens)}
+    given = {name: value for name, value in options.items() if value is not None}
+    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), command_catalog(ctx))
+    if out is not None:
+        write_file(out, api.verdict_bytes(made))
+        print_status(f"wrote {out}")
+    if as_json:
+        print_json(api.verdict_document(made))
+    else:
+        from peagle.cli.output.verdict import print_verdict
+
+        print_verdict(made, out)

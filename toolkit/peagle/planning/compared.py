@@ -1,0 +1,125 @@
+"""The settings of one target on one number of GPUs, and the speed of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.find import find_drafter
+from peagle.catalog.schema import Drafter, SpeedRun
+from peagle.catalog.tables import Instance
+from peagle.checks import check
+from peagle.findings import errors
+from peagle.fit.estimate import fit_of
+from peagle.fit.models import Fit, FitCase
+from peagle.planning.candidates import PairLoad, planned_fit
+from peagle.speed.acceptance import acceptance_of
+from peagle.speed.estimate import performance
+from peagle.speed.evidence import names_in_runs
+from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.verdict import ALONE, Setting
+
+LIKELY_LENGTH = 2.0
+"""Tokens per step that a drafter without a known acceptance is assumed to make, to find its
+break-even length, which hardly depends on it."""
+
+
+class ComparedSettings:
+    """The target of ``work`` on ``gpus`` GPUs of ``instance``: with each drafter and K, and alone.
+
+    ``work`` has no drafter; its concurrency is the largest load, which one engine serves.
+    ``refused`` says by drafter why it cannot run.
+    """
+
+    def __init__(self, work: PairLoad, instance: Instance, gpus: int) -> None:
+        self.work, self.instance, self.gpus = work, instance, gpus
+        self.refused: dict[str, str] = {}
+        self.runs: tuple[SpeedRun, ...] = work.catalog.speeds.get(work.target.id, ())
+        self._cases: dict[Setting, tuple[FitCase, Fit]] = {}
+
+    def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
+        """The target alone, and every drafter with each K that runs and fits."""
+        found = [ALONE]
+        for drafter in drafters:
+            if reason := self._refusal(drafter):
+                self.refused[drafter.name] = reason
+                continue
+            own = [Setting(drafter=drafter.name, k=k) for k in self._ks(drafter)]
+            fitting = [one for one in own if self._fitted(one)[1].fits]
+            if not fitting:
+                self.refused[drafter.name] = "does not fit beside the target"
+            found += fitting
+        return tuple(found)
+
+    def is_compared(self, setting: Setting) -> bool:
+        """Whether the setting is one of those that run and fit."""
+        case = self._cases.get(setting)
+        return case is not None and case[1].fits
+
+    def drafter(self, setting: Setting) -> Drafter | None:
+        """The catalogue's entry."""
+        name = setting.drafter
+        return None if name is None else find_drafter(self.work.target, name)
+
+    def performance(self, setting: Setting, workload: Workload, load: float) -> Performance:
+        """The speed of one engine, measured or estimated."""
+        return self._performance(setting, workload, load, self.acceptance(setting))
+
+    def assumed(self, setting: Setting, workload: Workload, load: float) -> Performance:
+        """The speed if the drafter has a likely acceptance, which nobody has measured."""
+        likely = Acceptance(min(LIKELY_LENGTH, setting.k + 1), "published", "assumed")
+        return self._performance(setting, workload, load, likely)
+
+    def acceptance(self, setting: Setting) -> Acceptance:
+        """What is known of the setting's acceptance on these or other GPUs."""
+        drafter = self.drafter(setting)
+        names = names_in_runs(drafter, own=False)
+        decay = self.work.catalog.speed_model.decay
+        return acceptance_of(drafter, setting.k, self.runs, names, decay=decay)
+
+    def _performance(
+        self, setting: Setting, workload: Workload, load: float, acceptance: Acceptance
+    ) -> Performance:
+        drafter = self.drafter(setting)
+        most = drafter.max_positions if drafter else None
+        if most is not None and workload.prompt_tokens + workload.output_tokens > most:
+            lacking = f"{setting.drafter} drafts nothing in requests above {most:,} tokens"
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+        case, fit = self._fitted(setting)
+        names = names_in_runs(drafter, own=False)
+        model = self.work.catalog.speed_model
+        return performance(case, workload, load, acceptance, model, self.runs, names, fit=fit)
+
+    def _fitted(self, setting: Setting) -> tuple[FitCase, Fit]:
+        if setting not in self._cases:
+            work = replace(self.work, drafter=self.drafter(setting), k=setting.k)
+            case = planned_fit(work, self.instance, self.gpus)
+            self._cases[setting] = case, fit_of(case)
+        return self._cases[setting]
+
+    def _ks(self, drafter: Drafter) -> list[int]:
+        """Up to the K that it was trained for, else the recommended and the measured ones; only
+        the recommended one where no acceptance is known."""
+        recommended = Setting(drafter=drafter.name, k=drafter.k_recommended)
+        if self.acceptance(recommended).basis == "unknown":
+            return [drafter.k_recommended]
+        names = names_in_runs(drafter, own=False)
+        measured = {row.k for run in self.runs for row in run.speeds if row.drafter in names}
+        most = drafter.k_trained
+        known = {*range(1, (most or drafter.k_recommended) + 1), *measured}
+        return sorted(k for k in known if most is None or k <= most)
+
+    def _refusal(self, drafter: Drafter) -> str | None:
+        """The first error of a check of this drafter with this version and GPU."""
+        work = self.work
+        options = CaseOptions(
+            k=drafter.k_recommended,
+            max_model_len=work.max_model_len,
+            vllm=work.vllm,
+            concurrency=work.concurrency,
+            instance_type=self.instance.type,
+            tensor_parallel_size=self.gpus,
+        )
+        found = errors(check(build_case(work.catalog, work.target, drafter, options)))
+        return found[0].message if found else None

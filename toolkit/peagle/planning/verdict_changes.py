@@ -1,0 +1,167 @@
+"""What would change a verdict: another acceptance, missing evidence, other versions of vLLM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from statistics import median
+
+from peagle.catalog.schema import Drafter, Speed, SpeedRun
+from peagle.catalog.tables import MethodSupport, support_of
+from peagle.planning.compared import ComparedSettings
+from peagle.speed.deciding import Question
+from peagle.speed.models import Workload
+from peagle.speed.verdict import (
+    ALONE,
+    LoadVerdict,
+    Setting,
+    SettingSpeed,
+    VerdictChange,
+    WorkloadVerdict,
+)
+from peagle.text import format_requests
+from peagle.vllm import versions
+
+
+def changes_of(
+    compared: ComparedSettings, question: Question, decided: Sequence[WorkloadVerdict]
+) -> Iterator[VerdictChange]:
+    """Everything known that would change it, the acceptance of the verdict's own settings first."""
+    for size in decided:
+        yield from _acceptance(size)
+    yield from _evidence(compared, question, decided)
+    yield from _versions(compared)
+
+
+def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
+    """The load at which speculation is nearest to losing, and the one at which it is nearest to
+    winning."""
+    wins = [(load, speed) for load in size.loads if load.best and (speed := load.speed(load.best))]
+    paying = [(load.concurrency, one) for load, one in wins if one.setting.k]
+    tight = max(paying, key=lambda pair: _share(pair[1]), default=None)
+    if tight is not None and tight[1].break_even_acceptance_length is not None:
+        yield _at_length(size, *tight, "pays")
+    losing = [
+        (load.concurrency, one)
+        for load, best in wins
+        if best.setting == ALONE and (one := _nearest_to_paying(load))
+    ]
+    near = min(losing, key=lambda pair: _share(pair[1]), default=None)
+    if near is not None and _share(near[1]) > 1:
+        yield _at_length(size, *near, "would pay")
+
+
+def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str) -> VerdictChange:
+    origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
+    origin = origins.get(one.acceptance_basis, one.acceptance_basis)
+    text = (
+        f"{size.name} with {format_requests(load)}: {one.setting.text} {pays} from "
+        f"{one.break_even_acceptance_length:.2f} tokens per step on; {one.acceptance_length:.2f} "
+        f"is {origin}"
+    )
+    return VerdictChange(kind="acceptance", text=text)
+
+
+def _nearest_to_paying(load: LoadVerdict) -> SettingSpeed | None:
+    """The drafting setting that needs the least more acceptance to be as fast as the target."""
+    known = [
+        one
+        for one in load.speeds
+        if one.tokens_per_second is not None and one.break_even_acceptance_length is not None
+    ]
+    return min(known, key=_share, default=None)
+
+
+def _share(one: SettingSpeed) -> float:
+    return (one.break_even_acceptance_length or 1.0) / one.acceptance_length
+
+
+def _evidence(
+    compared: ComparedSettings, question: Question, decided: Sequence[WorkloadVerdict]
+) -> Iterator[VerdictChange]:
+    """Winners that are estimated, and drafters that could not be compared."""
+    estimated = []
+    for size in decided:
+        wins = [(load, load.speed(load.best)) for load in size.loads if load.best]
+        guessed = [load.concurrency for load, one in wins if one and one.basis == "estimated"]
+        if guessed:
+            loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} requests"
+            estimated.append(f"{size.name} with {loads}")
+    if estimated:
+        yield VerdictChange(
+            kind="evidence", text=f"estimated, not measured: {'; '.join(estimated)}"
+        )
+    unknown = {
+        one.drafter: basis.source
+        for one in question.settings
+        if one.drafter and (basis := compared.acceptance(one)).basis == "unknown"
+    }
+    if unknown:
+        text = f"no acceptance is known of {_listed(unknown)}; nothing of them is compared"
+        yield VerdictChange(kind="evidence", text=text)
+    for name, reason in compared.refused.items():
+        yield VerdictChange(kind="evidence", text=f"{name} is not compared: {reason}")
+
+
+_MOST_LISTED = 9
+
+
+def _listed(values: Collection[object]) -> str:
+    texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in values]
+    if len(texts) > _MOST_LISTED:
+        texts = [*texts[: _MOST_LISTED - 1], f"{len(texts) - _MOST_LISTED + 1} more"]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
+    """The first newer version of the catalogue that adapts the drafted length, and what was
+    measured with other versions on these GPUs."""
+    work, table = compared.work, compared.work.catalog.runtimes
+    newer = [one.vllm for one in table.runtimes if versions.compare(one.vllm, work.vllm) > 0]
+    drafters = [one for one in work.target.drafters if one.public]
+
+    def adapts(drafter: Drafter, vllm: str) -> MethodSupport | None:
+        found = support_of(table, drafter.method, drafter.parallel_drafting, vllm)
+        return found if found and found.adaptive else None
+
+    for vllm in sorted(newer, key=versions.parse):
+        gained = {
+            one.name: support
+            for one in drafters
+            if (support := adapts(one, vllm)) and not adapts(one, work.vllm)
+        }
+        if not gained:
+            continue
+        without = [one.name for one in drafters if one.parallel_drafting]
+        text = f"vLLM {vllm} can adapt the drafted length of {_listed(gained)} to the load"
+        text += f", not that of {_listed(without)}" if without else ""
+        notes = dict.fromkeys(one.note for one in gained.values() if one.note)
+        yield VerdictChange(kind="version", text="; ".join([text, *notes]))
+        break
+    for run in compared.runs:
+        gpus = run.gpu == compared.instance.gpu and run.tensor_parallel_size == compared.gpus
+        if gpus and versions.compare(run.vllm, work.vllm) != 0:
+            yield _measured_with(run, compared)
+
+
+def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
+    """What is fastest in a run of another version, and how fast beside the verdict's version."""
+    best: dict[tuple[int, int | None, int | None], Speed] = {}
+    for row in run.speeds:
+        at = (row.concurrency, row.prompt_tokens, row.output_tokens)
+        if at not in best or row.output_tokens_per_second > best[at].output_tokens_per_second:
+            best[at] = row
+    wins = Counter((row.drafter, row.k) for row in best.values())
+    (drafter, k), count = wins.most_common(1)[0]
+    setting = Setting(drafter=drafter, k=k)
+    ratios = []
+    for (load, prompt, answer), row in best.items():
+        if (row.drafter, row.k) != (drafter, k) or not prompt or not answer:
+            continue
+        if compared.is_compared(setting):
+            here = compared.performance(setting, Workload(prompt, answer), load).tokens_per_second
+            ratios += [row.output_tokens_per_second / here] if here else []
+    text = f"measured with vLLM {run.vllm}: {setting.text} is fastest in {count} of {len(best)}"
+    if ratios:
+        text += f", with {median(ratios):.2f} times the tokens/s of vLLM {compared.work.vllm}"
+    return VerdictChange(kind="version", text=f"{text} ({run.file})")
