@@ -52,8 +52,8 @@ PRIOR = {
 _NOISE = 0.06
 """The relative error that a row is expected to have; larger ones weigh less."""
 
-OPTIONS = [number / 20 for number in range(6, 20)] + [0.999]
-"""Exponents to try."""
+COARSE, FINE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999), 0.05
+"""Exponents to try, and the step to the two around the best of them."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> Fi
 
 
 @cache
-def _times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTimes:
+def reference_times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTimes:
+    """The step times of an engine with the bundled constants."""
     model = catalog().speed_model
     case = case_of(pair, gpu, drafter, k)
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
@@ -153,7 +154,7 @@ def _times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTimes:
 
 def times_of(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    return replace(_times(row.pair, row.gpu, row.drafter, row.k), model=model)
+    return replace(reference_times(row.pair, row.gpu, row.drafter, row.k), model=model)
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,12 @@ class Exponents:
             update={"request_exponent": requests, "token_exponent": self.tokens}
         )
 
+    def value(self, name: str) -> float:
+        """The exponent of requests, of tokens, or of a pair's alike requests."""
+        return {"requests": self.requests, "tokens": self.tokens, **self.alike}[name]
+
     def with_one(self, name: str, value: float) -> Exponents:
-        """With another exponent of requests, of tokens, or of a pair's alike requests."""
+        """With another value of the exponent ``name``."""
         if name == "requests":
             return replace(self, requests=value)
         if name == "tokens":
@@ -186,16 +191,28 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
     alike = {pair: model.request_exponent for pair, is_alike in sorted(pairs) if is_alike}
     found = Exponents(model.request_exponent, model.token_exponent, alike)
     captured = [row for row in of if _captured(row, model)]
-    for _ in range(2):
-        for name in (*alike, "tokens", *(["requests"] if len(alike) < len(pairs) else [])):
-            options = [found.with_one(name, value) for value in OPTIONS]
-            found = min(options, key=lambda each: _linear(captured, model, each, rounds=2)[1])
+    names = (*alike, "tokens", *(["requests"] if len(alike) < len(pairs) else []))
+    for around in (False, True):
+        for name in names:
+            found = _better(captured, model, found, name, around)
     constants, _ = _linear(captured, model, found)
     fixed = model.constants.model_copy(update=dict(zip(LINEAR, constants, strict=True)))
     exponents = {"request_exponent": found.requests, "token_exponent": found.tokens}
     changed = model.model_copy(update={"constants": fixed, **exponents})
     fixed = fixed.model_copy(update=_launches(of, changed))
     return changed.model_copy(update={"constants": fixed})
+
+
+def _better(
+    of: Sequence[Row], model: SpeedModel, found: Exponents, name: str, around: bool
+) -> Exponents:
+    """With the best value of one exponent; ``around``: of those next to the present one."""
+    values: Iterable[float] = COARSE
+    if around:
+        now = found.value(name)
+        values = {now, max(now - FINE, 0.05), min(now + FINE, 0.999)}
+    options = [found.with_one(name, round(value, 3)) for value in sorted(values)]
+    return min(options, key=lambda each: _linear(of, model, each, rounds=2)[1])
 
 
 def _captured(row: Row, model: SpeedModel) -> bool:
@@ -243,9 +260,12 @@ def _solved(lines: Iterable[tuple[list[float], float]], weights: Iterable[float]
         precision = weight / _NOISE**2
         for i, value in enumerate(scaled):
             right[i] += precision * value * goal
-            for j, other in enumerate(scaled):
-                matrix[i][j] += precision * value * other
+            line_of = matrix[i]
+            for j in range(i + 1):
+                line_of[j] += precision * value * scaled[j]
     for i, name in enumerate(LINEAR):
+        for j in range(i):
+            matrix[j][i] = matrix[i][j]
         matrix[i][i] += 1 / PRIOR[name][1] ** 2
         right[i] += 1 / PRIOR[name][1] ** 2
     shares = _positive(matrix, right)

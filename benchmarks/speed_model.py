@@ -45,6 +45,11 @@ class Compared:
         return (self.estimate.tokens_per_second or 0.0) / self.row.tokens_per_second - 1
 
     @property
+    def first_error(self) -> float:
+        """Relative error of the mean TTFT, with its sign."""
+        return (self.estimate.ttft_seconds or 0.0) / self.row.first - 1
+
+    @property
     def inside(self) -> bool:
         """Whether the measured speed is within the estimate's range."""
         low, high = self.estimate.low or 0.0, self.estimate.high or 0.0
@@ -198,7 +203,8 @@ def tables(of: Sequence[Row], model: SpeedModel) -> Iterable[str]:
     for name, found in compared.items():
         if not found:
             continue
-        yield str(errors_of(name, found))
+        first = statistics.median(abs(one.first_error) for one in found)
+        yield f"{errors_of(name, found)}  TTFT median {first:4.0%}"
         for place in sorted({(one.row.pair, one.row.gpu) for one in found}):
             part = [one for one in found if (one.row.pair, one.row.gpu) == place]
             yield str(errors_of(f"  {', '.join(place)}", part))

@@ -127,9 +127,9 @@ def _lengths(run: SpeedRun, names: Collection[str | None]) -> dict[int, float]:
 def _published(drafter: Drafter) -> dict[int, float]:
     """The published length by K: the mean of the benchmarks that were published for the most K,
     since benchmarks differ more than K."""
-    tasks: dict[str, dict[int, float]] = defaultdict(dict)
+    tasks: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for one in drafter.published:
-        tasks[one.benchmark][one.k] = one.acceptance_length
+        tasks[one.benchmark, one.source][one.k] = one.acceptance_length
     if not tasks:
         return {}
     most = max(len(lengths) for lengths in tasks.values())

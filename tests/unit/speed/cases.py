@@ -1,0 +1,93 @@
+"""Cases, workloads and constants for the tests of the performance model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.find import find_instance
+from peagle.catalog.loading import load_catalog
+from peagle.catalog.schema import Speed, SpeedRun
+from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.models import FitCase
+from peagle.speed.acceptance import ALONE
+from peagle.speed.estimate import performance
+from peagle.speed.models import Acceptance, Performance, Workload
+
+CATALOG = load_catalog()
+MODEL = CATALOG.speed_model
+SHORT = Workload(128, 400)
+LONG = Workload(4096, 256)
+TWENTY, CODER, GEMMA = (
+    "openai/gpt-oss-20b",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "google/gemma-4-31B-it",
+)
+
+
+def case(
+    target: str = TWENTY,
+    drafter: str | None = None,
+    k: int = 0,
+    instance: str = "ml.p5.4xlarge",
+    *,
+    tp: int = 1,
+    **engine: Any,
+) -> FitCase:
+    """A case of the catalogue; ``engine`` changes its engine settings."""
+    known = CATALOG.targets[target]
+    head = next((d for d in known.drafters if d.name == drafter), None)
+    options = CaseOptions(k=k or None, instance_type=instance, tensor_parallel_size=tp)
+    on = find_instance(CATALOG.instances, instance)
+    built = fit_case(build_case(CATALOG, known, head, options), gpu_of(on))
+    return replace(built, engine=replace(built.engine, **engine))
+
+
+def accepted(length: float) -> Acceptance:
+    """An imposed acceptance length; 1 is the target alone."""
+    return Acceptance(length, "imposed", "a test") if length > 1 else ALONE
+
+
+def speed(
+    of: FitCase, load: float = 8, workload: Workload = SHORT, length: float = 1.0, **more: Any
+) -> Performance:
+    """The performance of a case by the catalogue's constants."""
+    return performance(of, workload, load, accepted(length), more.pop("model", MODEL), **more)
+
+
+def tokens(of: FitCase, load: float = 8, workload: Workload = SHORT, length: float = 1.0) -> float:
+    """The estimated tokens per second, which must be known."""
+    found = speed(of, load, workload, length).tokens_per_second
+    assert found is not None
+    return found
+
+
+def run(*speeds: Speed, **changes: Any) -> SpeedRun:
+    """A run of GPT-OSS-20B on an H100 with these rows."""
+    fields: dict[str, Any] = {
+        "target": TWENTY,
+        "date": date(2026, 11, 20),
+        "vllm": "0.28.0",
+        "gpu": "H100",
+        "tensor_parallel_size": 1,
+        "synthetic": True,
+        "file": "run.json",
+        "speeds": speeds,
+    }
+    return SpeedRun(**fields | changes)
+
+
+def row(
+    load: int, tokens_per_second: float, drafter: str | None = None, k: int = 0, **more: Any
+) -> Speed:
+    """A measured speed with prompts of 128 and answers of 400 tokens."""
+    sizes = {"prompt_tokens": 128, "output_tokens": 400}
+    return Speed(
+        drafter=drafter,
+        k=k,
+        concurrency=load,
+        output_tokens_per_second=tokens_per_second,
+        **sizes | more,
+    )

@@ -1,0 +1,85 @@
+"""The error table of the performance model, computed from the evidence that ships.
+
+Everything is held out: a GPU's rows are estimated from the other GPUs', a pair's from other pairs'.
+``python -m benchmarks.speed_model`` prints the same table with more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import speed_fit, speed_model
+from benchmarks.speed_model import Compared, errors_of
+from peagle.catalog.speed_model import SpeedModel
+from tests.support import bundled_catalog
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[SpeedModel]:
+    """The bundled constants, with the bundled catalogue in place of the frozen one."""
+    caches = speed_fit.catalog, speed_fit.case_of, speed_fit.reference_times
+    with bundled_catalog():
+        for cached in caches:
+            cached.cache_clear()
+        yield speed_fit.catalog().speed_model
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def rows(model: SpeedModel) -> list[speed_fit.Row]:
+    """The measured rows of the constants' vLLM version."""
+    return [row for row in speed_fit.rows() if row.vllm == model.vllm]
+
+
+@pytest.fixture(scope="module")
+def held_out(model: SpeedModel, rows: list[speed_fit.Row]) -> dict[str, list[Compared]]:
+    """The estimates of held-out GPUs and pairs."""
+    groups = {
+        name: speed_model.HELD_OUT[name] for name in ("one GPU left out", "one pair left out")
+    }
+    return {name: speed_model.held_out(rows, model, group) for name, group in groups.items()}
+
+
+@pytest.mark.parametrize("name", ["one GPU left out", "one pair left out"])
+def test_held_out_rows_are_within_the_bars(held_out: dict[str, list[Compared]], name: str) -> None:
+    found = errors_of(name, held_out[name])
+    assert found.rows >= 100
+    assert found.median <= 0.15, str(found)
+    assert found.p90 <= 0.30, str(found)
+    assert found.inside >= 0.90, str(found)
+    for one in held_out[name]:
+        high, tokens = one.estimate.high or 0, one.estimate.tokens_per_second or 1
+        runs = speed_fit.catalog().speeds[one.row.pair]
+        others = {run.gpu for run in runs if run.vllm == one.row.vllm} - {one.row.gpu}
+        known = others or name == "one pair left out"
+        assert high / tokens - 1 <= (0.351 if known else 0.601)
+
+
+def test_constants_are_those_that_the_script_fits_to_the_evidence(
+    model: SpeedModel, rows: list[speed_fit.Row]
+) -> None:
+    again = speed_fit.fitted(rows, speed_model.refitted(model, rows))
+    assert again.evidence == model.evidence
+    for name, value in speed_fit.constants_text(again.constants).items():
+        assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
+    assert again.request_exponent == pytest.approx(model.request_exponent, abs=0.01)
+    assert again.token_exponent == pytest.approx(model.token_exponent, abs=0.01)
+
+
+def test_fitting_finds_the_constants_that_made_the_rows(
+    model: SpeedModel, rows: list[speed_fit.Row]
+) -> None:
+    """Rows whose step times the model itself made give the same step times again."""
+    made = [
+        replace(row, alike=False, step=speed_fit.times_of(row, model).decode_seconds(
+            row.load, row.prompt + row.answer / 2))
+        for row in rows
+    ]  # fmt: skip
+    found = speed_fit.fitted(made, model)
+    for row in made:
+        again = speed_fit.times_of(row, found).decode_seconds(row.load, row.prompt + row.answer / 2)
+        assert again == pytest.approx(row.step, rel=0.08)

@@ -1,0 +1,220 @@
+"""The performance of an engine: what is measured is used, the rest follows from sizes and GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.catalog.schema import Seconds, SpeedRun
+from peagle.speed.estimate import performance
+from peagle.speed.evidence import names_in_runs
+from peagle.speed.models import Acceptance, Workload
+from tests.unit.speed.cases import (
+    CODER,
+    GEMMA,
+    LONG,
+    MODEL,
+    SHORT,
+    TWENTY,
+    case,
+    row,
+    run,
+    speed,
+    tokens,
+)
+
+ALONE = case()
+P_EAGLE = case(drafter="p-eagle", k=3)
+NAMES = frozenset({"p-eagle"})
+LATENCY = Seconds(mean=0.01, p50=0.009, p90=0.02, p99=0.03)
+
+
+def test_a_measured_row_is_the_answer() -> None:
+    measured = row(8, 2000, low=1900.0, high=2000.0, ttft_seconds=LATENCY, itl_seconds=LATENCY)
+    found = speed(ALONE, 8, runs=[run(measured)])
+    assert (found.basis, found.tokens_per_second, found.low, found.high) == (
+        "measured", 2000, 1900.0, 2000.0
+    )  # fmt: skip
+    assert (found.ttft_seconds, found.itl_seconds, found.tpot_seconds) == (0.01, 0.01, None)
+    assert found.acceptance.basis == "none"
+    assert found.source == "run.json: H100, vLLM 0.28.0, 128 + 400 tokens, 8 requests"
+
+
+def test_between_two_measured_loads_is_interpolated() -> None:
+    rows = run(row(8, 2000, low=1000.0), row(32, 8000, low=4000.0))
+    found = speed(ALONE, 20, runs=[rows])
+    assert (found.basis, found.tokens_per_second, found.low) == ("measured", 5000, 2500)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gpu": "H200"}, {"vllm": "0.30.0"}, {"tensor_parallel_size": 2}]
+)
+def test_a_row_of_another_engine_is_not_the_answer(changes: dict[str, object]) -> None:
+    assert speed(ALONE, 8, runs=[run(row(8, 2000), **changes)]).basis == "estimated"
+
+
+@pytest.mark.parametrize("load", [4, 64])
+def test_no_row_is_the_answer_beyond_the_measured_loads(load: int) -> None:
+    assert speed(ALONE, load, runs=[run(row(8, 2000), row(32, 8000))]).basis == "estimated"
+
+
+def test_a_row_of_another_request_size_is_not_the_answer() -> None:
+    assert speed(ALONE, 8, LONG, runs=[run(row(8, 2000))]).basis == "estimated"
+
+
+def test_a_row_near_the_case_corrects_its_estimate() -> None:
+    uncorrected = tokens(ALONE, 16)
+    twice = run(row(8, 2 * tokens(ALONE, 8)))
+    found = speed(ALONE, 16, runs=[twice])
+    assert 1.3 * uncorrected < (found.tokens_per_second or 0) < 2 * uncorrected
+    assert "corrected by run.json" in found.source
+    far = speed(ALONE, 128, LONG, runs=[twice]).tokens_per_second or 0
+    assert far < 1.2 * tokens(ALONE, 128, LONG)
+
+
+def test_rows_of_another_drafter_do_not_correct() -> None:
+    rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2))
+    found = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)
+    assert found.tokens_per_second == tokens(P_EAGLE, 8, length=2.9)
+
+
+def test_ranges_are_wider_with_less_evidence() -> None:
+    rows = run(row(8, 2000))
+
+    def width(instance: str, *runs: SpeedRun) -> float:
+        found = speed(case(instance=instance), 16, runs=runs)
+        return (found.high or 0) / (found.tokens_per_second or 1) - 1
+
+    here, elsewhere = width("ml.p5.4xlarge", rows), width("ml.g6e.2xlarge", rows)
+    nothing = width("ml.g6e.2xlarge")
+    assert here == pytest.approx(MODEL.ranges.both)
+    assert elsewhere == pytest.approx(MODEL.ranges.one)
+    assert nothing == pytest.approx(MODEL.ranges.none)
+    assert MODEL.ranges.both < MODEL.ranges.one <= 0.35 < MODEL.ranges.none <= 0.6
+
+
+def test_unknown_acceptance_is_an_unknown_speed() -> None:
+    unknown = Acceptance(1.0, "unknown", "no acceptance is known")
+    found = performance(P_EAGLE, SHORT, 8, unknown, MODEL)
+    assert (found.basis, found.tokens_per_second, found.source) == (
+        "unknown", None, "no acceptance is known"
+    )  # fmt: skip
+
+
+def test_a_gpu_without_data_is_unknown() -> None:
+    found = speed(replace(ALONE, engine=replace(ALONE.engine, gpu="V100")))
+    assert (found.basis, found.source) == ("unknown", "no data of the GPU V100")
+
+
+def test_a_workload_that_does_not_fit_is_unknown() -> None:
+    assert speed(case(GEMMA, instance="ml.g6e.2xlarge")).basis == "unknown"
+
+
+def test_more_requests_than_run_together_wait() -> None:
+    few = case(max_num_seqs=16)
+    assert tokens(few, 64) == pytest.approx(tokens(few, 16), rel=0.01)
+    waiting, running = speed(few, 64), speed(few, 16)
+    assert (waiting.ttft_seconds or 0) > 5 * (running.ttft_seconds or 0)
+    assert waiting.itl_seconds == pytest.approx(running.itl_seconds, rel=0.1)
+
+
+@settings(max_examples=40)
+@given(
+    load=st.floats(1, 100),
+    factor=st.floats(1, 4),
+    prompt=st.integers(16, 8000),
+    answer=st.integers(16, 2000),
+    k=st.integers(0, 7),
+)
+def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
+    load: float, factor: float, prompt: int, answer: int, k: int
+) -> None:
+    """Up to the largest CUDA graph, beyond which a step may take longer."""
+    of = case(drafter="p-eagle", k=k) if k else ALONE
+    workload, length = Workload(prompt, answer), 1 + 0.4 * k
+    found, more = speed(of, load, workload, length), speed(of, load * factor, workload, length)
+    if load * factor * (k + 1) <= 1024:
+        assert (more.tokens_per_second or 0) >= 0.999 * (found.tokens_per_second or 0)
+    low, high = found.low or 0, found.high or 0
+    assert 0 < low < (found.tokens_per_second or 0) < high
+    assert (found.ttft_seconds or 0) > 0
+    assert (found.tpot_seconds or 0) * length == pytest.approx(found.itl_seconds)
+
+
+@given(st.floats(1.01, 4), st.sampled_from([TWENTY, CODER, GEMMA]), st.sampled_from([1, 32, 128]))
+@settings(max_examples=30)
+def test_more_bandwidth_and_more_compute_are_faster(factor: float, target: str, load: int) -> None:
+    of = case(target, instance="ml.p5en.48xlarge")
+    usual = speed(of, load).tokens_per_second or 0
+    for key in ("memory_gb_per_second", "tflops"):
+        gpus = tuple(gpu.model_copy(update={key: getattr(gpu, key) * factor}) for gpu in MODEL.gpus)
+        faster = speed(of, load, model=MODEL.model_copy(update={"gpus": gpus}))
+        assert (faster.tokens_per_second or 0) > usual
+
+
+def test_longer_prompts_are_slower() -> None:
+    assert tokens(ALONE, 32, Workload(2048, 400)) < 0.8 * tokens(ALONE, 32, SHORT)
+
+
+def test_a_longer_acceptance_is_faster() -> None:
+    assert tokens(P_EAGLE, 8, length=3.0) > 1.4 * tokens(P_EAGLE, 8, length=2.0)
+
+
+def test_k_passes_in_sequence_take_longer_than_one() -> None:
+    """EAGLE-3 and MTP draft one token per pass, P-EAGLE and DFlash all in one."""
+
+    def growth(drafter: str, target: str = TWENTY) -> float:
+        step = [speed(case(target, drafter, k), 1, length=2).itl_seconds or 0 for k in (1, 7)]
+        return step[1] - step[0]
+
+    assert growth("eagle3") > 2 * growth("p-eagle")
+    assert growth("mtp", GEMMA) > 2 * growth("dflash", GEMMA)
+
+
+def test_a_drafter_without_weights_costs_the_verified_tokens_and_the_overlap() -> None:
+    ngram = case(drafter="ngram", k=5)
+    # All drafts rejected: the same tokens, with more work per step.
+    assert tokens(ngram, 8, length=1.001) < tokens(ALONE, 8)
+    assert tokens(ngram, 8, length=3.0) > tokens(ALONE, 8)
+
+
+def test_sliding_windows_read_less_of_a_long_context() -> None:
+    shape = ALONE.target.architecture
+    full = tuple(group.model_copy(update={"kind": "full", "window": None})
+                 for group in shape.attention)  # fmt: skip
+    dense = shape.model_copy(update={"attention": full})
+    whole = replace(ALONE, target=replace(ALONE.target, architecture=dense))
+    size = Workload(16_000, 2000)
+    assert tokens(ALONE, 16, size) > 1.1 * tokens(whole, 16, size)
+
+
+def test_two_gpus_are_faster_than_one_but_not_twice_as_fast() -> None:
+    one, two = (tokens(case(GEMMA, instance="ml.p5en.48xlarge", tp=tp), 8) for tp in (1, 2))
+    assert 1.3 * one < two < 2 * one
+
+
+def test_tensor_parallelism_over_pcie_pays_for_its_all_reduces() -> None:
+    """A 20B with 3.6B active parameters gains little from four L40S."""
+    one, four = (
+        tokens(case(instance="ml.g6e.12xlarge"), 1),
+        tokens(case(instance="ml.g6e.12xlarge", tp=4), 1),
+    )
+    assert four < 2 * one
+
+
+def test_a_batch_beyond_the_largest_cuda_graph_waits_for_the_cpu() -> None:
+    """vLLM captures up to 512 tokens, for GPT-OSS up to 1,024."""
+    step = {
+        k: speed(case(CODER, "p-eagle", k, "ml.p5en.48xlarge"), 100, length=3).itl_seconds or 0
+        for k in (4, 5)
+    }
+    assert step[5] > 1.5 * step[4]
+
+
+def test_every_public_pair_has_an_estimate_where_acceptance_is_published() -> None:
+    names = names_in_runs(None, own=False)
+    for target in (TWENTY, CODER, GEMMA):
+        assert speed(case(target, instance="ml.p5en.48xlarge"), names=names).basis == "estimated"
