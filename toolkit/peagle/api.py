@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from peagle.catalog import load_catalog as load_catalog
     from peagle.catalog.evidence import evidence_for as evidence_for
     from peagle.catalog.evidence import load_evidence as load_evidence
+    from peagle.catalog.find import default_support as default_support
     from peagle.catalog.find import describe_pair as describe_pair
     from peagle.catalog.find import summarize_target as summarize_target
     from peagle.catalog.find import summarize_targets as summarize_targets
@@ -179,7 +180,9 @@ _FUNCTIONS = {
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
-    "peagle.catalog.find": ("describe_pair", "summarize_target", "summarize_targets"),
+    "peagle.catalog.find": (
+        "default_support", "describe_pair", "summarize_target", "summarize_targets",
+    ),
     "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
     "peagle.checkpoints.models": ("location_hint",),

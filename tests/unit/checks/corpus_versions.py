@@ -108,6 +108,17 @@ VERSIONS = (
         "model-runner-v2",
         "warning",
     ),
+    Broken(
+        "adaptive verification of EAGLE-3 before it has it",
+        lambda f: tiny_case(
+            f,
+            head="eagle3",
+            pair="tiny+eagle3",
+            speculative_settings={"enable_adaptive_verification": True},
+        ),
+        "adaptive-verification",
+        left="it depends on the version of vLLM, which says so at start",
+    ),
     Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
     Broken(
         "adapters beside a head with embeddings",

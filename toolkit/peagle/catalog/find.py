@@ -9,7 +9,7 @@ from typing import Any
 from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
-from peagle.catalog.tables import Instance, InstanceTable
+from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, support_of
 from peagle.errors import Fix, NotFound, UserError, nearest
 
 UNKNOWN_DRAFTER = "unknown-drafter"
@@ -161,14 +161,24 @@ def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str
 
 def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
     """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
+    support = default_support(catalog, pair.drafter)
     return {
         "pair": pair_name(pair.target, pair.drafter),
         "file": catalog.origins[pair.target.id],
         "target": pair.target.model_dump(mode="json"),
         "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
+        "method_support": support.model_dump(mode="json") if support else None,
         "verified": bool(measured),
         "evidence": [item.model_dump() for item in measured],
     }
+
+
+def default_support(catalog: Catalog, drafter: Drafter | None) -> MethodSupport | None:
+    """How the catalogue's default vLLM runs the drafter's method; ``None`` if unknown."""
+    if drafter is None:
+        return None
+    table = catalog.runtimes
+    return support_of(table, drafter.method, drafter.parallel_drafting, table.default)
 
 
 def _drafter(target: Target, drafter: Drafter, measured: tuple[Evidence, ...]) -> dict[str, Any]:

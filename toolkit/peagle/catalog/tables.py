@@ -90,14 +90,15 @@ class MethodSupport(CatalogEntry):
     """How the versions ``vllm`` run ``methods`` (``parallel_drafting``: of heads that draft in
     parallel, as P-EAGLE does; ``None``: of any).
 
-    ``model_runner`` is vLLM's; ``adaptive`` is whether ``enable_adaptive_verification`` can choose
+    ``model_runner`` is vLLM's, ``by-target`` where it is V2 for dense targets and V1 for most
+    mixtures of experts; ``adaptive`` is whether ``enable_adaptive_verification`` can choose
     the drafted length in each step.
     """
 
     methods: tuple[ShortName, ...]
     parallel_drafting: bool | None = None
     vllm: VersionRange
-    model_runner: Literal["V1", "V2"]
+    model_runner: Literal["V1", "V2", "by-target"]
     adaptive: bool = False
     note: str = ""
     source: str

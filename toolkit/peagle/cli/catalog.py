@@ -71,7 +71,8 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
         return print_json(api.describe_pair(loaded, found, measured))
     from peagle.cli.output.catalog import print_pair
 
-    return print_pair(found, measured, api.summarize_target(found.target, evidence))
+    support = api.default_support(loaded, found.drafter)
+    return print_pair(found, measured, api.summarize_target(found.target, evidence), support)
 
 
 @catalog.command(

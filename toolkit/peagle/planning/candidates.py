@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
-from peagle.catalog.tables import Instance, Price
+from peagle.catalog.tables import Instance, Price, nearest_region
 from peagle.findings import Finding, warning
 from peagle.fit.advice import divisions
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
@@ -333,12 +333,16 @@ def price_unknown(message: str, fix: str) -> Finding:
 
 def price_of(instance: Instance, region: str) -> Decision[Price | None]:
     """The hourly price of one instance in ``region``, else in us-east-1, else ``None``; the latter
-    two come with a finding."""
+    two come with a finding. A price of another region is named, not used."""
     by_region = {price.region: price for price in instance.prices}
     if region in by_region:
         return Decision(by_region[region])
     if REFERENCE_REGION not in by_region:
         message = f"the catalogue has no price for {instance.type}"
+        if by_region:
+            other = nearest_region(region, by_region)
+            price = format_usd(by_region[other].usd_per_hour)
+            message += f" in {region}; in {other} it is {price} an hour"
         return Decision(None, findings=(price_unknown(message, _FIX),))
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
     finding = warning("price-of-another-region", "price", message, _FIX)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
+from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.output.console import align_columns, fit_columns, make_console, table_width
 
@@ -52,12 +53,18 @@ def print_list(targets: list[dict[str, Any]]) -> None:
     console.print(f"Details of a pair: {show}", markup=False, soft_wrap=True)
 
 
-def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any]) -> None:
-    """Everything about a pair."""
+def print_pair(
+    pair: Pair,
+    measured: tuple[Evidence, ...],
+    target: dict[str, Any],
+    support: MethodSupport | None,
+) -> None:
+    """Everything about a pair; ``support`` is what the default vLLM does with its method."""
     console = make_console(_PIPE_WIDTH)
     _section(console, pair.target.title, _target_facts(pair.target))
     if pair.drafter:
-        _section(console, pair.drafter.title, _drafter_facts(pair.drafter))
+        facts = [*_drafter_facts(pair.drafter), *_support_facts(support)]
+        _section(console, pair.drafter.title, facts)
         _print_published(console, pair.drafter, measured)
         _print_problems(console, pair.drafter)
     _print_settings(console, pair)
@@ -157,6 +164,17 @@ def _drafter_facts(drafter: Drafter) -> Iterable[tuple[str, Any]]:
     if drafter.use:
         yield "for", drafter.use
     yield "source", drafter.source
+
+
+def _support_facts(support: MethodSupport | None) -> Iterable[tuple[str, Any]]:
+    """What the default vLLM version does with the method."""
+    if support is None:
+        return
+    runner = {"by-target": "V2 for dense targets, V1 for most mixtures of experts"}
+    yield "runner", runner.get(support.model_runner, support.model_runner)
+    yield "adaptive", f"verification: {'supported' if support.adaptive else 'not supported'}"
+    if support.note:
+        yield "note", support.note
 
 
 def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidence, ...]) -> None:
