@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
+    from peagle.bench.aiperf import load_sender as load_sender
+    from peagle.bench.bench import bench as bench
+    from peagle.bench.bench import bench_loads as bench_loads
+    from peagle.bench.bench import with_price as with_price
+    from peagle.bench.check import check_sender as check_sender
+    from peagle.bench.check import require_agreement as require_agreement
+    from peagle.bench.install import find_sender as find_sender
+    from peagle.bench.install import install_sender as install_sender
+    from peagle.bench.install import installed_sender as installed_sender
+    from peagle.bench.targets import target_of_endpoint as target_of_endpoint
+    from peagle.bench.targets import target_of_engine as target_of_engine
+    from peagle.bench.targets import target_of_url as target_of_url
     from peagle.catalog import find_instance as find_instance
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
@@ -178,6 +190,11 @@ _FUNCTIONS = {
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
+    "peagle.bench.aiperf": ("load_sender",),
+    "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
+    "peagle.bench.check": ("check_sender", "require_agreement"),
+    "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
+    "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
     "peagle.catalog.find": (

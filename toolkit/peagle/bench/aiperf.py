@@ -77,7 +77,7 @@ class Aiperf:
             return Sent(requests, tuple(cpu), _ended(requests, expected, folder / "log"))
 
 
-def sender() -> Aiperf:
+def load_sender() -> Aiperf:
     """The installed sender. Raises SenderMissing."""
     return Aiperf(find_sender())
 

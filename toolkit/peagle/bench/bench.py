@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from peagle.bench.models import BenchHost, BenchLoad, BenchResult, BenchRow
 from peagle.bench.probe import probe
 from peagle.bench.saturation import with_saturation
 from peagle.bench.sender import LoadSender
+from peagle.bench.workloads import find_workload, make_load
 from peagle.errors import PeagleError
 
 INTERRUPTED = "interrupted"
@@ -85,3 +87,24 @@ def _cpu() -> str:
         return platform.machine()
     model = next((line for line in lines if line.startswith("model name")), "")
     return model.partition(":")[2].strip() or platform.machine()
+
+
+def bench_loads(
+    workload: str,
+    concurrencies: Sequence[int],
+    repetitions: int = 3,
+    requests: int | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+) -> tuple[BenchLoad, ...]:
+    """The loads of a workload, by its name or its file, at these concurrencies. Raises UserError
+    as ``find_workload`` does."""
+    found = find_workload(workload, prompt_tokens, output_tokens)
+    return tuple(
+        make_load(found, concurrency, repetitions, requests) for concurrency in concurrencies
+    )
+
+
+def with_price(target: BenchTarget, usd_per_hour: float) -> BenchTarget:
+    """The target at the user's own price."""
+    return replace(target, usd_per_hour=usd_per_hour, price_source="as given")

@@ -210,8 +210,12 @@ class BenchResult:
     format: int = FORMAT
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds; ``peagle.store.read_record`` reads it."""
-        return asdict(self)
+        """What ``--json`` prints and a file holds, without the prompts of a file;
+        ``peagle.store.read_record`` reads it."""
+        document = asdict(self)
+        for row in document["rows"]:
+            row["load"]["workload"]["prompts"] = []
+        return document
 
 
 def usd_per_million(usd_per_hour: float | None, tokens_per_second: float) -> float | None:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "logs": "Show the log of a deployment.",
         "invoke": "Send a prompt to an endpoint or a local engine.",
         "prove": "Prove that an endpoint's drafts are accepted.",
+        "bench": "Measure speed, acceptance and cost under load.",
         "token": "Print an API key for OpenAI clients.",
         "adopt": "Take over a deployment that a template made.",
         "rollback": "Return to the previous revision.",

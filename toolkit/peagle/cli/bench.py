@@ -1,0 +1,274 @@
+"""``peagle bench``: speed, latencies, acceptance and cost of a server under load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from peagle import api
+from peagle.bench.bench import INTERRUPTED
+from peagle.bench.measure import BenchTarget
+from peagle.bench.models import BenchResult
+from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.context import PeagleCommand
+from peagle.cli.options import REQUESTS, TOKENS, command_catalog
+from peagle.cli.output.bench import print_check, print_result
+from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.progress import StatusLine
+from peagle.engine.state import LocalEngine
+from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.text import format_size, parse_requests
+
+LOCAL = "local"
+"""The target that is the only engine of ``peagle local up``."""
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable: the key for a URL."""
+
+_RUN = "run"
+
+
+class _Bench(click.Group):
+    """A group whose command ``run`` needs no name: ``peagle bench NAME``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert ``run`` unless a command or ``--help`` comes first."""
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Bench,
+    epilog="""\b
+Examples:
+  peagle bench install
+  peagle bench peagle-tiny --sandbox
+  peagle bench http://127.0.0.1:8000/v1 --concurrency 1,8,32 --workload long-prompt
+  peagle bench local --workload prompts.jsonl --json
+""",
+)
+def bench() -> None:
+    """Measure speed, latencies, acceptance and cost of a server under load.
+
+    `peagle bench NAME` is short for `peagle bench run NAME`.
+    """
+
+
+def _loads(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    """``1,8,32`` as numbers. Raises BadParameter."""
+    try:
+        numbers = tuple(parse_requests(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if len(set(numbers)) != len(numbers):
+        raise click.BadParameter("a number of requests is given twice")
+    return numbers
+
+
+@bench.command(
+    _RUN, cls=PeagleCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
+)
+@click.argument("name", metavar="NAME|URL|local", shell_complete=complete_name)
+@click.option(
+    "--workload",
+    metavar="NAME|FILE",
+    default="short-prompt",
+    show_default=True,
+    help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), long-answer (128, "
+    "1024), or a file of JSON lines with prompts.",
+)
+@click.option(
+    "--concurrency",
+    metavar="N[,N...]",
+    default="8",
+    show_default=True,
+    callback=_loads,
+    help="Requests at a time; several loads are measured in turn.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(3, 50),
+    default=3,
+    show_default=True,
+    help="Repetitions of each load.",
+)
+@click.option(
+    "--requests",
+    type=REQUESTS,
+    metavar="N",
+    help="Requests of a repetition.  [default: twice the concurrency, at least 4]",
+)
+@click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts.")
+@click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers.")
+@click.option("--model", metavar="ID", help="Model in the requests.  [default: the served one]")
+@click.option(
+    "--price-per-hour",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="Price of the server.  [default: the endpoint's, on demand]",
+)
+@cloud_options
+@json_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    name: str,
+    workload: str,
+    concurrency: tuple[int, ...],
+    repetitions: int,
+    requests: int | None,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    model: str | None,
+    price_per_hour: float | None,
+    region: str | None,
+    account: Account,
+    as_json: bool,
+) -> None:
+    """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
+
+    Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
+    counted. Prompts are random words unless --workload is a file. Answers have a fixed length where
+    the server accepts ignore_eos. All tokens are counted by the server. A URL's key is read from
+    OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards.
+
+    Exits with 4 if requests fail; what was measured before is printed.
+    """
+    sender = api.load_sender()
+    loads = api.bench_loads(
+        workload, concurrency, repetitions, requests, prompt_tokens, output_tokens
+    )
+    target = find_target(ctx, account, name, region, model)
+    if price_per_hour is not None:
+        target = api.with_price(target, price_per_hour)
+    with StatusLine() as status:
+        result = api.bench(
+            target,
+            loads,
+            sender,
+            ["peagle", *sys.argv[1:]],
+            lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
+        )
+    finish(result, as_json)
+
+
+def finish(result: BenchResult, as_json: bool) -> None:
+    """Print the result; raise EngineError, or KeyboardInterrupt, if it ended early."""
+    if as_json:
+        print_json(result.document())
+    else:
+        print_result(result)
+    if result.ended == INTERRUPTED:
+        raise KeyboardInterrupt
+    if result.ended:
+        raise EngineError(
+            result.ended, "the rows above are what was measured before", "load-failed"
+        )
+
+
+def find_target(
+    ctx: click.Context, account: Account, name: str, region: str | None, model: str | None
+) -> BenchTarget:
+    """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
+    two; if an endpoint and a local engine have the same name, the endpoint is measured."""
+    if "://" in name:
+        return api.target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+    if name == LOCAL:
+        return api.target_of_engine(_only_engine())
+    on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
+    if engine := None if on_aws else api.ready_engine(name):
+        return api.target_of_engine(engine)
+    record, aws = find_endpoint(account, name, region)
+    return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model)
+
+
+def _only_engine() -> LocalEngine:
+    """The only engine of this machine. Raises NotFound without one, and UserError for several."""
+    names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
+    if not names:
+        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
+        raise NotFound("no engine of this machine is running", start)
+    if len(names) > 1:
+        raise UserError(f"{len(names)} engines are running: {', '.join(names)}", "name one of them")
+    engine = api.ready_engine(names[0])
+    assert engine is not None
+    return engine
+
+
+@bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+)
+@click.option("--again", is_flag=True, help="Install it anew.")
+@json_option
+def install(python: Path | None, again: bool, as_json: bool) -> None:
+    """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
+
+    Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
+    """
+    present = not again and api.installed_sender() is not None
+    installed = api.install_sender(python, again, print_status)
+    if as_json:
+        print_json({**_installation_document(), "was_installed": present})
+        return
+    state = "is already installed" if present else "is installed"
+    size = format_size(installed.megabytes * 1e6)
+    took = f" in {installed.seconds:.0f} s" if not present else ""
+    click.echo(f"aiperf {installed.version} {state}{took}, {size}: {installed.program}")
+
+
+@bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
+@json_option
+def status(as_json: bool) -> None:
+    """Show the installed load generator."""
+    if as_json:
+        print_json(_installation_document())
+        return
+    found = api.find_sender()
+    size = format_size(found.megabytes * 1e6)
+    click.echo(
+        f"aiperf {found.version}, {size}, installed in {found.seconds:.0f} s: {found.program}"
+    )
+
+
+def _installation_document() -> dict[str, object]:
+    found = api.installed_sender()
+    return {
+        "sender": "aiperf",
+        "version": found.version if found else None,
+        "program": str(found.program) if found else None,
+        "megabytes": found.megabytes if found else None,
+        "seconds": found.seconds if found else None,
+    }
+
+
+@bench.command(cls=PeagleCommand, epilog="Example: peagle bench check --concurrency 32")
+@click.option(
+    "--concurrency", type=REQUESTS, metavar="N", default=8, show_default=True,
+    help="Requests at a time.",
+)  # fmt: skip
+@json_option
+def check(concurrency: int, as_json: bool) -> None:
+    """Measure a simulated server of known timings on this machine, and compare.
+
+    Exits with 3 if a mean time differs by more than 5 % (5 ms): then this machine delays the load
+    generator, and measurements from here are of the machine.
+    """
+    sender = api.load_sender()
+    with StatusLine() as status:
+        found = api.check_sender(
+            sender,
+            concurrency,
+            progress=lambda ended, total: status.show("checking", f"{ended} of {total} requests"),
+        )
+    if as_json:
+        print_json(found.document())
+    else:
+        print_check(found)
+    api.require_agreement(found)

@@ -1,0 +1,149 @@
+"""The output of ``peagle bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from peagle.bench.check import SenderCheck
+from peagle.bench.models import BenchedServer, BenchResult, BenchRow, BenchWorkload, Interval, Times
+from peagle.cli.output.console import (
+    align_columns,
+    fit_columns,
+    hidden_columns,
+    print_status,
+    terminal_width,
+)
+from peagle.text import format_usd, sanitize
+
+_HEADINGS = (
+    "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
+    "TPOT", "ACCEPTANCE", "$/1M",
+)  # fmt: skip
+_DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
+BUSY_SHARE = 0.8
+"""A sender that uses so much of one CPU has no headroom."""
+
+
+def print_result(result: BenchResult) -> None:
+    """The server, the rows of each workload as a table, and what to know about them."""
+    click.echo(f"{sanitize(result.server.name)}: {_server(result.server)}")
+    workloads = list(dict.fromkeys(row.load.workload for row in result.rows))
+    for workload in workloads:
+        rows = [row for row in result.rows if row.load.workload == workload]
+        click.echo(_workload(workload, rows))
+        table, dropped = fit_columns(
+            [_HEADINGS, *map(_cells, rows)], terminal_width(), _DISPENSABLE
+        )
+        for line in align_columns(table, _HEADINGS):
+            click.echo(line)
+        if note := hidden_columns(tuple(one.strip() for one in dropped)):
+            print_status(note)
+        for row in rows:
+            _print_notes(row)
+    _print_footer(result)
+
+
+def _server(server: BenchedServer) -> str:
+    parts = [server.pair or server.model]
+    if server.instance_type:
+        count = f"{server.instance_count} x " if (server.instance_count or 1) > 1 else ""
+        parts.append(f"{count}{server.instance_type}")
+    if server.gpu:
+        parts.append(f"{server.gpu_count or 1} x {server.gpu}")
+    if server.vllm:
+        parts.append(f"vLLM {server.vllm}")
+    if server.where == "sandbox":
+        stand_in = f", {server.stand_in} answers" if server.stand_in else ""
+        parts.append(f"in the sandbox: speeds are of this machine's CPU{stand_in}")
+    return sanitize(", ".join(parts))
+
+
+def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
+    prompt = sum(row.prompt_tokens for row in rows) / len(rows)
+    answer = sum(row.output_tokens for row in rows) / len(rows)
+    source = "prompts of the file" if workload.prompts else "random words"
+    length = "" if workload.fixed_length else ", of their natural length"
+    settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
+    repetitions = max(row.load.repetitions for row in rows)
+    return (
+        f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
+        f"answers of {answer:.0f}{length}; measured, {repetitions} repetitions"
+    )
+
+
+def _cells(row: BenchRow) -> tuple[str, ...]:
+    acceptance = f"{row.acceptance.length:.2f}" if row.acceptance else "-"
+    cost = row.usd_per_million_tokens
+    return (
+        str(row.load.concurrency),
+        f"{row.tokens_per_second.value:,.1f}",
+        interval_text(row.tokens_per_second),
+        *_milliseconds(row.ttft),
+        *_milliseconds(row.itl),
+        _milliseconds(row.tpot)[0],
+        acceptance,
+        format_usd(cost) if cost is not None else "-",
+    )
+
+
+def interval_text(interval: Interval) -> str:
+    """``140.2 to 165.1``."""
+    return f"{interval.low:,.1f} to {interval.high:,.1f}"
+
+
+def _milliseconds(times: Times | None) -> tuple[str, str, str]:
+    """Median, 90th and 99th percentile."""
+    if times is None:
+        return "-", "-", "-"
+    return tuple(f"{1e3 * value:,.1f}" for value in (times.p50, times.p90, times.p99))  # type: ignore[return-value]
+
+
+def _print_notes(row: BenchRow) -> None:
+    of = f"  {row.load.concurrency} at a time:"
+    if row.acceptance:
+        rates = ", ".join(f"{rate:.0%}" for rate in row.acceptance.per_position)
+        basis = "" if row.acceptance.basis == "measured" else f" ({row.acceptance.basis})"
+        text = "the file's prompts" if row.load.workload.prompts else "random words"
+        click.echo(
+            f"{of} accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
+        )
+    if row.saturated:
+        click.echo(f"{of} saturated: {row.saturated}")
+    if row.incomplete:
+        click.echo(f"{of} incomplete: {row.incomplete}")
+
+
+def _print_footer(result: BenchResult) -> None:
+    busiest = max((row.sender_cpu_share or 0.0 for row in result.rows), default=0.0)
+    name, version = result.sender
+    print_status(
+        f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
+        f"first. Sent by {name} {version}, whose busiest process used {busiest:.0%} of a CPU."
+    )
+    if busiest > BUSY_SHARE:
+        print_status("The sender has no headroom: it, not the server, may limit these numbers.")
+    if result.usd_per_hour is not None:
+        print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
+
+
+def print_check(found: SenderCheck) -> None:
+    """The two times, sent and measured."""
+    times = (
+        ("time to first output", found.sent_ttft, found.measured_ttft),
+        ("between outputs", found.sent_itl, found.measured_itl),
+    )
+    rows = [("", "SENT", "MEASURED", "DIFFERENCE")]
+    rows += [
+        (what, f"{1e3 * sent:.2f} ms", f"{1e3 * seen:.2f} ms", f"{seen / sent - 1:+.1%}")
+        for what, sent, seen in times
+    ]
+    for line in align_columns(rows, ("SENT", "MEASURED", "DIFFERENCE")):
+        click.echo(line)
+    name, version = found.sender
+    share = "unknown" if found.cpu_share is None else f"{found.cpu_share:.0%} of a CPU"
+    click.echo(
+        f"{name} {version}: {found.requests} requests, {found.concurrency} at a time, "
+        f"{found.tokens_per_second:,.0f} tokens/s; busiest process {share}"
+    )
