@@ -10,7 +10,7 @@ from peagle.bench.bench import bench
 from peagle.bench.measure import LoadProgress
 from peagle.bench.models import BenchWorkload
 from peagle.bench.sender import LoadSender
-from peagle.bench.simulated import Timing, simulated_server
+from peagle.bench.simulated import SimulatedTiming, simulated_server
 from peagle.bench.targets import target_of_url
 from peagle.bench.workloads import make_load
 from peagle.errors import EngineError, Refused
@@ -58,11 +58,11 @@ class SenderCheck:
 def check_sender(
     sender: LoadSender,
     concurrency: int = 8,
-    timing: Timing | None = None,
+    timing: SimulatedTiming | None = None,
     progress: LoadProgress = lambda ended, total: None,
 ) -> SenderCheck:
     """Measure a simulated server on this machine. Raises EngineError when the sender fails."""
-    timing = timing or Timing()
+    timing = timing or SimulatedTiming()
     size = Workload(64, _OUTPUTS * timing.tokens_per_output)
     load = make_load(BenchWorkload("simulated", size), concurrency)
     with simulated_server(timing) as server:

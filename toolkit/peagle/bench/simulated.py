@@ -26,7 +26,7 @@ _HEAD = (
 
 
 @dataclass(frozen=True)
-class Timing:
+class SimulatedTiming:
     """Seconds to the first output and between outputs, and tokens of each output.
 
     ``fails_after``: from this request on, the server answers with an error (``fails_with``), or
@@ -46,7 +46,7 @@ class SimulatedServer:
     """A running server: its base URL, and by request the seconds to its first output and between
     its outputs, as sent."""
 
-    timing: Timing
+    timing: SimulatedTiming
     base_url: str = ""
     ttft: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class SimulatedServer:
 
 
 @contextmanager
-def simulated_server(timing: Timing) -> Iterator[SimulatedServer]:
+def simulated_server(timing: SimulatedTiming) -> Iterator[SimulatedServer]:
     """Run the server on a free port of this machine, in a thread of its own."""
     server = SimulatedServer(timing)
     loop = asyncio.new_event_loop()
