@@ -24,7 +24,7 @@ from typing import Any
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.speed_model import SpeedModel, StepConstants
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
@@ -77,6 +77,11 @@ class Row:
     alike: bool
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """What tells this row from all others."""
+        return self.file, self.drafter, self.k, self.load, self.prompt, self.answer
+
+    @property
     def setting(self) -> str:
         """``p-eagle K=3``, ``target alone``."""
         return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
@@ -85,6 +90,12 @@ class Row:
     def place(self) -> tuple[str, str, int, int, int]:
         """Pair, GPU, request size and load: the rows that a choice is between."""
         return self.pair, self.gpu, self.prompt, self.answer, self.load
+
+
+def key_of(file: str, speed: Speed) -> tuple[object, ...]:
+    """``Row.key`` of a row of ``speeds``."""
+    sizes = speed.prompt_tokens, speed.output_tokens
+    return file, speed.drafter, speed.k, speed.concurrency, *sizes
 
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
@@ -317,15 +328,18 @@ def _launches(of: Sequence[Row], model: SpeedModel) -> dict[str, float]:
         found["uncaptured_layer"] = statistics.median(
             row.step / count for row, count in zip(beyond, layers, strict=True)
         )
-    short = [row for row in of if row.load == 1 and row.prompt <= 256]
-    if short:
-        step = model.constants.step
-        found["prefill_layer"] = statistics.median(
-            (row.first - step) / times_of(row, model).geometry.layers for row in short
-        )
+    constants = model.constants.model_copy(update=found)
     long = [row for row in of if row.load * row.prompt >= 2 * MEASURED_STEP]
     if long:
-        found["prefill"] = _best_prefill(long, model)
+        found["prefill"] = _best_prefill(long, model.model_copy(update={"constants": constants}))
+    short = [row for row in of if row.load == 1 and row.prompt <= 256]
+    if short:
+        unlaunched = constants.model_copy(update={**found, "prefill_layer": 1e-9})
+        without = model.model_copy(update={"constants": unlaunched})
+        found["prefill_layer"] = statistics.median(
+            (row.first - times.prefill_step_seconds(row.prompt, row.prompt)) / times.geometry.layers
+            for row, times in ((row, times_of(row, without)) for row in short)
+        )
     return found
 
 

@@ -17,12 +17,12 @@ import argparse
 import datetime
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.published_speeds import PUBLISHED
-from benchmarks.speed_fit import Row, case_of, catalog, constants_text, fitted, rows
+from benchmarks.speed_fit import Row, case_of, catalog, constants_text, fitted, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import FittedTo, SpeedModel
 from peagle.speed.estimate import performance
@@ -102,7 +102,7 @@ def held_out(
     for left_out in dict.fromkeys(map(group, of)):
         others = [row for row in of if group(row) != left_out]
         constants = fitted(others, refitted(model, others))
-        kept = {(row.file, row.drafter, row.k) for row in others}
+        kept = {row.key for row in others}
         for row in of:
             if group(row) == left_out:
                 found.append(Compared(row, estimated(row, constants, _runs(row, kept))))
@@ -119,11 +119,11 @@ def refitted(model: SpeedModel, of: Sequence[Row]) -> SpeedModel:
     return model.model_copy(update={"evidence": evidence})
 
 
-def _runs(row: Row, kept: Iterable[tuple[str, str | None, int]]) -> list[SpeedRun]:
-    """The runs of the row's pair with only the settings ``kept``."""
-    allowed, found = set(kept), []
+def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
+    """The runs of the row's pair with only the rows ``kept``."""
+    found = []
     for run in catalog().speeds.get(row.pair, ()):
-        speeds = tuple(s for s in run.speeds if (run.file, s.drafter, s.k) in allowed)
+        speeds = tuple(one for one in run.speeds if key_of(run.file, one) in kept)
         if speeds:
             found.append(run.model_copy(update={"speeds": speeds}))
     return found
@@ -184,6 +184,7 @@ HELD_OUT: dict[str, Callable[[Row], object]] = {
     "one GPU left out": lambda row: row.gpu,
     "one pair left out": lambda row: row.pair,
     "one setting left out": lambda row: (row.pair, row.gpu, row.drafter, row.k),
+    "one request size left out": lambda row: (row.pair, row.gpu, row.prompt, row.answer),
 }
 
 
@@ -196,7 +197,7 @@ def tables(of: Sequence[Row], model: SpeedModel) -> Iterable[str]:
     """All tables, line by line. ``model`` is fitted to ``of``."""
     others = [row for row in rows() if row.vllm != model.vllm]
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
-    kept = {(row.file, row.drafter, row.k) for row in of}
+    kept = {row.key for row in of}
     compared["another vLLM version"] = [
         Compared(row, estimated(row, model, _runs(row, kept))) for row in others
     ]

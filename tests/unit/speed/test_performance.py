@@ -65,6 +65,16 @@ def test_a_row_of_another_request_size_is_not_the_answer() -> None:
     assert speed(ALONE, 8, LONG, runs=[run(row(8, 2000))]).basis == "estimated"
 
 
+def test_another_acceptance_than_the_imposed_one_is_estimated_from_the_row() -> None:
+    rows = run(row(8, 3000, "p-eagle", 3, acceptance_length=2.9))
+    on_text = Acceptance(2.0, "measured", "own prompts")
+    found = performance(P_EAGLE, SHORT, 8, on_text, MODEL, [rows], NAMES)
+    assert (found.basis, found.acceptance) == ("estimated", on_text)
+    assert (found.tokens_per_second or 0) < 0.8 * 3000
+    imposed = performance(P_EAGLE, SHORT, 8, Acceptance(2.9, "imposed", ""), MODEL, [rows], NAMES)
+    assert imposed.tokens_per_second == 3000
+
+
 def test_a_row_near_the_case_corrects_its_estimate() -> None:
     uncorrected = tokens(ALONE, 16)
     twice = run(row(8, 2 * tokens(ALONE, 8)))

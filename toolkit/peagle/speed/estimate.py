@@ -31,7 +31,8 @@ from peagle.speed.step import StepTimes, closed_load
 from peagle.vllm import versions
 
 SAME_SIZE = 1.1
-"""Requests whose tokens differ by at most this factor are of the measured size."""
+"""Requests whose tokens differ by at most this factor are of the measured size, as are acceptance
+lengths."""
 
 
 def performance(
@@ -52,7 +53,7 @@ def performance(
     ``unknown`` without an acceptance length, on a GPU that speed_model.yaml does not have, and
     where no request of the workload fits.
     """
-    measured = _measured(case, workload, load, runs, names)
+    measured = _measured(case, workload, load, runs, names, acceptance)
     if measured is not None:
         return measured
     gpu = model.gpu(case.engine.gpu, case.engine.gpu_memory_gib)
@@ -103,8 +104,12 @@ def _measured(
     load: float,
     runs: Iterable[SpeedRun],
     names: Collection[str | None],
+    acceptance: Acceptance,
 ) -> Performance | None:
-    """The measured row at this load, or between the two loads around it."""
+    """The measured row at this load, or between the two loads around it.
+
+    A row with an imposed acceptance is not the answer where another one is known.
+    """
     engine = case.engine
     if load > engine.max_num_seqs:
         return None
@@ -117,11 +122,21 @@ def _measured(
             for row in run.speeds
             if row.drafter in names and row.k == engine.k and _same_size(row, workload)
         ]
+        if run.synthetic and any(_differs(row, acceptance) for row in rows):
+            continue
         below = max((r for r in rows if r.concurrency <= load), key=_load, default=None)
         above = min((r for r in rows if r.concurrency >= load), key=_load, default=None)
         if below is not None and above is not None:
             return _between(run, below, above, load)
     return None
+
+
+def _differs(row: Speed, acceptance: Acceptance) -> bool:
+    """Whether this acceptance, from text or a publication, is not that of the row."""
+    if acceptance.basis not in ("measured", "published") or not row.acceptance_length:
+        return False
+    high, low = sorted((acceptance.length, row.acceptance_length), reverse=True)
+    return high > SAME_SIZE * low
 
 
 def _load(row: Speed) -> int:

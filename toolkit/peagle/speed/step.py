@@ -16,8 +16,8 @@ all-reduces, each a latency and the ring's bytes over the link. A batch beyond t
 graph takes at least ``uncaptured_layer`` per layer, the time in which the CPU launches the kernels.
 
 A prefill step has up to max-num-batched-tokens tokens of prompts: FLOPs of all layers and of the
-attention between them (``prefill`` is the factor on the peak), at least the weights, and at least
-``prefill_layer`` or ``uncaptured_layer`` per layer.
+attention between them (``prefill`` is the factor on the peak), the weights, and per layer
+``prefill_layer`` or, beyond the largest CUDA graph, ``uncaptured_layer``.
 
 The form is the roofline model (Williams, Waterman and Patterson, 2009) with the terms added
 instead of the larger one taken, since kernels run one after the other; the step's terms are those
@@ -157,7 +157,7 @@ class StepTimes:
             busy += self._reduce_seconds(tokens)
         captured = tokens <= geo.captured
         launch = geo.layers * constants.prefill_layer if captured else self._launch_seconds
-        return max(busy, launch) + constants.step
+        return busy + launch + constants.step
 
     def prefill_seconds(self, requests: float, prompt: float, batched: int) -> tuple[float, float]:
         """Until all prompts are processed, and on average until one is, when all are sent at once
