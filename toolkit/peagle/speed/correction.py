@@ -42,13 +42,13 @@ class Correction:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Measured over modelled time of one row."""
+    """Measured over modelled time of one row; logarithms of that, of its load and tokens."""
 
     drafter: str | None
     k: int
-    load: int
-    prompt: int
-    answer: int
+    log_load: float
+    log_prompt: float
+    log_answer: float
     log_ratio: float
 
 
@@ -60,25 +60,27 @@ def correct(
     names: Collection[str | None],
 ) -> Correction:
     """The correction of this engine's estimate by the target's runs, on any GPU."""
-    ranges, size = times.model.ranges, times.geometry.tensor_parallel_size
+    ranges, geometry = times.model.ranges, times.geometry
+    log_load, k = math.log(load), geometry.k
+    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
     total, logs, same, files = _PRIOR, 0.0, False, []
     for run in runs:
-        here = (run.gpu, run.tensor_parallel_size) == (times.gpu.gpu, size)
-        used = False
-        for row in _rows(run, times):
-            alone = row.drafter is None
-            if not alone and (row.drafter not in names or not times.geometry.k):
-                continue
+        here = run.gpu == times.gpu.gpu
+        here &= run.tensor_parallel_size == geometry.tensor_parallel_size
+        rows = [
+            row for row in _rows(run, times) if row.drafter is None or (k and row.drafter in names)
+        ]
+        for row in rows:
             distance = (
-                abs(math.log(row.load / load)) / _LOAD
-                + abs(row.k - times.geometry.k) / _K
-                + abs(math.log(row.prompt / workload.prompt_tokens)) / _PROMPT
-                + abs(math.log(row.answer / workload.output_tokens)) / _ANSWER
+                abs(row.log_load - log_load) / _LOAD
+                + abs(row.k - k) / _K
+                + abs(row.log_prompt - log_prompt) / _PROMPT
+                + abs(row.log_answer - log_answer) / _ANSWER
             )
             weight = math.exp(-distance) * (1 if here else _OTHER_GPU)
-            weight *= _ALONE if alone and times.geometry.k else 1
-            total, logs, used = total + weight, logs + weight * row.log_ratio, True
-        if used:
+            weight *= _ALONE if k and not row.k else 1
+            total, logs = total + weight, logs + weight * row.log_ratio
+        if rows:
             files.append(run.file)
             same |= here
     known = any(fitted.gpu == times.gpu.gpu for fitted in times.model.evidence)
@@ -101,9 +103,15 @@ class _Same:
 
 
 def _rows(run: SpeedRun, times: StepTimes) -> tuple[_Ratio, ...]:
-    pair = replace(times.geometry.with_k(0), draft=times.geometry.draft)
-    pair = replace(pair, tensor_parallel_size=run.tensor_parallel_size)
+    pair = _measured_pair(times.geometry, run.tensor_parallel_size)
     return _ratios(_Same(run), pair, _Same(times.model))
+
+
+@lru_cache(maxsize=256)
+def _measured_pair(geometry: Geometry, size: int) -> Geometry:
+    """The geometry whatever K is, so that all K share the ratios."""
+    draft = geometry.draft and replace(geometry.draft, passes=1)
+    return replace(geometry, k=0, draft=draft, tensor_parallel_size=size)
 
 
 @lru_cache(maxsize=256)
@@ -129,8 +137,8 @@ def _ratios_of(run: SpeedRun, pair: Geometry, model: SpeedModel) -> Iterable[_Ra
         yield _Ratio(
             row.drafter,
             row.k,
-            load,
-            size.prompt_tokens,
-            size.output_tokens,
+            math.log(load),
+            math.log(size.prompt_tokens),
+            math.log(size.output_tokens),
             math.log(time / timing.total),
         )
