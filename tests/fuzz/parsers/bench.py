@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from peagle.bench.asking import OpenAiServer
 from peagle.bench.imposed import rates_of, read_acceptance
-from peagle.bench.lossless import first_difference, read_transcript
+from peagle.bench.lossless import first_difference
 from peagle.bench.prompts import read_prompts
+from peagle.bench.transcripts import read_transcript
 from peagle.errors import EngineError, PeagleError, UserError
 from tests.fuzz.inputs import binary, json_bytes
 from tests.fuzz.parser import Parser
@@ -40,9 +41,10 @@ COUNTED = {
     "interval": {"value": 2.0, "low": 1.9, "high": 2.1},
 }  # fmt: skip
 ACCEPTANCE = {
-    "server": "peagle-tiny", "pair": "tiny", "vllm": "0.28.0",
+    "server": {"name": "peagle-tiny", "where": "local", "base_url": "http://a/v1", "model": "m"},
+    "setting": {"drafter": "p-eagle", "k": 3}, "source": "counters",
     "started": "2026-11-22T15:00:00+00:00", "file": "p.jsonl", "sha256": "0" * 64, "k": 3,
-    "request": {"chat": True, "max_tokens": 256, "temperature": 0.0, "concurrency": 4,
+    "request": {"max_tokens": 256, "temperature": 0.0, "concurrency": 4,
                 "groups": 20},
     "total": COUNTED, "domains": [{**COUNTED, "domain": "code"}],
     "refused": [{"line": 3, "message": "too long"}], "others_sent": False, "ended": "",

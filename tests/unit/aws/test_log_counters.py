@@ -25,6 +25,7 @@ def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     before = counters.read()
     for _ in range(10):
         runtime.ask(world.aws, NAME, BODY)
+    world.clock.sleep(1.0)
     after = counters.read()
 
     counted = after.since(before)
@@ -43,6 +44,7 @@ def test_all_instances_are_counted_together(world: World) -> None:
 
     for _ in range(20):
         runtime.ask(world.aws, NAME, BODY)
+    world.clock.sleep(1.0)
 
     assert acceptance_length(counters.read()) == pytest.approx(2.5)
 

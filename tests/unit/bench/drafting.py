@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from peagle.bench.asking import PromptRefused
+from peagle.bench.asking import OpenAiServer, PromptRefused
+from peagle.bench.measure import BenchTarget
+from peagle.bench.models import BenchedServer, BenchSetting
 from peagle.bench.prompts import PromptSet, parse_prompts
 from peagle.protocol import Counters
 
 K = 3
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Drafting:
@@ -38,8 +41,31 @@ class Drafting:
             self.counted += Counters(20, 60, 20, (14, 4, 2))
         return {"choices": [{"text": "answer"}], "usage": {"completion_tokens": 40}}
 
-    def counters(self) -> Counters:
+    def counters(self) -> Counters | None:
         return self.counted
+
+    def target(self, *imposed_rates: float) -> BenchTarget:
+        """This server as a bench sees it."""
+        return target_of(self.ask, self.counters, BenchSetting("p-eagle", K, imposed_rates))
+
+
+def target_of(
+    ask: Ask,
+    read_counters: Callable[[], Counters | None] = lambda: None,
+    setting: BenchSetting | None = None,
+    name: str = "peagle-tiny",
+    chat: bool = True,
+) -> BenchTarget:
+    """A server that answers with ``ask``."""
+
+    class Server(OpenAiServer):
+        def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+            return ask(body)
+
+    url = "http://127.0.0.1:1/v1"
+    facts = BenchedServer(name, "local", url, "peagle/tiny", "peagle/tiny+p-eagle", "0.28.0")
+    server = Server(url, "peagle/tiny", chat=chat)
+    return BenchTarget(server, facts, setting or BenchSetting(None, 0), read_counters)
 
 
 def prompts_of(*texts: str, domain: Callable[[str], str] = lambda text: text[:4]) -> PromptSet:

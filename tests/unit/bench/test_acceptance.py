@@ -10,7 +10,6 @@ import pytest
 from peagle.bench.acceptance import (
     AcceptanceRequest,
     AcceptanceResult,
-    AcceptanceSubject,
     measure_acceptance,
     refused_error,
 )
@@ -20,9 +19,7 @@ from peagle.bench.prompts import PromptSet
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
 from tests.support import raises_code
-from tests.unit.bench.drafting import Drafting, prompts_of
-
-SUBJECT = AcceptanceSubject("peagle-tiny", "2026-11-22T15:00:00+00:00", "tiny", "0.28.0")
+from tests.unit.bench.drafting import Drafting, prompts_of, target_of
 
 
 def measure(
@@ -32,11 +29,9 @@ def measure(
     kept: list[AcceptanceResult] | None = None,
 ) -> AcceptanceResult:
     return measure_acceptance(
+        server.target(),
         prompts,
-        SUBJECT,
         AcceptanceRequest(concurrency=concurrency),
-        server.ask,
-        server.counters,
         keep=(kept if kept is not None else []).append,
     )
 
@@ -54,6 +49,8 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert found.total.acceptance.length == 1 + (60 + 60) / (20 + 60)
     assert found.total.interval.low < 2.5 < found.total.interval.high <= 4.0
     assert (found.k, found.ended, found.others_sent) == (3, "", False)
+    assert found.server.name == "peagle-tiny"
+    assert chat.acceptance.basis == "measured"
     assert chat.is_reliable is False
 
 
@@ -131,21 +128,14 @@ def test_an_end_before_the_first_answer_keeps_nothing() -> None:
 
 def test_a_server_without_counters_is_an_error() -> None:
     with raises_code("no-counters", Unsupported):
-        measure_acceptance(
-            prompts_of("a"), SUBJECT, AcceptanceRequest(), Drafting().ask, lambda: None
-        )
+        measure_acceptance(target_of(Drafting().ask), prompts_of("a"), AcceptanceRequest())
 
 
 def test_a_server_that_does_not_speculate_is_an_error() -> None:
     server = Drafting()
+    target = target_of(server.ask, lambda: Counters(0, 0, 0))
     with raises_code("no-speculation", NotProved) as raised:
-        measure_acceptance(
-            prompts_of("a", "b"),
-            SUBJECT,
-            AcceptanceRequest(),
-            server.ask,
-            lambda: Counters(0, 0, 0),
-        )
+        measure_acceptance(target, prompts_of("a", "b"), AcceptanceRequest())
 
     assert len(server.bodies) == 1
     assert raised.value.exit_code == 3
@@ -161,3 +151,11 @@ def test_a_result_is_read_again(tmp_path: Path) -> None:
     assert again == found
     assert rates_of(again, 2) == pytest.approx((0.8, 0.4667), abs=1e-4)
     assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)
+
+
+def test_imposed_acceptance_is_not_called_measured() -> None:
+    target = Drafting().target(0.7, 0.4, 0.2)
+
+    found = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
+
+    assert found.total.acceptance.basis == "imposed"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance import AcceptanceRequest, AcceptanceSubject, measure_acceptance
+from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.catalog import load_catalog
 from peagle.errors import Refused, UserError
@@ -20,12 +20,8 @@ from tests.unit.bench.drafting import Drafting, prompts_of
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    server = Drafting()
-    subject = AcceptanceSubject("peagle-tiny", "2026-11-22T15:00:00+00:00")
     prompts = prompts_of("chat 1", "chat 2")
-    return measure_acceptance(
-        prompts, subject, AcceptanceRequest(), server.ask, server.counters
-    ).document()
+    return measure_acceptance(Drafting().target(), prompts, AcceptanceRequest()).document()
 
 
 @pytest.fixture(scope="module")

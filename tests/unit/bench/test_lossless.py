@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,16 +10,17 @@ import pytest
 from peagle.bench.asking import PromptRefused, RefusedPrompt
 from peagle.bench.lossless import (
     LosslessResult,
-    Transcript,
+    check_lossless,
     compare_transcripts,
     first_difference,
-    read_transcript,
     require_lossless,
-    transcripts,
 )
+from peagle.bench.measure import BenchTarget
+from peagle.bench.transcripts import Transcript, read_transcript, transcripts
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
+from peagle.protocol import Counters
 from tests.support import raises_code
-from tests.unit.bench.drafting import prompts_of
+from tests.unit.bench.drafting import prompts_of, target_of
 
 SURE = {7: -0.1, 8: -3.0}
 TARGET = Transcript(1, (5, 7, 9), "a b c", (1, 2), (SURE, SURE, SURE))
@@ -168,11 +170,83 @@ def test_the_target_alone_is_asked_for_log_probabilities() -> None:
         return CHAT if "messages" in body else COMPLETION
 
     prompts = prompts_of("a", "b")
-    target = list(transcripts(prompts, "t", ask, chat=False, max_tokens=9, is_target=True))
-    list(transcripts(prompts, "s", ask, chat=True, max_tokens=9, is_target=False))
+    target = target_of(ask, chat=False)
+    answers = list(transcripts(prompts, target.server, "t", 9, True))
+    list(transcripts(prompts, target_of(ask).server, "s", 9, False))
 
     assert bodies[0]["logprobs"] == 5
     assert bodies[0]["temperature"] == 0.0
     assert "logprobs" not in bodies[2]
     assert all(body["return_token_ids"] for body in bodies)
-    assert target[1] == RefusedPrompt(2, "too long")
+    assert answers[1] == RefusedPrompt(2, "too long")
+
+
+class Writing:
+    """A server that writes these tokens, with log probabilities if asked for; ``dies`` at this
+    request, and drafts ``drafts`` times for each."""
+
+    def __init__(self, *tokens: int, dies: int = 99, drafts: int = 0) -> None:
+        self._tokens, self._dies, self._drafts = tokens, dies, drafts
+        self.asked = 0
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked += 1
+        if self.asked == self._dies:
+            raise EngineError("the engine is gone")
+        best = [{f"token_id:{one}": -0.1, "token_id:99": -4.0} for one in self._tokens]
+        logprobs = {"top_logprobs": best} if "logprobs" in body else None
+        texts = "".join(chr(one) for one in self._tokens)
+        return {"choices": [{"text": texts, "token_ids": self._tokens, "logprobs": logprobs}]}
+
+    def target(self, name: str = "one") -> BenchTarget:
+        def count() -> Counters:
+            return Counters(self.asked * self._drafts, 0, 0)
+
+        return target_of(self.ask, count, name=name, chat=False)
+
+
+def test_a_server_is_compared_with_the_target_alone() -> None:
+    ours, alone = Writing(65, 66, drafts=2), Writing(65, 67)
+    steps: list[tuple[str, int, int]] = []
+
+    found = check_lossless(
+        ours.target(), nullcontext(alone.target("two")), prompts_of("a", "b"), 9,
+        progress=lambda *step: steps.append(step),
+    )  # fmt: skip
+
+    assert (found.server, found.against, found.prompts, found.tokens) == ("one", "two", 2, 2)
+    assert [(one.line, one.position) for one in found.unexplained] == [(1, 1), (2, 1)]
+    assert found.differences[0].gap == pytest.approx(3.9)
+    assert steps[0] == ("one", 0, 2)
+    assert steps[-1] == ("two", 2, 2)
+
+
+def test_a_target_that_dies_leaves_what_was_compared() -> None:
+    kept: list[LosslessResult] = []
+    ours, alone = Writing(65, drafts=1), Writing(65, dies=2)
+
+    with pytest.raises(EngineError):
+        check_lossless(
+            ours.target(), nullcontext(alone.target()), prompts_of("a", "b"), 9, keep=kept.append
+        )
+
+    assert (kept[0].prompts, kept[0].ended) == (1, "the engine is gone")
+
+
+def test_a_server_that_drafts_nothing_proves_nothing() -> None:
+    alone = Writing(65)
+    with raises_code("no-speculation", NotProved):
+        check_lossless(Writing(65).target(), nullcontext(alone.target()), prompts_of("a"), 9)
+    assert not alone.asked
+
+
+def test_a_target_that_speculates_is_an_error() -> None:
+    kept: list[LosslessResult] = []
+    ours, other = Writing(65, drafts=1), Writing(65, drafts=1)
+
+    with raises_code("against-speculates", UserError):
+        check_lossless(
+            ours.target(), nullcontext(other.target()), prompts_of("a"), 9, keep=kept.append
+        )
+
+    assert not kept

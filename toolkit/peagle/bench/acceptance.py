@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from math import ceil
 from typing import Any
 
-from peagle.bench.asking import Ask, RefusedPrompt, ask_together
+from peagle.bench.asking import RefusedPrompt, ask_together
 from peagle.bench.intervals import ratio_interval
-from peagle.bench.models import Interval, MeasuredAcceptance
+from peagle.bench.measure import BenchTarget
+from peagle.bench.models import (
+    BenchedServer,
+    BenchSetting,
+    CounterSource,
+    Interval,
+    MeasuredAcceptance,
+)
 from peagle.bench.prompts import Prompt, PromptSet, wrong_line
 from peagle.errors import NotProved, PeagleError, Unsupported
 from peagle.protocol import Counters, piece_of
+from peagle.speed.models import AcceptanceBasis
 
 ACCEPTANCE_FORMAT = 1
 
@@ -32,19 +41,17 @@ _NONE = Counters(0, 0, 0)
 _STRANGERS = 1.05
 """With more than this share of the tokens that were sent here, others sent requests too."""
 
-ReadCounters = Callable[[], Counters | None]
 AcceptanceProgress = Callable[[str, int, int], object]
 """Called with the domain, and how many prompts of how many are answered."""
 
 
 @dataclass(frozen=True)
 class AcceptanceRequest:
-    """How to send the prompts. ``chat``: prompts without messages are sent as chats.
-    ``max_tokens`` applies to lines without their own; temperature 0 is greedy decoding.
-    ``concurrency`` is the largest number of requests at a time. ``groups`` is in how many parts a
-    domain is sent: more give a better interval, and more often wait for the last answer."""
+    """How to send the prompts. ``max_tokens`` applies to lines without their own; temperature 0 is
+    greedy decoding. ``concurrency`` is the largest number of requests at a time. ``groups`` is in
+    how many parts a domain is sent: more give a better interval, and more often wait for the last
+    answer."""
 
-    chat: bool = True
     max_tokens: int = 256
     temperature: float = 0.0
     concurrency: int = 4
@@ -74,18 +81,19 @@ class DomainAcceptance:
 class AcceptanceResult:
     """The acceptance of a server's drafter on a file of prompts.
 
-    ``total`` is of all domains together, weighted as in the file. ``others_sent``: other clients
-    sent requests meanwhile, which the counters include. ``ended`` is the message of the error that
-    ended it early, ``""`` when all prompts were sent.
+    ``started`` is an ISO 8601 time in UTC; ``file`` and ``sha256`` identify the prompts. ``source``
+    is where drafts were counted. ``total`` is of all domains together, weighted as in the file.
+    ``others_sent``: other clients sent requests meanwhile, which are counted, too. ``ended`` is the
+    message of the error that ended it early, ``""`` when all prompts were sent.
     """
 
-    server: str
-    pair: str | None
-    vllm: str | None
+    server: BenchedServer
+    setting: BenchSetting
     started: str
     file: str
     sha256: str
     k: int
+    source: CounterSource
     request: AcceptanceRequest
     total: DomainAcceptance
     domains: tuple[DomainAcceptance, ...]
@@ -100,16 +108,6 @@ class AcceptanceResult:
 
 
 @dataclass(frozen=True)
-class AcceptanceSubject:
-    """Whose acceptance is measured, as in AcceptanceResult."""
-
-    server: str
-    started: str
-    pair: str | None = None
-    vllm: str | None = None
-
-
-@dataclass(frozen=True)
 class _Group:
     """What was counted while a few prompts of one domain were answered."""
 
@@ -121,11 +119,9 @@ class _Group:
 
 
 def measure_acceptance(
+    target: BenchTarget,
     prompts: PromptSet,
-    subject: AcceptanceSubject,
     request: AcceptanceRequest,
-    ask: Ask,
-    read_counters: ReadCounters,
     *,
     keep: Callable[[AcceptanceResult], object] = lambda result: None,
     progress: AcceptanceProgress = lambda domain, done, count: None,
@@ -135,24 +131,24 @@ def measure_acceptance(
     An error or an interrupt ends it; then ``keep`` receives what was measured until then, if
     anything, before the error is raised again. Prompts that the engine refuses are left out and
     listed. Raises Unsupported for a server without counters, NotProved where nothing is drafted,
-    UserError where every prompt is refused, and what ``ask`` and ``read_counters`` raise.
+    UserError where every prompt is refused, and what the server raises.
     """
-    groups: list[_Group] = []
+    measurement = _Measurement(target, prompts, request)
     try:
-        for group in _groups(prompts, request, ask, read_counters, progress):
-            groups.append(group)
-            _require_drafts(groups)
+        for group in measurement.groups(progress):
+            measurement.measured.append(group)
+            _require_drafts(measurement.measured)
     except BaseException as error:
-        if sum(group.counted.drafts for group in groups):
+        if any(group.counted.drafts for group in measurement.measured):
             why = error.message if isinstance(error, PeagleError) else "interrupted"
-            keep(_result(prompts, subject, request, groups, why))
+            keep(measurement.result(why))
         raise
-    if not any(group.prompts for group in groups):
-        refused = [one for group in groups for one in group.refused]
+    if not any(group.prompts for group in measurement.measured):
+        refused = [one for group in measurement.measured for one in group.refused]
         lines = [one.line for one in refused]
         why = f"the engine refuses every prompt: {refused[0].message}"
         raise wrong_line(prompts.file, lines, why, "shorten the prompts or lower max_tokens")
-    return _result(prompts, subject, request, groups, "")
+    return measurement.result("")
 
 
 def refused_error(result: AcceptanceResult) -> PeagleError | None:
@@ -165,43 +161,87 @@ def refused_error(result: AcceptanceResult) -> PeagleError | None:
     return wrong_line(result.file, lines, why, fix)
 
 
-def _groups(
-    prompts: PromptSet,
-    request: AcceptanceRequest,
-    ask: Ask,
-    read_counters: ReadCounters,
-    progress: AcceptanceProgress,
-) -> Iterator[_Group]:
-    before = _counters(read_counters)
-    for domain, members in prompts.domains.items():
-        size = max(1, ceil(len(members) / request.groups))
-        for first in range(0, len(members), size):
-            progress(domain, first, len(members))
-            part = members[first : first + size]
-            asked = [(one, _body(one, request)) for one in part]
-            answers, refused = ask_together(ask, asked, request.concurrency)
-            after = _counters(read_counters)
-            tokens = sum(piece_of(answer).output_tokens or 0 for answer in answers)
-            yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))
-            before = after
-        progress(domain, len(members), len(members))
+class _Measurement:
+    """The groups of one measurement, as they are sent."""
 
+    def __init__(self, target: BenchTarget, prompts: PromptSet, request: AcceptanceRequest) -> None:
+        self.measured: list[_Group] = []
+        self._target, self._prompts, self._request = target, prompts, request
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
 
-def _body(prompt: Prompt, request: AcceptanceRequest) -> dict[str, Any]:
-    return prompt.body(
-        chat=request.chat, max_tokens=request.max_tokens, temperature=request.temperature
-    )
+    def groups(self, progress: AcceptanceProgress) -> Iterator[_Group]:
+        """Send the prompts, group by group."""
+        request = self._request
+        before = self._counters()
+        for domain, members in self._prompts.domains.items():
+            size = max(1, ceil(len(members) / request.groups))
+            for first in range(0, len(members), size):
+                progress(domain, first, len(members))
+                asked = [(one, self._body(one)) for one in members[first : first + size]]
+                answers, refused = ask_together(self._target.server.ask, asked, request.concurrency)
+                after = self._counters()
+                tokens = sum(piece_of(answer).output_tokens or 0 for answer in answers)
+                yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))
+                before = after
+            progress(domain, len(members), len(members))
 
-
-def _counters(read_counters: ReadCounters) -> Counters:
-    found = read_counters()
-    if found is None:
-        raise Unsupported(
-            "the server does not tell how many drafts it accepts",
-            "use an image of this toolkit with one instance, or a vLLM server with /metrics",
-            "no-counters",
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        return prompt.body(
+            chat=self._target.server.chat,
+            max_tokens=self._request.max_tokens,
+            temperature=self._request.temperature,
         )
-    return found
+
+    def _counters(self) -> Counters:
+        found = self._target.read_counters()
+        if found is None:
+            raise Unsupported(
+                "the server does not tell how many drafts it accepts",
+                "use a vLLM server with /metrics, or an endpoint whose log can be read",
+                "no-counters",
+            )
+        return found
+
+    def result(self, ended: str) -> AcceptanceResult:
+        """What the groups measured. Raises NotProved where nothing was drafted."""
+        groups, prompts = self.measured, self._prompts
+        is_imposed = bool(self._target.setting.imposed_rates)
+        basis: AcceptanceBasis = "imposed" if is_imposed else "measured"
+        by_domain = [
+            _of_groups(domain, [group for group in groups if group.domain == domain], basis)
+            for domain in prompts.domains
+        ]
+        total = _of_groups(TOTAL, groups, basis)
+        if total is None:
+            raise NotProved(
+                "the answers are too short: nothing was drafted",
+                "raise --max-tokens",
+                "too-few-drafts",
+            )
+        k = len(total.acceptance.per_position)
+        return AcceptanceResult(
+            server=self._target.facts,
+            setting=self._target.setting,
+            started=self._started,
+            file=prompts.file,
+            sha256=prompts.sha256,
+            k=k,
+            source=self._target.counted_by,
+            request=self._request,
+            total=total,
+            domains=tuple(one for one in by_domain if one is not None),
+            refused=tuple(one for group in groups for one in group.refused),
+            others_sent=_tokens_of_steps(groups, k) > _STRANGERS * total.output_tokens,
+            ended=ended,
+        )
+
+
+def _tokens_of_steps(groups: Sequence[_Group], k: int) -> int:
+    """The output tokens of all steps, at least. A step outputs its accepted tokens and one more;
+    the last step of an answer may output less than it counts."""
+    counted = sum((group.counted for group in groups), _NONE)
+    answers = sum(group.prompts for group in groups)
+    return counted.drafts + counted.accepted_tokens - answers * k
 
 
 def _require_drafts(groups: Sequence[_Group]) -> None:
@@ -216,45 +256,9 @@ def _require_drafts(groups: Sequence[_Group]) -> None:
         )
 
 
-def _result(
-    prompts: PromptSet,
-    subject: AcceptanceSubject,
-    request: AcceptanceRequest,
-    groups: Sequence[_Group],
-    ended: str,
-) -> AcceptanceResult:
-    domains = [
-        _of_groups(domain, [group for group in groups if group.domain == domain])
-        for domain in prompts.domains
-    ]
-    total = _of_groups(TOTAL, groups)
-    if total is None:
-        raise NotProved(
-            "the answers are too short: nothing was drafted", "raise --max-tokens", "too-few-drafts"
-        )
-    counted = sum((group.counted for group in groups), _NONE)
-    # A step outputs its accepted tokens and one more; the last step of an answer may output less
-    # than it counts, and the first token of an answer is of no step.
-    ended_early = total.prompts * len(counted.accepted_per_position)
-    counted_tokens = counted.drafts + counted.accepted_tokens - ended_early
-    return AcceptanceResult(
-        subject.server,
-        subject.pair,
-        subject.vllm,
-        subject.started,
-        prompts.file,
-        prompts.sha256,
-        len(counted.accepted_per_position),
-        request,
-        total,
-        tuple(one for one in domains if one is not None),
-        tuple(one for group in groups for one in group.refused),
-        counted_tokens > _STRANGERS * total.output_tokens,
-        ended,
-    )
-
-
-def _of_groups(domain: str, groups: Sequence[_Group]) -> DomainAcceptance | None:
+def _of_groups(
+    domain: str, groups: Sequence[_Group], basis: AcceptanceBasis
+) -> DomainAcceptance | None:
     """The acceptance of all groups together; ``None`` where nothing was drafted."""
     counted = sum((group.counted for group in groups), _NONE)
     parts = [(group.counted.accepted_tokens, group.counted.drafts) for group in groups]
@@ -263,7 +267,7 @@ def _of_groups(domain: str, groups: Sequence[_Group]) -> DomainAcceptance | None
         return None
     positions = counted.accepted_per_position
     measured = MeasuredAcceptance(
-        1 + share.value, tuple(n / counted.drafts for n in positions), counted.drafts
+        1 + share.value, tuple(n / counted.drafts for n in positions), counted.drafts, basis
     )
     low, high = max(0.0, share.low), min(len(positions), share.high)
     return DomainAcceptance(

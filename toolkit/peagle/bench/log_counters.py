@@ -10,11 +10,16 @@ from peagle.errors import EngineError, Fix
 from peagle.protocol import Counters
 
 
+_SOON_SECONDS = 0.05
+"""No answer over the network takes less than that."""
+
+
 class LogCounters:
     """Reads what all instances of the endpoint ``name`` count from now on.
 
-    The first line of each instance may include what it drafted up to 10 s before. Every reading but
-    the first waits for the statistics, up to 45 s on AWS. Raises EngineError where there is no such
+    The first line of each instance may include what it drafted up to 10 s before. A reading waits
+    for the statistics, up to 45 s on AWS; the first does not, nor one soon after another, since
+    nothing was sent in between. Raises EngineError where there is no such
     endpoint, and AccessDenied where the log may not be read.
     """
 
@@ -24,14 +29,16 @@ class LogCounters:
             fix = Fix("look at its state", ("peagle", "status", name))
             raise EngineError(f"the endpoint {name} does not exist", fix)
         self._instances = max(live.instance_count, 1)
-        self._reader = StatisticsReader(aws, live, clock or Clock())
-        self._is_first = True
+        self._clock = clock or Clock()
+        self._reader = StatisticsReader(aws, live, self._clock)
+        self._is_amazon = aws.is_amazon
+        self._read_at: float | None = None
 
     def read(self) -> Counters:
         """The counts of all instances together, of everything that was answered until now."""
-        if self._is_first:
+        if self._read_at is None:
             self._reader.read()
-            self._is_first = False
-        else:
+        elif not self._is_amazon or self._clock.now() > self._read_at + _SOON_SECONDS:
             self._reader.wait(self._instances)
+        self._read_at = self._clock.now()
         return sum(self._reader.counts.counted.values(), Counters(0, 0, 0))

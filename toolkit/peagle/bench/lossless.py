@@ -12,41 +12,25 @@ asked one after the other, so that both fit on one GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from peagle.bench.asking import Ask, PromptRefused, RefusedPrompt
+from peagle.bench.asking import RefusedPrompt
+from peagle.bench.measure import BenchTarget
 from peagle.bench.prompts import PromptSet
-from peagle.errors import EngineError, NotProved, Unsupported, UserError, count_of, parsing
-from peagle.protocol import piece_of
+from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
+from peagle.errors import NotProved, PeagleError, UserError
+from peagle.protocol import Counters
 
 LOSSLESS_FORMAT = 1
 
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
 
-_BEST = 5
-"""How many log probabilities the target returns for each token."""
-
-_AS_ID = "token_id:"
 _SHOWN = 60
-
-TranscriptProgress = Callable[[str, int, int], object]
-"""Called with the server, and how many prompts of how many are answered."""
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """One answer: its tokens and text. ``best`` are the best log probabilities at each token, by
-    token; empty if they were not asked for. ``prompt`` are the tokens of the prompt, empty if the
-    server does not tell."""
-
-    line: int
-    tokens: tuple[int, ...]
-    text: str
-    prompt: tuple[int, ...] = ()
-    best: tuple[Mapping[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,89 +96,66 @@ class LosslessResult:
         return {**asdict(self), "passed": self.passed}
 
 
-def transcripts(
+def check_lossless(
+    target: BenchTarget,
+    against: AbstractContextManager[BenchTarget],
     prompts: PromptSet,
-    server: str,
-    ask: Ask,
-    *,
-    chat: bool,
     max_tokens: int,
-    is_target: bool,
+    *,
+    keep: Callable[[LosslessResult], object] = lambda result: None,
     progress: TranscriptProgress = lambda server, done, count: None,
-) -> Iterator[Transcript | RefusedPrompt]:
-    """The greedy answer to each prompt, or that it was refused; with log probabilities if
-    ``is_target``.
+) -> LosslessResult:
+    """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
+    first has answered. A comparison that does not pass is returned too: ``require_lossless`` raises
+    for it.
 
-    Raises Unsupported for a server that does not return tokens, and what ``ask`` raises.
+    An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
+    until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
+    known to draft nothing, UserError where ``against`` speculates, Unsupported for a server that
+    does not return tokens, and what the servers raise.
     """
-    for done, prompt in enumerate(prompts.prompts):
-        progress(server, done, len(prompts.prompts))
-        body = prompt.body(chat=chat, max_tokens=max_tokens)
-        body |= {"return_token_ids": True}
-        if is_target:
-            logprobs = {"logprobs": True, "top_logprobs": _BEST}
-            body |= logprobs if "messages" in body else {"logprobs": _BEST}
-            body |= {"return_tokens_as_token_ids": True}
-        try:
-            answer = ask(body)
-        except PromptRefused as error:
-            yield RefusedPrompt(prompt.line, error.message)
-        else:
-            yield read_transcript(answer, prompt.line, is_target)
-    progress(server, len(prompts.prompts), len(prompts.prompts))
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    ours: list[Transcript | RefusedPrompt] = []
+    theirs: list[Transcript | RefusedPrompt] = []
+    names = [target.facts.name, "the target alone"]
+
+    def compared(ended: str) -> LosslessResult:
+        return compare_transcripts(
+            prompts, ours, theirs, server=names[0], against=names[1],
+            started=started, max_tokens=max_tokens, ended=ended,
+        )  # fmt: skip
+
+    try:
+        before = target.read_counters()
+        for one in transcripts(prompts, target.server, names[0], max_tokens, False, progress):
+            ours.append(one)
+        if _drafts_since(before, target.read_counters()) == 0:
+            raise NotProved(
+                f"{names[0]} drafted nothing, so there is nothing to compare",
+                "compare a server that speculates",
+                "no-speculation",
+            )
+        with against as alone:
+            names[1] = alone.facts.name
+            before = alone.read_counters()
+            for one in transcripts(prompts, alone.server, names[1], max_tokens, True, progress):
+                theirs.append(one)
+            if _drafts_since(before, alone.read_counters()):
+                raise UserError(
+                    f"{names[1]} speculates, too",
+                    "compare with a server of the same target without speculation",
+                    "against-speculates",
+                )
+    except (PeagleError, KeyboardInterrupt) as error:
+        if theirs and getattr(error, "code", "") != "against-speculates":
+            keep(compared(error.message if isinstance(error, PeagleError) else "interrupted"))
+        raise
+    return compared("")
 
 
-def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Transcript:
-    """The tokens in a chat or completion response of vLLM.
-
-    Raises Unsupported where it has none, and EngineError for another format.
-    """
-    text = piece_of(answer).written
-    with parsing("the engine's response", EngineError):
-        choice = answer["choices"][0]
-        prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or ()
-        if choice.get("token_ids") is None:
-            raise _no_tokens("tokens")
-        tokens = tuple(count_of(token) for token in choice["token_ids"])
-        best: tuple[dict[int, float], ...] = ()
-        if is_target:
-            if not choice.get("logprobs"):
-                raise _no_tokens("log probabilities")
-            best = tuple(_best(choice["logprobs"]))
-            if len(best) != len(tokens):
-                raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
-        return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
-
-
-def _no_tokens(what: str) -> Unsupported:
-    return Unsupported(
-        f"the server does not return {what}",
-        "compare vLLM servers of version 0.11 or later",
-        "no-tokens",
-    )
-
-
-def _best(logprobs: Mapping[str, Any]) -> Iterator[dict[int, float]]:
-    """Token -> log probability at each position, of a chat (``content``) or a completion."""
-    if "content" in logprobs:
-        for entry in logprobs["content"] or ():
-            yield {_token(one["token"]): _finite(one["logprob"]) for one in entry["top_logprobs"]}
-    else:
-        for by_token in logprobs["top_logprobs"] or ():
-            yield {_token(name): _finite(value) for name, value in by_token.items()}
-
-
-def _token(name: str) -> int:
-    digits = name.removeprefix(_AS_ID)
-    if not name.startswith(_AS_ID) or not (digits.isascii() and digits.isdecimal()):
-        raise ValueError(f"{name[:40]!r} is not a token")
-    return count_of(int(digits[:20]))
-
-
-def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < 0.001:
-        raise ValueError(f"{value!r} is not a log probability")
-    return float(value)
+def _drafts_since(before: Counters | None, after: Counters | None) -> int | None:
+    """The drafts between two readings; ``None`` where they are unknown."""
+    return after.since(before).drafts if before and after else None
 
 
 def compare_transcripts(

@@ -15,6 +15,7 @@ from peagle.bench.models import (
     BenchLoad,
     BenchRow,
     BenchSetting,
+    CounterSource,
     Interval,
     MeasuredAcceptance,
     Repetition,
@@ -41,7 +42,8 @@ class BenchTarget:
     """A server to measure: where it is, what is known about it, and how to read its counters.
 
     ``read_counters`` returns ``None`` where they cannot be read, ``read_waiting`` where the queue
-    is unknown. ``usd_per_hour`` is of all instances, ``price_source`` where it comes from.
+    is unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances,
+    ``price_source`` where it comes from.
     """
 
     server: OpenAiServer
@@ -51,6 +53,7 @@ class BenchTarget:
     read_waiting: Callable[[], float | None] = lambda: None
     usd_per_hour: float | None = None
     price_source: str | None = None
+    counted_by: CounterSource = "counters"
 
 
 def measure_load(

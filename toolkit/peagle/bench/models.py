@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from peagle.speed.models import AcceptanceBasis, Workload
+
+CounterSource = Literal["counters", "log"]
+"""Where drafts are counted: by the engine's counters, or in the log of every instance."""
 
 FORMAT = 1
 """Of a ``BenchResult`` as JSON."""
