@@ -57,7 +57,7 @@ def test_an_answer_that_is_cut_off_is_an_error(answer: bytes) -> None:
     assert raised.value.command == ("peagle", "logs", "x")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1", "http://a:99999/v1", "http://[::1/v1"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1", "http://a:99999/v1"])
 def test_a_server_that_is_gone_is_an_error(url: str) -> None:
     with raises_code("no-answer", EngineError):
         OpenAiServer(url, "m").ask(BODY)
