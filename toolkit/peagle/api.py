@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
+    from peagle.bench.acceptance import acceptance_bytes as acceptance_bytes
+    from peagle.bench.acceptance import measure_acceptance as measure_acceptance
+    from peagle.bench.acceptance import refused_error as refused_error
     from peagle.bench.aiperf import load_sender as load_sender
+    from peagle.bench.alone import target_alone as target_alone
     from peagle.bench.bench import bench as bench
     from peagle.bench.bench import bench_loads as bench_loads
     from peagle.bench.bench import with_price as with_price
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
+    from peagle.bench.lossless import check_lossless as check_lossless
+    from peagle.bench.lossless import require_lossless as require_lossless
+    from peagle.bench.pair_prompts import prompts_of_pair as prompts_of_pair
+    from peagle.bench.prompts import read_prompts as read_prompts
     from peagle.bench.targets import target_of_endpoint as target_of_endpoint
     from peagle.bench.targets import target_of_engine as target_of_engine
     from peagle.bench.targets import target_of_url as target_of_url
@@ -190,10 +198,15 @@ _FUNCTIONS = {
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
+    "peagle.bench.acceptance": ("acceptance_bytes", "measure_acceptance", "refused_error"),
     "peagle.bench.aiperf": ("load_sender",),
+    "peagle.bench.alone": ("target_alone",),
     "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
     "peagle.bench.check": ("check_sender", "require_agreement"),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
+    "peagle.bench.lossless": ("check_lossless", "require_lossless"),
+    "peagle.bench.pair_prompts": ("prompts_of_pair",),
+    "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),

@@ -6,6 +6,7 @@ confidence interval. Domains follow each other, since the counters do not know t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -149,6 +150,11 @@ def measure_acceptance(
         why = f"the engine refuses every prompt: {refused[0].message}"
         raise wrong_line(prompts.file, lines, why, "shorten the prompts or lower max_tokens")
     return measurement.result("")
+
+
+def acceptance_bytes(result: AcceptanceResult) -> bytes:
+    """The content of a file for ``read_acceptance``."""
+    return (json.dumps(result.document(), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def refused_error(result: AcceptanceResult) -> PeagleError | None:

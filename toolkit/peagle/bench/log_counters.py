@@ -9,7 +9,6 @@ from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.errors import EngineError, Fix
 from peagle.protocol import Counters
 
-
 _SOON_SECONDS = 0.05
 """No answer over the network takes less than that."""
 

@@ -13,6 +13,7 @@ from peagle.bench.bench import INTERRUPTED
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchResult
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.bench_text import TextOptions, measure_text, text_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import REQUESTS, TOKENS, command_catalog
 from peagle.cli.output.bench import print_check, print_result
@@ -49,6 +50,7 @@ Examples:
   peagle bench peagle-tiny --sandbox
   peagle bench http://127.0.0.1:8000/v1 --concurrency 1,8,32 --workload long-prompt
   peagle bench local --workload prompts.jsonl --json
+  peagle bench local --acceptance prompts.jsonl --lossless
 """,
 )
 def bench() -> None:
@@ -111,6 +113,7 @@ def _loads(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
     metavar="USD",
     help="Price of the server.  [default: the endpoint's, on demand]",
 )
+@text_options
 @cloud_options
 @json_option
 @click.pass_context
@@ -125,6 +128,7 @@ def run(
     output_tokens: int | None,
     model: str | None,
     price_per_hour: float | None,
+    text: TextOptions,
     region: str | None,
     account: Account,
     as_json: bool,
@@ -136,8 +140,18 @@ def run(
     the server accepts ignore_eos. All tokens are counted by the server. A URL's key is read from
     OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards.
 
-    Exits with 4 if requests fail; what was measured before is printed.
+    With --acceptance or --lossless, no speed is measured; --output-tokens then limits the answers.
+
+    Exits with 4 if requests fail, after printing what was measured before, and with 3 if
+    speculation changes an answer.
     """
+    if text.chosen:
+
+        def find(server: str) -> BenchTarget:
+            return find_target(ctx, account, server, region, model)
+
+        measure_text(find(name), find, text, output_tokens, max(concurrency), as_json)
+        return
     sender = api.load_sender()
     loads = api.bench_loads(
         workload, concurrency, repetitions, requests, prompt_tokens, output_tokens

@@ -19,7 +19,7 @@ from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, write_file
 from peagle.cli.output.progress import StatusLine
-from peagle.errors import Fix, UserError
+from peagle.errors import UserError
 
 FindTarget = Callable[[str], BenchTarget]
 """Finds the server that a NAME or URL means."""
@@ -188,7 +188,7 @@ def _prompts(target: BenchTarget, text: TextOptions) -> PromptSet:
         if prompts.ignored:
             print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
         return prompts
-    return api.prompts_of_pair(command_catalog(), target.facts.pair, target.server.chat)
+    return api.prompts_of_pair(command_catalog(), target.facts.pair)
 
 
 def _check_lossless(
@@ -210,7 +210,7 @@ def _check_lossless(
             if engine is None:
                 raise UserError(
                     f"the target of {target.facts.name} cannot be started here without speculation",
-                    Fix("serve it without speculation, and name that server with --against"),
+                    "serve it without speculation, and name that server with --against",
                     "needs-against",
                 )
             with api.target_alone(engine, command_catalog(), status.show) as started:

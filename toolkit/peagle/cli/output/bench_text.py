@@ -39,7 +39,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
         for row, rates in zip(rows, [positions, *_rates(result, several)], strict=True)
     ]
     width = terminal_width()
-    kept, dropped = fit_columns(table, width, (*reversed(positions), "Tokens", "Prompts"))
+    kept, dropped = fit_columns(table, width, (*reversed(positions), "TOKENS", "PROMPTS"))
     if table_width(kept) > width:
         kept = table
     for line in align_columns(kept, right={*_HEADINGS[1:], *positions}):
@@ -48,7 +48,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
         print_status(line)
 
 
-_HEADINGS: Row = ("Domain", "Length", "95 % interval", "Drafts", "Prompts", "Tokens")
+_HEADINGS: Row = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS")
 
 
 def _row(one: DomainAcceptance) -> Row:

@@ -73,7 +73,7 @@ def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> Pro
 def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
     else with default prompts and no floor."""
-    target, drafter = _find_pair(served.pair, catalog)
+    target, drafter = find_pair_of_tag(served.pair, catalog)
     settings = target.proof if target else None
     return ProofRequest(
         name=served.name,
@@ -87,7 +87,7 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     )
 
 
-def _find_pair(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
+def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
     """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
     the user's own."""
     for target_id in catalog.targets:
