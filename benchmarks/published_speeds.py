@@ -42,6 +42,30 @@ class Published:
     answer: int = 1024
     tensor_parallel_size: int = 1
     quantization: str | None = None
+    first: float | None = None
+
+    @property
+    def group(self) -> str:
+        """The source without its task, and whether the batch was full throughout."""
+        source = self.source.partition(",")[0]
+        if self.source in _NOT_FULL and self.load > MOST_FULL:
+            return f"{source}, {self.gpu}, above {MOST_FULL} requests"
+        return f"{source}, {self.gpu}"
+
+    @property
+    def setting(self) -> str:
+        """``p-eagle K=7``, ``target alone``."""
+        return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
+
+    @property
+    def place(self) -> str:
+        """What the rows of a choice share."""
+        return f"{self.source}: {self.pair} on {self.gpu}, {self.load}"
+
+    @property
+    def low(self) -> float:
+        """The slowest repetition: only one is known."""
+        return self.tokens_per_second
 
     def case(self) -> FitCase:
         """The engine of this row."""
@@ -55,6 +79,9 @@ class Published:
             case = replace(case, target=target)
         return case
 
+
+MOST_FULL = 16
+"""Requests that the 80 or 164 prompts of the blog keep running for most of the time."""
 
 _LOADS = (1, 2, 4, 8, 16, 32, 64)
 _20B, _120B = "openai/gpt-oss-20b", "openai/gpt-oss-120b"
@@ -79,6 +106,7 @@ _BLOG = {
         ("p-eagle", 7, 3.38, (858, 1560, 2900, 5280, 8880, 12670, 20850)),
     ),
 }
+_NOT_FULL = frozenset(f"vllm.ai/blog/p-eagle, {task}" for task in _BLOG)
 _FIGURES = tuple(
     Published(f"vllm.ai/blog/p-eagle, {task}", _20B, "B200", drafter, k, load, length, speed)
     for task, series in _BLOG.items()

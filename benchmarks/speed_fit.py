@@ -87,9 +87,9 @@ class Row:
         return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
 
     @property
-    def place(self) -> tuple[str, str, int, int, int]:
-        """Pair, GPU, request size and load: the rows that a choice is between."""
-        return self.pair, self.gpu, self.prompt, self.answer, self.load
+    def place(self) -> str:
+        """Pair, GPU, request size and load: what the rows of a choice share."""
+        return f"{self.pair} on {self.gpu}, {self.prompt} + {self.answer} tokens, {self.load}"
 
 
 def key_of(file: str, speed: Speed) -> tuple[object, ...]:
