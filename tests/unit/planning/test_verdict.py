@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import support_of
 from peagle.errors import PeagleError
 from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
 from peagle.speed.models import Workload
-from peagle.speed.verdict import ALONE, Setting, Verdict
+from peagle.speed.verdict import ALONE, LoadVerdict, Setting, Verdict, WorkloadVerdict
+from tests.support import bundled_catalog
 
 CATALOG = load_catalog()
 MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
@@ -192,3 +194,42 @@ def test_twice_the_price_is_twice_the_cost() -> None:
         assert alone.tokens_per_second is not None
         usd = (verdict.usd_per_hour or 0) / alone.tokens_per_second / 3600 * 1e6
         assert alone.usd_per_million_tokens == pytest.approx(usd, abs=1e-4)
+
+
+def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
+    """Of all bundled evidence, at each measured load; an estimate wins only if it is clearly
+    faster."""
+    with bundled_catalog():
+        catalog = load_catalog()
+        runs = [(name, run) for name, found in catalog.speeds.items() for run in found]
+        for target, run in runs:
+            sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
+            request = VerdictRequest(
+                target,
+                run.gpu,
+                tensor_parallel_size=run.tensor_parallel_size,
+                vllm=run.vllm,
+                workloads={f"{size}": Workload(*size) for size in sizes},
+                loads=tuple({row.concurrency for row in run.speeds}),
+            )
+            for size in make_verdict(request, catalog).workloads:
+                for load in size.loads:
+                    _check_choice(run, size, load)
+
+
+def _check_choice(run: SpeedRun, size: WorkloadVerdict, load: LoadVerdict) -> None:
+    rows = {
+        (row.drafter, row.k): row.output_tokens_per_second
+        for row in run.speeds
+        if (row.prompt_tokens, row.output_tokens) == (size.prompt_tokens, size.output_tokens)
+        and row.concurrency == load.concurrency
+    }
+    chosen = load.speed(load.best)
+    if not rows:
+        return
+    assert chosen is not None
+    speed = chosen.tokens_per_second or 0
+    if chosen.basis == "measured":
+        assert rows[chosen.setting.drafter, chosen.setting.k] >= 0.97 * max(rows.values()), run.file
+    else:
+        assert speed > 1.05 * max(rows.values()), run.file
