@@ -173,7 +173,7 @@ def test_another_default_drafter_is_a_change_of_data() -> None:
         ({"instance_type": "ml.g6e.xlarge"}, "ml.g6e.xlarge has L40S GPUs, not H200"),
         ({"instance_type": "ml.g9.xlarge", "gpu": None}, "no GPU instance type"),
         ({"tensor_parallel_size": 3}, "cannot run on 3 of the GPUs"),
-        ({"gpu": "A10G", "pair": "gpt-oss-120b"}, "does not fit on"),
+        ({"gpu": None, "instance_type": "ml.g5.xlarge", "pair": "gpt-oss-120b"}, "does not fit on"),
         ({"vllm": "0.1.0"}, "0.1.0"),
         ({"workloads": {"requests": Workload(10**6, 1)}}, "longer than openai/gpt-oss-20b"),
         ({"region": "mars-1"}, "mars-1"),

@@ -42,7 +42,7 @@ class ComparedSettings:
         """The target alone, and every drafter with each K that runs and fits."""
         found = [ALONE]
         for drafter in drafters:
-            if reason := self._refusal(drafter):
+            if reason := self.refusal(drafter):
                 self.refused[drafter.name] = reason
                 continue
             own = [Setting(drafter=drafter.name, k=k) for k in self._ks(drafter)]
@@ -110,11 +110,12 @@ class ComparedSettings:
         known = {*range(1, (most or drafter.k_recommended) + 1), *measured}
         return sorted(k for k in known if most is None or k <= most)
 
-    def _refusal(self, drafter: Drafter) -> str | None:
-        """The first error of a check of this drafter with this version and GPU."""
+    def refusal(self, drafter: Drafter | None) -> str | None:
+        """The first error of a check of this drafter, or of the target alone, with this version on
+        these GPUs."""
         work = self.work
         options = CaseOptions(
-            k=drafter.k_recommended,
+            k=drafter.k_recommended if drafter else None,
             max_model_len=work.max_model_len,
             vllm=work.vllm,
             concurrency=work.concurrency,

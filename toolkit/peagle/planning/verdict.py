@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peagle.catalog.find import find_instance, find_pair
-from peagle.catalog.schema import Catalog, Target
-from peagle.catalog.tables import Instance, Price
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog.tables import Instance
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
-from peagle.planning.candidates import PairLoad, fit_on_instance, planned_fit, price_of
+from peagle.planning.candidates import PairLoad, planned_fit, price_of
 from peagle.planning.compared import ComparedSettings
 from peagle.planning.plan import Options
 from peagle.planning.runtime import choose_region, choose_runtime
@@ -30,13 +30,16 @@ WORKLOADS: Mapping[str, Workload] = {
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""
 
+FEWER = (256, 64, 16)
+"""Requests that one engine runs at a time where it has no memory for those of the largest load."""
+
 
 @dataclass(frozen=True)
 class VerdictRequest:
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
-    ``gpu`` is a name of the table of instances: its smallest and cheapest type is used, unless
-    ``instance_type`` names one. Without ``tensor_parallel_size``, the fewest GPUs that fit.
+    ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
+    unless ``instance_type`` names one. Without ``tensor_parallel_size``, the fewest GPUs that fit.
     """
 
     pair: str
@@ -59,13 +62,17 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     options = Options(pair=request.pair, vllm=request.vllm, region=request.region)
     region = choose_region(options, catalog.runtimes).value
     runtime = choose_runtime(options, catalog, pair.target, None).value
-    instance, price = _instance(request, catalog, region)
-    sizes = request.workloads or WORKLOADS
-    work = _load_of(pair.target, request, catalog, runtime.vllm, sizes.values())
-    gpus = _tensor_parallel(request, work, instance)
-    compared = ComparedSettings(work, instance, gpus)
+    sizes = _sizes(request, pair.target)
+    works = _works(pair.target, request, catalog, runtime.vllm, sizes.values())
     named = [pair.drafter] if "+" in request.pair and pair.drafter else None
-    settings = compared.settings(named or [d for d in pair.target.drafters if d.public])
+    drafters = named or [one for one in pair.target.drafters if one.public]
+    instances = _instances(request, catalog, region)
+    work, instance, gpus = _engine(request, works, drafters[:1], instances)
+    price = price_of(instance, region).value
+    compared = ComparedSettings(work, instance, gpus)
+    if reason := compared.refusal(None):
+        raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), "does-not-run")
+    settings = compared.settings(drafters)
     question = Question(
         settings,
         tuple(sorted(set(request.loads))),
@@ -91,66 +98,95 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     )
 
 
-def _instance(
-    request: VerdictRequest, catalog: Catalog, region: str
-) -> tuple[Instance, Price | None]:
-    """The type, and its price in this region or in another one."""
+def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
+    """The user's sizes of requests, or the usual ones that the target supports. Raises
+    UserError."""
+    most = target.architecture.max_positions
+    sizes = request.workloads or {
+        name: size for name, size in WORKLOADS.items() if _tokens(size) <= most
+    }
+    longest = max(map(_tokens, sizes.values()), default=0)
+    if not sizes or longest > most:
+        message = f"requests of {longest:,} tokens are longer than {target.id} supports"
+        raise UserError(message, f"use at most {most:,} tokens of prompt and answer together")
+    return sizes
+
+
+def _tokens(size: Workload) -> int:
+    return size.prompt_tokens + size.output_tokens
+
+
+def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
+    """The named type, or all with that GPU: the fewest GPUs first, then the cheapest."""
     if request.instance_type is not None:
         instance = find_instance(catalog.instances, request.instance_type)
         if request.gpu is not None and request.gpu.lower() != instance.gpu.lower():
             message = f"{instance.type} has {instance.gpu} GPUs, not {request.gpu}"
             raise UserError(message, "leave out --gpu or --instance-type")
-        return instance, price_of(instance, region).value
+        return [instance]
     types = catalog.instances.instances
-    wanted = (request.gpu or "").lower()
-    having = [one for one in types if one.gpu.lower() == wanted]
+    having = [one for one in types if one.gpu.lower() == (request.gpu or "").lower()]
     if not having:
         known = list(dict.fromkeys(one.gpu for one in types))
         hint = nearest(request.gpu or "", known) or f"one of {', '.join(known)}"
         raise NotFound(f"the catalogue has no instance type with the GPU {request.gpu!r}", hint)
-    size = request.tensor_parallel_size or 1
-    enough = [one for one in having if one.gpu_count >= size] or having
 
     def cost(one: Instance) -> tuple[int, bool, float, str]:
         price = price_of(one, region).value
         return one.gpu_count, price is None, price.usd_per_hour if price else 0.0, one.type
 
-    chosen = min(enough, key=cost)
-    return chosen, price_of(chosen, region).value
+    return sorted(having, key=cost)
 
 
-def _load_of(
+def _works(
     target: Target,
     request: VerdictRequest,
     catalog: Catalog,
     vllm: str,
     sizes: Iterable[Workload],
-) -> PairLoad:
-    """The target alone with a context for the largest requests, as many as the largest load."""
-    longest = max(size.prompt_tokens + size.output_tokens for size in sizes)
-    most = target.architecture.max_positions
-    if longest > most:
-        message = f"requests of {longest:,} tokens are longer than {target.id} supports"
-        raise UserError(message, f"use at most {most:,} tokens of prompt and answer together")
-    length = min(max(longest, target.default_max_model_len), most)
-    return PairLoad(target, None, 0, vllm, length, max(request.loads), catalog)
+) -> list[PairLoad]:
+    """The target alone as one engine for all loads, from the most to the least memory: with the
+    usual context or one for the longest requests, and fewer requests at a time; more wait."""
+    longest = max(map(_tokens, sizes))
+    usual = min(max(longest, target.default_max_model_len), target.architecture.max_positions)
+    most = max(request.loads)
+    return [
+        PairLoad(target, None, 0, vllm, length, concurrency, catalog)
+        for length in dict.fromkeys((usual, longest))
+        for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
+    ]
 
 
-def _tensor_parallel(request: VerdictRequest, work: PairLoad, instance: Instance) -> int:
-    """The user's number of GPUs, or the fewest that fit. Raises UserError and Refused."""
-    possible = list(divisions(work.target.architecture, instance.gpu_count))
-    size = request.tensor_parallel_size
+def _engine(
+    request: VerdictRequest,
+    works: Sequence[PairLoad],
+    drafters: Sequence[Drafter],
+    instances: Sequence[Instance],
+) -> tuple[PairLoad, Instance, int]:
+    """The first instance on which one of ``works`` fits, with one of ``drafters`` if possible, and
+    the number of its GPUs: the user's, else the fewest. Raises UserError and Refused."""
+    target, size = works[0].target, request.tensor_parallel_size
+    largest = instances[-1]
+    for instance in instances:
+        possible = divisions(target.architecture, instance.gpu_count)
+        for gpus in possible if size is None else [one for one in possible if one == size]:
+            for drafter in (*drafters, None):
+                for work in works:
+                    k = drafter.k_recommended if drafter else 0
+                    tried = replace(work, drafter=drafter, k=k)
+                    if fit_of(planned_fit(tried, instance, gpus)).fits:
+                        return work, instance, gpus
+    possible = divisions(target.architecture, largest.gpu_count)
     if size is not None and size not in possible:
-        sizes = ", ".join(map(str, possible))
-        message = f"{work.target.id} cannot run on {size} of the GPUs of {instance.type}"
-        raise UserError(message, f"use --tensor-parallel-size {sizes}")
-    if size is None:
-        size = fit_on_instance(work, instance, 0).fit.tensor_parallel_size
-    fit = fit_of(planned_fit(work, instance, size))
-    if not fit.fits:
-        raise Refused(
-            f"{work.target.id} does not fit on {size} x {instance.gpu} ({instance.type})",
-            Fix("find types that fit", ("peagle", "plan", work.target.short_name)),
-            code="does-not-fit",
-        )
-    return size
+        message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
+        fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
+        raise UserError(message, fix)
+    raise Refused(
+        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.type})",
+        Fix("find types that fit", _plan_of(target)),
+        code="does-not-fit",
+    )
+
+
+def _plan_of(target: Target) -> tuple[str, ...]:
+    return ("peagle", "plan", target.short_name)

@@ -99,8 +99,9 @@ def _evidence(
     if unknown:
         text = f"no acceptance is known of {_listed(unknown)}; nothing of them is compared"
         yield VerdictChange(kind="evidence", text=text)
-    for name, reason in compared.refused.items():
-        yield VerdictChange(kind="evidence", text=f"{name} is not compared: {reason}")
+    for reason in dict.fromkeys(compared.refused.values()):
+        names = _listed([name for name, why in compared.refused.items() if why == reason])
+        yield VerdictChange(kind="evidence", text=f"not compared: {names}; {reason}")
 
 
 _MOST_LISTED = 9

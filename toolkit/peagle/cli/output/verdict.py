@@ -47,7 +47,6 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         click.echo()
         for line in _of_size(size, width):
             click.echo(line)
-    click.echo()
     for line in _chart(verdict.workloads, width):
         click.echo(line)
     if verdict.changes:
@@ -149,7 +148,11 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
         yield "= ties with others; the simplest is shown."
     yield from map(_crossover, size.crossovers)
     winners = [load.best for load in size.loads if load.best]
-    if winners and not size.crossovers:
+    if not any(
+        one.setting.k and one.basis != "unknown" for load in size.loads for one in load.speeds
+    ):
+        yield "No drafter could be compared: see below."
+    elif winners and not size.crossovers:
         pays = any(winner.k for winner in winners)
         yield f"Speculation {'pays' if pays else 'does not pay'} at all of these loads."
 
@@ -191,6 +194,7 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
         series.append(Series(size.name, points))
     if not any(len(one.points) > 1 for one in series):
         return
+    yield ""
     yield click.style("Best speculation beside no speculation (1.0), by requests", bold=True)
     yield from draw(series, min(width, 76), 10, baseline=1.0, plain=not can_print("●─"))
 
