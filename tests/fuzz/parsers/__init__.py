@@ -6,6 +6,7 @@ from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import (
     aws,
     bench,
+    bench_load,
     bench_results,
     catalog,
     checkpoints,
@@ -20,7 +21,7 @@ from tests.fuzz.parsers import (
 
 MODULES = (
     container, warm, checkpoints, catalog, commands, records, engines, aws, weights, sandbox,
-    bench, bench_results,
+    bench, bench_load, bench_results,
 )  # fmt: skip
 
 PARSERS: dict[str, Parser] = {one.name: one for module in MODULES for one in module.PARSERS}

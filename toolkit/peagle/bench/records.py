@@ -18,6 +18,17 @@ PHASE = "load"
 
 _LIMITS = Limits(size=64 << 20, depth=16, values=2_000_000)
 _LONGEST = 300
+_CUT_OFF = "the server closed the connection before the end of an answer"
+_KNOWN = {
+    "ClientConnectorError": "the server refuses connections",
+    "ClientOSError": _CUT_OFF,
+    "ClientPayloadError": _CUT_OFF,
+    "InvalidInferenceResultError": "the server sent no text",
+    "ServerDisconnectedError": _CUT_OFF,
+    "RequestTimeoutError": "the answer took too long",
+    "TimeoutError": "the answer took too long",
+}
+"""aiperf's names of errors without a status -> what has happened."""
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
@@ -84,8 +95,4 @@ def _message(error: Any) -> str:
     text = str(error.get("message") or error.get("type") or "the request failed")
     if error.get("code"):
         return sanitize(f"HTTP {error['code']}: {engine_message(text)}", _LONGEST)
-    if "ConnectionRefusedError" in text:
-        return "the server refuses connections"
-    if "No responses with actual content" in text:
-        return "the server sent no text"
-    return sanitize(text, _LONGEST)
+    return _KNOWN.get(str(error.get("type"))) or sanitize(text, _LONGEST)

@@ -19,6 +19,14 @@ from peagle.errors import EngineError
 from peagle.protocol import parse_response
 
 _LARGEST = 8 << 20
+_MOST_TOKENS = 1 << 16
+_ENDS = (
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+    asyncio.CancelledError,
+    ConnectionError,
+)
+"""How a connection ends."""
 _HEAD = (
     b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n"
     b"Connection: keep-alive\r\n\r\n"
@@ -31,6 +39,7 @@ class SimulatedTiming:
 
     ``fails_after``: from this request on, the server answers with an error (``fails_with``), or
     closes the connection in the middle of the answer (0). ``streams``: else one whole answer.
+    ``accepts_ignore_eos``: else such a request is rejected. ``metrics`` is its ``/metrics`` page.
     """
 
     ttft: float = 0.2
@@ -39,18 +48,21 @@ class SimulatedTiming:
     fails_after: int | None = None
     fails_with: int = 500
     streams: bool = True
+    accepts_ignore_eos: bool = True
+    metrics: str = ""
 
 
 @dataclass
 class SimulatedServer:
     """A running server: its base URL, and by request the seconds to its first output and between
-    its outputs, as sent."""
+    its outputs, as sent. ``keys`` are the headers of authorization that it has seen."""
 
     timing: SimulatedTiming
     base_url: str = ""
     ttft: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     requests: int = 0
+    keys: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -92,11 +104,14 @@ async def _converse(
     server: SimulatedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Answer the requests of one connection, one after another."""
-    with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+    with suppress(*_ENDS):
         while True:
-            path, body = await _request(reader)
+            path, key, body = await _request(reader)
+            server.keys |= {key} if key else set()
             if path.endswith("/models"):
                 await _whole(writer, 200, {"object": "list", "data": [{"id": "simulated"}]})
+            elif path == "/metrics" and server.timing.metrics:
+                await _whole(writer, 200, server.timing.metrics)
             elif body is None:
                 await _whole(writer, 404, {"error": {"message": f"no {path}", "code": 404}})
             elif not await _answer(server, writer, body):
@@ -105,21 +120,20 @@ async def _converse(
         writer.close()
 
 
-async def _request(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any] | None]:
-    """Path and JSON body of the next request; the body is ``None`` without one."""
+async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, Any] | None]:
+    """Path, authorization and JSON body of the next request; the body is ``None`` without one."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     start, *lines = head.split("\r\n")
-    length = 0
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.lower() == "content-length" and value.strip().isdecimal():
-            length = min(int(value), _LARGEST)
-    content = await reader.readexactly(length)
-    path = start.split(" ")[1] if " " in start else ""
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    length = headers.get("content-length", "0")
+    content = await reader.readexactly(min(int(length), _LARGEST) if length.isdecimal() else 0)
+    path, key = start.split(" ")[1] if " " in start else "", headers.get("authorization", "")
     try:
-        return path, parse_response(content) if content else None
+        return path, key, parse_response(content) if content else None
     except EngineError:
-        return path, None
+        return path, key, None
 
 
 async def _answer(
@@ -128,13 +142,17 @@ async def _answer(
     """Stream one answer; whether the connection stays open."""
     received = time.perf_counter()
     timing = server.timing
+    if not timing.accepts_ignore_eos and "ignore_eos" in body:
+        await _whole(writer, 400, {"error": {"message": "ignore_eos is unknown"}})
+        return True
     server.requests += 1
     fails = timing.fails_after is not None and server.requests > timing.fails_after
     if fails and timing.fails_with:
         error = {"message": "EngineCore died", "type": "InternalServerError"}
         await _whole(writer, timing.fails_with, {"error": error})
         return True
-    tokens = max(1, int(body.get("max_tokens") or 16))
+    asked = body.get("max_tokens")
+    tokens = asked if type(asked) is int and 0 < asked <= _MOST_TOKENS else 16
     usage = {"prompt_tokens": _words(body), "completion_tokens": tokens}
     usage["total_tokens"] = sum(usage.values())
     if not timing.streams:
@@ -168,10 +186,11 @@ async def _answer(
 
 def _words(body: dict[str, Any]) -> int:
     """The words of a prompt count as its tokens, the template as 4."""
-    text = body.get("prompt") or " ".join(
-        str(message.get("content")) for message in body.get("messages") or ()
-    )
-    return len(str(text).split()) + 4
+    messages = body.get("messages")
+    texts = [body.get("prompt") or ""]
+    if isinstance(messages, list):
+        texts += [one.get("content") for one in messages if isinstance(one, dict)]
+    return len(" ".join(map(str, texts)).split()) + 4
 
 
 def _event(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
@@ -184,8 +203,11 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
-async def _whole(writer: asyncio.StreamWriter, status: int, document: dict[str, Any]) -> None:
-    writer.write(_HEAD % (status, b"OK" if status == 200 else b"Error", b"application/json"))
-    _chunk(writer, json.dumps(document).encode())
+async def _whole(writer: asyncio.StreamWriter, status: int, content: dict[str, Any] | str) -> None:
+    """Send a JSON document, or a text."""
+    kind = b"text/plain" if isinstance(content, str) else b"application/json"
+    text = content if isinstance(content, str) else json.dumps(content)
+    writer.write(_HEAD % (status, b"OK" if status == 200 else b"Error", kind))
+    _chunk(writer, text.encode())
     _chunk(writer, b"")
     await writer.drain()

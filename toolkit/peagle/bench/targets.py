@@ -89,8 +89,8 @@ def setting_of_config(config: dict[str, object]) -> BenchSetting:
     if not config or not isinstance(k, int):
         return NOTHING
     rates = config.get("synthetic_acceptance_rates")
-    imposed = tuple(float(rate) for rate in rates) if isinstance(rates, list) else ()
-    return BenchSetting(method_name(config), k, imposed)
+    imposed = [rate for rate in rates if type(rate) is float] if isinstance(rates, list) else []
+    return BenchSetting(method_name(config), k, tuple(imposed))
 
 
 def method_name(config: dict[str, object]) -> str:

@@ -1,0 +1,115 @@
+"""What the load of a bench reads: aiperf's records, a server's metrics, models and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from peagle.bench.probe import models_in, usage_in, waiting_in
+from peagle.bench.records import requests_in
+from peagle.bench.simulated import SimulatedServer, SimulatedTiming, _converse
+from peagle.bench.targets import setting_of_config, target_of_url
+from peagle.errors import EngineError, PeagleError
+from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
+from tests.fuzz.parser import Parser
+
+METADATA = {"phase_name": "load1", "request_start_ns": 1795360789440639418,
+            "request_end_ns": 1795360789604441464}  # fmt: skip
+RECORD = {
+    "metadata": METADATA,
+    "metrics": {
+        "time_to_first_token": {"value": 69.1, "unit": "ms"},
+        "inter_chunk_latency": {"value": [10.3, 10.5], "unit": "ms"},
+        "usage_completion_tokens": {"value": 20, "unit": "tokens"},
+        "usage_prompt_tokens": {"value": 7, "unit": "tokens"},
+    },
+}
+FAILED = {
+    "metadata": METADATA, "metrics": {},
+    "error": {"code": 500, "type": "X", "message": '{"error": {"message": "died"}}'},
+}  # fmt: skip
+RECORDS = b"".join(json.dumps(one).encode() + b"\n" for one in (RECORD, FAILED))
+
+
+def _records(data: bytes) -> None:
+    for one in requests_in(data.splitlines(keepends=True)):
+        assert one.error or one.output_tokens
+        assert one.repetition >= 0
+
+
+PAGE = (
+    'vllm:num_requests_waiting{engine="0"} 3.0\n'
+    'vllm:spec_decode_num_drafts_total{engine="0"} 10.0\n'
+)
+MODELS = {"object": "list", "data": [{"id": "m"}]}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+
+
+def _served(given: tuple[str, bytes, list[str], str]) -> None:
+    page, models, events, url = given
+    waiting_in(page)
+    for parse in (lambda: models_in(models), lambda: usage_in(events, "it")):
+        try:
+            parse()
+        except PeagleError:
+            continue
+    with mock.patch("peagle.bench.targets.served_models", return_value=("m",)):
+        target_of_url(url)
+
+
+CONFIG = {"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": True,
+          "synthetic_acceptance_rates": [0.9, 0.5, 0.2]}  # fmt: skip
+BODY = b'{"max_tokens": 2, "messages": [{"role": "user", "content": "a b c"}]}'
+REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+class _Writer:
+    """Takes what the simulated server sends."""
+
+    def write(self, data: bytes) -> None:
+        assert data
+
+    async def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def _simulated(data: bytes) -> None:
+    async def converse() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        server = SimulatedServer(SimulatedTiming(ttft=0.0, itl=0.0))
+        await _converse(server, reader, _Writer())  # type: ignore[arg-type]
+
+    asyncio.run(converse())
+
+
+PARSERS = (
+    Parser("bench-records", _records, json_bytes(RECORD, FAILED) | binary(RECORDS),
+           (EngineError,), [RECORDS]),
+    Parser(
+        "bench-server",
+        _served,
+        st.tuples(texts(PAGE), json_bytes(MODELS), st.lists(json_texts(USAGE), max_size=3),
+                  texts("http://127.0.0.1:8000/v1")),
+        (PeagleError,),
+        [(PAGE, json.dumps(MODELS).encode(), [json.dumps(USAGE), "[DONE]"], "http://h:80/v1")],
+    ),
+    Parser("bench-setting", lambda text: setting_of_config(json.loads(text)),
+           json_texts(CONFIG).filter(lambda text: _is_object(text)), (PeagleError,),
+           [json.dumps(CONFIG)]),
+    Parser("bench-simulated", _simulated, binary(REQUEST), (PeagleError,), [REQUEST]),
+)  # fmt: skip
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,177 @@
+"""``peagle bench`` against a simulated server: results, failures in the middle, the check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.bench.aiperf import load_sender
+from peagle.bench.asking import OpenAiServer
+from peagle.bench.install import SenderMissing, find_sender
+from peagle.bench.models import BenchResult
+from peagle.bench.simulated import SimulatedTiming, simulated_server
+from peagle.errors import EngineError
+from peagle.store import read_record
+from tests.support import Peagle
+from tests.unit.bench.installed import install_mini
+
+FAST = SimulatedTiming(ttft=0.01, itl=0.002)
+SMALL = ("--prompt-tokens", "32", "--output-tokens", "16", "--requests", "4")
+
+
+@pytest.fixture(autouse=True)
+def _sender(own_home: Path) -> None:
+    install_mini(own_home)
+
+
+def test_a_url_is_measured_and_shown_as_a_table(peagle: Peagle) -> None:
+    with simulated_server(FAST) as server:
+        done = peagle("bench", server.base_url, "--concurrency", "1,2", *SMALL)
+
+    assert done.returncode == 0, done.stderr
+    assert "prompts of 32 tokens (random words), answers of 16; measured" in done.stdout
+    assert "TOKENS/S" in done.stdout
+    assert "Sent by aiperf 0.13.0" in done.stderr
+
+
+def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
+    with simulated_server(FAST) as server:
+        done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
+                      "--price-per-hour", "3.6")  # fmt: skip
+
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]
+    assert document["server"]["model"] == "simulated"
+    assert document["sender"] == ["aiperf", "0.13.0"]
+    assert document["ended"] == ""
+    assert len(row["repetitions"]) == 3
+    # Nominal: eight outputs of two tokens, 10 ms to the first and 2 ms between them.
+    assert row["ttft"]["p50"] >= 0.01
+    assert row["itl"]["p50"] == pytest.approx(0.002, abs=0.002)
+    cost = 3.6 / 3600 / row["tokens_per_second"]["value"] * 1e6
+    assert row["usd_per_million_tokens"] == pytest.approx(cost)
+
+
+def test_the_document_can_be_read_again(peagle: Peagle, tmp_path: Path) -> None:
+    with simulated_server(FAST) as server:
+        done = peagle("bench", server.base_url, "--concurrency", "1", *SMALL, "--json")
+    (tmp_path / "result.json").write_text(done.stdout)
+
+    found = read_record(tmp_path / "result.json", BenchResult, "no fix")
+
+    assert found is not None
+    assert json.loads(json.dumps(found.document())) == json.loads(done.stdout)
+
+
+def test_prompts_of_a_file_are_not_in_the_document(peagle: Peagle, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "a secret"}\n')
+    with simulated_server(FAST) as server:
+        done = peagle("bench", server.base_url, "--workload", str(tmp_path / "mine.jsonl"),
+                      "--concurrency", "1", "--output-tokens", "4", "--json")  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "a secret" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fails_with", "message"),
+    [(500, "EngineCore died"), (0, "closed the connection")],
+)
+def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
+    peagle: Peagle, fails_with: int, message: str
+) -> None:
+    # Two requests of the probe, two of the warm-up, four of the first repetition.
+    timing = SimulatedTiming(ttft=0.01, itl=0.002, fails_after=8, fails_with=fails_with)
+    with simulated_server(timing) as server:
+        done = peagle("bench", server.base_url, "--concurrency", "2,4", *SMALL, "--json")
+
+    assert done.returncode == 4
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]  # the second load is not tried
+    assert len(row["repetitions"]) == 1
+    assert "1 of 3 repetitions are complete" in row["incomplete"]
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("timing", "exit_code", "message"),
+    [
+        (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
+        (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
+        (SimulatedTiming(streams=False), 2, "does not stream"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_one_error(
+    peagle: Peagle, timing: SimulatedTiming, exit_code: int, message: str
+) -> None:
+    with simulated_server(timing) as server:
+        done = peagle("bench", server.base_url, *SMALL)
+
+    assert done.returncode == exit_code
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("http://127.0.0.1:9",), "does not answer"),
+        (("http://user@host",), "is not the URL of a server"),
+        (("local",), "no engine of this machine is running"),
+        (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
+        (("http://h", "--concurrency", "1,1"), "is given twice"),
+        (("http://h", "--concurrency", "0"), "not a number of requests"),
+        (("http://h", "--repetitions", "2"), "3<=x<=50"),
+    ],
+)
+def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:
+    done = peagle("bench", *arguments)
+
+    assert done.returncode in (2, 4)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``mini_aiperf`` checks that the configuration does not have it."""
+    body: dict[str, Any] = {"messages": [{"content": "a"}], "max_tokens": 4, "stream": True}
+    with simulated_server(FAST) as simulated:
+        server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
+        sent = load_sender().send(server, [[body], [body, body]], 2)
+
+    assert [one.repetition for one in sent.requests] == [0, 1, 1]
+    assert simulated.keys == {"Bearer a-secret-key"}
+
+
+def test_a_sender_that_fails_before_sending_says_why() -> None:
+    with pytest.raises(EngineError, match="the model is unusable"):
+        load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
+
+
+def test_the_check_passes_and_prints_both_times(peagle: Peagle) -> None:
+    done = peagle("bench", "check", "--concurrency", "1", "--json")
+
+    document = json.loads(done.stdout)
+    assert document["requests"] == 12
+    assert document["measured_itl"] == pytest.approx(document["sent_itl"], rel=0.2)
+    assert done.returncode == (0 if document["passed"] else 3)
+
+
+def test_status_shows_the_installation(peagle: Peagle) -> None:
+    assert "aiperf 0.13.0, 262 MB" in peagle("bench", "status").stdout
+    assert peagle("bench", "install").stdout.startswith("aiperf 0.13.0 is already installed")
+
+
+def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:
+    find_sender().program.unlink()
+
+    done = peagle("bench", "http://127.0.0.1:9")
+
+    assert done.returncode == 2
+    assert "peagle bench install" in done.stderr
+    assert json.loads(peagle("bench", "status", "--json").stdout)["version"] is None
+    with pytest.raises(SenderMissing):
+        find_sender()
