@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from peagle.catalog import find_instance as find_instance
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
+    from peagle.catalog.entry_file import entry_text as entry_text
     from peagle.catalog.evidence import evidence_for as evidence_for
     from peagle.catalog.evidence import load_evidence as load_evidence
     from peagle.catalog.find import default_support as default_support
@@ -182,6 +183,9 @@ if TYPE_CHECKING:
     from peagle.weights.layout import weights_at as weights_at
     from peagle.weights.layout import weights_prefix as weights_prefix
     from peagle.weights.manifest import copied_pair as copied_pair
+    from peagle.weights.new_entry import entry_file as entry_file
+    from peagle.weights.new_entry import entry_findings as entry_findings
+    from peagle.weights.new_entry import new_entry as new_entry
     from peagle.weights.own_target import is_on_hub as is_on_hub
     from peagle.weights.own_target import is_own_target as is_own_target
     from peagle.weights.own_target import target_not_read as target_not_read
@@ -209,6 +213,7 @@ _FUNCTIONS = {
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
+    "peagle.catalog.entry_file": ("entry_text",),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
     "peagle.catalog.find": (
         "default_support", "describe_pair", "summarize_target", "summarize_targets",
@@ -287,6 +292,7 @@ _FUNCTIONS = {
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
     "peagle.weights.layout": ("checkpoint_at", "own_head", "weights_at", "weights_prefix"),
     "peagle.weights.manifest": ("copied_pair",),
+    "peagle.weights.new_entry": ("entry_file", "entry_findings", "new_entry"),
     "peagle.weights.own_target": (
         "is_on_hub", "is_own_target", "target_not_read", "with_own_target",
     ),

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from email.message import Message
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from hypothesis import strategies as st
 
+from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import load_catalog
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import header_bytes, parse_config, parse_header
@@ -26,6 +28,8 @@ from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target_incomplete import layers_of
 from peagle.errors import CheckpointError, PeagleError
+from peagle.weights.new_entry import new_entry
+from peagle_serve.heads import is_head
 from tests.fuzz.inputs import json_bytes, texts
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
@@ -90,6 +94,14 @@ def _config(content: bytes) -> None:
     attention_of(head)
     weight_bytes(head)
     Head.of(read).layers_read(head.layers or 4)
+
+
+def _new_entry(case: tuple[bytes, bytes]) -> None:
+    """A target and a head as a new file of the catalogue, which the catalogue accepts."""
+    model, head = (read_checkpoint(Files({"config.json": one})) for one in case)
+    file = Path("acme/chat-7b.yaml")
+    entry = new_entry(model, head if is_head(head.config) else None, file, "0.28.0")
+    entry_text(entry.target, entry.unknown, entry.missing, file)
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:
@@ -239,6 +251,16 @@ PARSERS = (
     Parser(
         "config-checks",
         _checks,
+        st.tuples(
+            json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
+            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
+        ),
+        (PeagleError,),
+        [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
+    ),
+    Parser(
+        "new-entry",
+        _new_entry,
         st.tuples(
             json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
             json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),

@@ -28,7 +28,7 @@ from peagle.store import replacing
 _NAMED_BY = {"amis": "name", "instances": "type", "prices": "region", "runtimes": "vllm"}
 """Lists of entries -> the key that identifies an entry."""
 
-_NUMBER_LIKE = re.compile(r"[\d._]+")
+NUMBER_LIKE = re.compile(r"[\d._]+")
 """Text that needs quotes, because a YAML reader may take it for a number."""
 
 _NEVER_FOLD = 1 << 16
@@ -138,7 +138,7 @@ class _Update:
 
     def _node(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._quoted(value) if _NUMBER_LIKE.fullmatch(value) else value
+            return self._quoted(value) if NUMBER_LIKE.fullmatch(value) else value
         if not isinstance(value, tuple):
             return value
         if value not in self._lists:

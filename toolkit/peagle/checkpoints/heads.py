@@ -64,6 +64,18 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     return head
 
 
+def trained_k(config: Mapping[str, Any]) -> int | None:
+    """The K for which a head was trained: ``speculative_tokens`` of a P-EAGLE head in the
+    speculators format; ``None`` where the config does not say."""
+    if config.get("speculators_model_type") != "peagle":
+        return None
+    outer = config.get("speculators_config")
+    methods = outer.get("proposal_methods") if isinstance(outer, Mapping) else None
+    first = methods[0] if isinstance(methods, list) and methods else {}
+    proposed = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    return proposed if type(proposed) is int and proposed > 0 else None
+
+
 def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
     """The head's attention layers; empty when the config does not describe them."""
     if not (head.layers and head.kv_heads and head.head_dim):

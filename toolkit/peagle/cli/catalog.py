@@ -1,4 +1,4 @@
-"""``peagle catalog``: list, show and check the pairs of the catalogue."""
+"""``peagle catalog``: list, show and check the pairs of the catalogue; init and refresh."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from peagle.errors import CatalogError
 
 
 class _CatalogGroup(click.Group):
-    """Loads ``refresh``, which imports boto3, only when it is called or listed."""
+    """Loads ``init`` and ``refresh``, which import boto3, only when they are called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "refresh"]
+        return [*super().list_commands(ctx), "init", "refresh"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "init":
+            from peagle.cli.catalog_init import init
+
+            return init
         if cmd_name == "refresh":
             from peagle.cli.catalog_refresh import refresh
 
@@ -32,7 +36,7 @@ class _CatalogGroup(click.Group):
 
 @click.group(cls=_CatalogGroup, epilog="Example: peagle catalog list")
 def catalog() -> None:
-    """List, show and check pairs of models.
+    """List, show and check pairs of models; write an entry for another one.
 
     The catalogue consists of the bundled files, plus those in --catalog DIR.
     """

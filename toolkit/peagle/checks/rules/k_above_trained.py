@@ -4,9 +4,8 @@ vLLM accepts any K. Drafts beyond the trained K are rarely accepted and must be 
 than a smaller K.
 """
 
-from collections.abc import Mapping
-
 from peagle.case import Case
+from peagle.checkpoints.heads import trained_k
 from peagle.checks.registry import Findings, Rule
 
 RULE = Rule("k-above-trained", about="load", vllm_notices="never")
@@ -23,10 +22,6 @@ def check(case: Case) -> Findings:
 def k_trained(case: Case) -> int | None:
     """The trained K: the catalogue's, else ``speculative_tokens`` of a P-EAGLE speculators head."""
     known = case.drafter.k_trained if case.drafter else None
-    if known or case.head is None or case.head.config.speculators != "peagle":
+    if known or case.head is None:
         return known
-    outer = case.head.document.get("speculators_config")
-    methods = outer.get("proposal_methods") if isinstance(outer, Mapping) else None
-    first = methods[0] if isinstance(methods, list) and methods else {}
-    proposed = first.get("speculative_tokens") if isinstance(first, Mapping) else None
-    return proposed if type(proposed) is int and proposed > 0 else None
+    return trained_k(case.head.document)

@@ -1,0 +1,139 @@
+"""``peagle catalog init``: a file that the catalogue accepts, with what is unknown marked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from peagle.catalog import find_pair, load_catalog
+from tests.support import Done, in_process
+from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
+from tests.unit.checks.cases import GEOMETRY
+from tests.unit.checks.damage import tiny
+
+TARGET, HEAD = str(tiny("target")), str(tiny("p-eagle"))
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def init(*words: str) -> Done:
+    return in_process("catalog", "init", *words)
+
+
+@pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
+def test_the_file_is_accepted_and_planned(head: str) -> None:
+    done = init(TARGET, "--drafter", str(tiny(head)), "-o", "own/acme/chat-7b.yaml")
+
+    assert done.code == 0, done.err
+    assert "Next: peagle --catalog own plan chat-7b" in done.err
+    assert in_process("catalog", "check", "own/acme/chat-7b.yaml").code == 0
+    plan = in_process("--catalog", "own", "plan", "chat-7b", "--json").document
+    assert plan["pair"] == f"acme/chat-7b+acme/{head}"
+    assert plan["speculation"]["parallel_drafting"] is (head == "p-eagle")
+
+
+def test_the_numbers_are_those_of_the_checkpoint() -> None:
+    init(TARGET, "--drafter", HEAD, "-o", "own/acme/chat-7b.yaml")
+
+    made = find_pair(load_catalog(Path("own")), "chat-7b")
+    known = find_pair(load_catalog(), "tiny")
+
+    assert made.target.architecture == known.target.architecture
+    assert made.target.parameters == known.target.parameters
+    assert made.drafter is not None
+    assert known.drafter is not None
+    assert made.drafter.weight_bytes == known.drafter.weight_bytes
+    assert made.drafter.attention == known.drafter.attention
+    assert made.target.proof.chat
+
+
+def test_without_a_drafter_plans_use_no_speculation() -> None:
+    init(TARGET, "-o", "own/acme/chat-7b.yaml")
+
+    plan = in_process("--catalog", "own", "plan", "chat-7b", "--json").document
+    assert plan["speculation"] is None
+    assert plan["name"] == "peagle-chat-7b"
+
+
+def test_what_is_unknown_is_marked() -> None:
+    document = init(TARGET, "--drafter", HEAD, "--json").document
+
+    assert document["file"] is None
+    expected = {"licence", "min_vllm", "engine_arguments", "drafters[0].k_trained"}
+    assert expected <= document["unknown"].keys()
+    assert "licence: unknown # unknown: " in document["text"]
+
+
+def test_config_json_alone_gives_an_estimate_of_the_size() -> None:
+    document = init(str(GEOMETRY / "gpt-oss-20b" / "target"), "--json").document
+
+    assert {"weight_bytes", "parameters", "proof.chat"} <= document["unknown"].keys()
+
+
+def test_folders_beside_the_file_are_named_as_such() -> None:
+    shutil.copytree(TARGET, "own/acme/chat-7b/target")
+    shutil.copytree(HEAD, "own/acme/chat-7b/head")
+
+    done = init(
+        "own/acme/chat-7b/target", "--drafter", "own/acme/chat-7b/head",
+        "-o", "own/acme/chat-7b.yaml",
+    )  # fmt: skip
+
+    assert done.code == 0, done.err
+    made = find_pair(load_catalog(Path("own")), "chat-7b")
+    assert made.target.weights == "./chat-7b/target"
+    assert made.drafter is not None
+    assert made.drafter.weights == "./chat-7b/head"
+    assert in_process("catalog", "check", "own").code == 0
+
+
+def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = FakeHub()
+    hub.files = {path.name: path.read_bytes() for path in tiny("target").iterdir()}
+    monkeypatch.setenv("HF_HOME", "hf")
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        done = init(REPO, "-o", "own")
+
+    assert done.code == 0, done.err
+    assert load_catalog(Path("own")).targets[REPO].weights == REPO
+
+
+def test_a_head_for_another_model_is_a_finding() -> None:
+    head = str(GEOMETRY / "gpt-oss-20b" / "p-eagle")
+
+    document = init(TARGET, "--drafter", head, "--json").document
+
+    assert "hidden-size-mismatch" in {finding["code"] for finding in document["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((HEAD,), "holds a draft head, not a model"),
+        ((TARGET, "--drafter", TARGET), "holds no EAGLE-3 or P-EAGLE head"),
+        ((TARGET, "-o", "x.json"), "x.json is not a .yaml file"),
+        (("./nowhere",), "nowhere"),
+        (("word",), "'word' is not a weights location"),
+    ],
+)
+def test_a_wrong_model_is_one_clear_error(words: tuple[str, ...], message: str) -> None:
+    done = init(*words)
+
+    assert done.code in (2, 3)
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_file_is_not_replaced_without_force() -> None:
+    assert init(TARGET, "-o", "own").code == 0
+    again = init(TARGET, "-o", "own")
+
+    assert again.code == 2
+    assert "--force" in again.err
+    assert init(TARGET, "-o", "own", "--force").code == 0

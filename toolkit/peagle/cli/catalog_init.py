@@ -1,0 +1,100 @@
+"""``peagle catalog init``: a catalogue file for a model, from config.json and weight headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from peagle import api
+from peagle.checkpoints.models import Checkpoint
+from peagle.cli.account import Account, cloud_options
+from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.options import command_catalog
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_status,
+    show_findings,
+    write_file,
+)
+from peagle.errors import UserError
+from peagle.planning.runtime import DEFAULT_REGION
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle catalog init Qwen/Qwen3-4B -o my-catalog
+  peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml
+""",
+)
+@click.argument("model")
+@click.option(
+    "--drafter", metavar="HEAD", help="An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|DIR",
+    type=click.Path(path_type=Path),
+    help="ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
+    "[default: print it]",
+)
+@click.option("--force", is_flag=True, help="Replace the file.")
+@cloud_options
+@json_option
+@click.pass_context
+def init(
+    ctx: click.Context,
+    /,
+    model: str,
+    drafter: str | None,
+    output: Path | None,
+    force: bool,
+    region: str | None,
+    account: Account,
+    as_json: bool,
+) -> None:
+    """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
+
+    Reads config.json and weight headers there, never the weights. What they do not say, such as
+    the licence, has a comment that begins with "unknown:". `peagle --catalog DIR` uses the file.
+    """
+
+    def read(location: str) -> Checkpoint:
+        account.start()
+        return api.checkpoint_at(location, lambda: account.connect(region or DEFAULT_REGION))
+
+    file = api.entry_file(model, output)
+    if output is not None and file.exists() and not force:
+        raise UserError(f"{file} exists", "use another file with -o, or add --force")
+    catalog = command_catalog(ctx)
+    checkpoint, head = read(model), read(drafter) if drafter else None
+    entry = api.new_entry(checkpoint, head, file, catalog.runtimes.default)
+    text = api.entry_text(entry.target, entry.unknown, entry.missing, file)
+    findings = api.entry_findings(entry, checkpoint, head, catalog)
+    if output is not None:
+        if not as_json:
+            show_findings(findings)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, text.encode())
+    if as_json:
+        print_json(
+            {
+                "id": entry.target.id,
+                "file": str(file) if output else None,
+                "unknown": entry.reasons,
+                "text": text,
+                "findings": [finding.model_dump(mode="json") for finding in findings],
+            }
+        )
+        return
+    if output is None:
+        show_findings(findings)
+        click.echo(text, nl=False)
+        return
+    print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
+    words = ("peagle", "--catalog", str(file.parent.parent), "plan", entry.target.short_name)
+    print_status(f"Next: {command_text(words)}")
