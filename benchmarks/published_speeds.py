@@ -115,7 +115,7 @@ _FIGURES = tuple(
 )
 
 _PAPER = "arXiv 2602.01469, GSM-8K"
-_SUITE = "landscape: SageMaker suite, chat"
+_SUITE = "SageMaker suite, chat"
 _SAGEMAKER = "SageMaker blog of 2026-06-16, HumanEval"
 _OTHERS = (
     Published("vLLM pull request 32887, MT-Bench", _120B, "B200", None, 0, 1, 1.0, 369),

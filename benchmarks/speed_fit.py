@@ -211,7 +211,7 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
     exponents = {"request_exponent": found.requests, "token_exponent": found.tokens}
     changed = model.model_copy(update={"constants": fixed, **exponents})
     fixed = fixed.model_copy(update=_launches(of, changed))
-    return changed.model_copy(update={"constants": fixed})
+    return changed.model_copy(update={"constants": rounded(fixed)})
 
 
 def _better(
@@ -367,6 +367,7 @@ def _least(error: Callable[[float], float], options: Iterable[float]) -> float:
     return min(options, key=error)
 
 
-def constants_text(constants: StepConstants) -> dict[str, float]:
-    """The constants with three digits, as in speed_model.yaml."""
-    return {name: float(f"{value:.3g}") for name, value in constants.model_dump().items()}
+def rounded(constants: StepConstants) -> StepConstants:
+    """The constants with the three digits that speed_model.yaml has."""
+    digits = {name: float(f"{value:.2e}") for name, value in constants.model_dump().items()}
+    return constants.model_copy(update=digits)

@@ -27,7 +27,7 @@ from benchmarks.speed_errors import (
     published,
     refitted,
 )
-from benchmarks.speed_fit import catalog, constants_text, fitted, rows
+from benchmarks.speed_fit import catalog, fitted, rows
 from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
@@ -75,7 +75,7 @@ def written(model: SpeedModel) -> str:
             for one in model.evidence
         ),
         "constants:",
-        *(f"  {name}: {value:.2e}" for name, value in constants_text(model.constants).items()),
+        *(f"  {name}: {value:.2e}" for name, value in model.constants.model_dump().items()),
         f"request_exponent: {model.request_exponent}",
         f"token_exponent: {model.token_exponent}",
         f"decay: {model.decay}",

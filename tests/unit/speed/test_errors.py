@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks import speed_errors, speed_fit
 from benchmarks.speed_errors import Compared, errors_of
+from benchmarks.speed_model import summaries
 from peagle.catalog.speed_model import SpeedModel
 from tests.support import bundled_catalog
+
+README = Path(__file__).parents[3] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +70,7 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
 ) -> None:
     again = speed_fit.fitted(rows, speed_errors.refitted(model, rows))
     assert again.evidence == model.evidence
-    for name, value in speed_fit.constants_text(again.constants).items():
+    for name, value in again.constants.model_dump().items():
         assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
     assert again.request_exponent == pytest.approx(model.request_exponent, abs=0.01)
     assert again.token_exponent == pytest.approx(model.token_exponent, abs=0.01)
@@ -85,3 +89,13 @@ def test_fitting_finds_the_constants_that_made_the_rows(
     for row in made:
         again = speed_fit.times_of(row, found).decode_seconds(row.load, row.prompt + row.answer / 2)
         assert again == pytest.approx(row.step, rel=0.08)
+
+
+def test_the_readme_shows_these_errors(
+    model: SpeedModel, rows: list[speed_fit.Row], held_out: dict[str, list[Compared]]
+) -> None:
+    compared = held_out | {"another vLLM version": speed_errors.other_versions(rows, model)}
+    compared |= speed_errors.published(model)
+    readme = README.read_text(encoding="utf-8").splitlines()
+    for line in summaries(compared):
+        assert line.markdown in readme, "run python -m benchmarks.speed_model again"
