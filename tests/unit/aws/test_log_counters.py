@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from peagle.aws import runtime
-from peagle.bench.log_counters import LogCounters
+from peagle.bench.log_counters import LogCounters, counters_of_endpoint
 from peagle.errors import EngineError
 from peagle.protocol import acceptance_length, request_body
-from tests.unit.aws.cloud import Engine
+from tests.unit.aws.cloud import Engine, service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
@@ -52,3 +52,31 @@ def test_all_instances_are_counted_together(world: World) -> None:
 def test_an_endpoint_that_does_not_exist_is_an_error(world: World) -> None:
     with pytest.raises(EngineError, match="does not exist"):
         LogCounters(world.aws, "gone", world.clock)
+
+
+def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:
+    world.deploy(a_plan())
+
+    assert counters_of_endpoint(world.aws, NAME, world.clock).source == "counters"
+
+
+def test_counters_come_from_the_log_of_other_images(world: World) -> None:
+    world.cloud.engine.acceptance = None
+    world.cloud.streams = {ONE: Engine(3.0)}
+    world.deploy(a_plan())
+
+    assert counters_of_endpoint(world.aws, NAME, world.clock).source == "log"
+
+
+def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
+    world.cloud.engine.acceptance = None
+    world.cloud.streams = {ONE: Engine(3.0)}
+    world.deploy(a_plan())
+
+    def deny(operation: str) -> None:
+        if operation == "filter_log_events":
+            raise service_error("AccessDeniedException", "not authorized", "FilterLogEvents")
+
+    world.cloud.before = deny
+
+    assert counters_of_endpoint(world.aws, NAME, world.clock).read() is None

@@ -33,6 +33,9 @@ ACCEPTANCE_FORMAT = 1
 GROUPS = 20
 """A domain is sent in so many groups, if it has as many prompts."""
 
+GROUPS_OF_LOG = 4
+"""The same where drafts are counted in a log, which is written every 10 s."""
+
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
 
@@ -83,7 +86,8 @@ class AcceptanceResult:
     """The acceptance of a server's drafter on a file of prompts.
 
     ``started`` is an ISO 8601 time in UTC; ``file`` and ``sha256`` identify the prompts. ``source``
-    is where drafts were counted. ``total`` is of all domains together, weighted as in the file.
+    is where drafts were counted. ``total`` is of all domains together, weighted as in the file;
+    in ``undrafted`` domains nothing was drafted.
     ``others_sent``: other clients sent requests meanwhile, which are counted, too. ``ended`` is the
     message of the error that ended it early, ``""`` when all prompts were sent.
     """
@@ -98,6 +102,7 @@ class AcceptanceResult:
     request: AcceptanceRequest
     total: DomainAcceptance
     domains: tuple[DomainAcceptance, ...]
+    undrafted: tuple[str, ...] = ()
     refused: tuple[RefusedPrompt, ...] = ()
     others_sent: bool = False
     ended: str = ""
@@ -148,7 +153,8 @@ def measure_acceptance(
         refused = [one for group in measurement.measured for one in group.refused]
         lines = [one.line for one in refused]
         why = f"the engine refuses every prompt: {refused[0].message}"
-        raise wrong_line(prompts.file, lines, why, "shorten the prompts or lower max_tokens")
+        fix = "shorten the prompts, lower max_tokens, or lower --output-tokens"
+        raise wrong_line(prompts.file, lines, why, fix)
     return measurement.result("")
 
 
@@ -163,7 +169,7 @@ def refused_error(result: AcceptanceResult) -> PeagleError | None:
         return None
     lines = [one.line for one in result.refused]
     why = f"the engine refuses the prompt: {result.refused[0].message}"
-    fix = "shorten it, lower max_tokens, or remove the line; the other prompts were measured"
+    fix = "shorten it, lower its max_tokens, or remove the line; the other prompts were measured"
     return wrong_line(result.file, lines, why, fix)
 
 
@@ -213,10 +219,10 @@ class _Measurement:
         groups, prompts = self.measured, self._prompts
         is_imposed = bool(self._target.setting.imposed_rates)
         basis: AcceptanceBasis = "imposed" if is_imposed else "measured"
-        by_domain = [
-            _of_groups(domain, [group for group in groups if group.domain == domain], basis)
-            for domain in prompts.domains
-        ]
+        by_domain = {
+            domain: _of_groups(domain, [one for one in groups if one.domain == domain], basis)
+            for domain in dict.fromkeys(group.domain for group in groups)
+        }
         total = _of_groups(TOTAL, groups, basis)
         if total is None:
             raise NotProved(
@@ -235,7 +241,8 @@ class _Measurement:
             source=self._target.counted_by,
             request=self._request,
             total=total,
-            domains=tuple(one for one in by_domain if one is not None),
+            domains=tuple(one for one in by_domain.values() if one is not None),
+            undrafted=tuple(domain for domain, one in by_domain.items() if one is None),
             refused=tuple(one for group in groups for one in group.refused),
             others_sent=_tokens_of_steps(groups, k) > _STRANGERS * total.output_tokens,
             ended=ended,

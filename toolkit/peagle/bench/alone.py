@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from peagle.catalog.schema import Catalog
 from peagle.engine.local import StepProgress, start_local, stop_local
@@ -41,13 +41,16 @@ def plan_alone(engine: LocalEngine, catalog: Catalog) -> Plan:
     return make_plan(options, catalog).model_copy(update={"environment": environment})
 
 
-@contextmanager
 def target_alone(
     engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
-) -> Iterator[LocalEngine]:
-    """The target of ``engine`` alone, while the block runs; an engine that ran before is left
-    running. Raises what ``plan_alone`` and ``start_local`` raise."""
-    plan = plan_alone(engine, catalog)
+) -> AbstractContextManager[LocalEngine]:
+    """The target of ``engine`` alone, which runs while the block does; one that ran before is left
+    running. Raises what ``plan_alone`` raises at once, and ``start_local`` in the block."""
+    return _running(plan_alone(engine, catalog), progress)
+
+
+@contextmanager
+def _running(plan: Plan, progress: StepProgress) -> Iterator[LocalEngine]:
     ran = plan.name in local_engine_names() and read_local_engine(plan.name) is not None
     started = start_local(plan, progress=progress)
     try:

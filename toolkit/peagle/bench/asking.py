@@ -77,7 +77,8 @@ class OpenAiServer:
         text = content[: 1 << 16].decode("utf-8", errors="replace")
         message = sanitize(engine_message(text).strip() or f"HTTP {status}", _SHOWN)
         if status in _REFUSALS:
-            return PromptRefused(message, "shorten the prompt or lower max_tokens")
+            why = message.partition(" Please reduce ")[0].rstrip(".")
+            return PromptRefused(why, "shorten the prompt or lower max_tokens")
         if status in (401, 403):
             return UserError(f"{self.base_url} rejects the key ({status}): {message}",
                              "set OPENAI_API_KEY", "unauthorized")  # fmt: skip

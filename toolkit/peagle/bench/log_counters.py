@@ -3,8 +3,14 @@ lines of statistics in the log of every instance."""
 
 from __future__ import annotations
 
-from peagle.aws import sagemaker
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
+from peagle.aws.errors import AccessDenied
+from peagle.bench.models import CounterSource
 from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.errors import EngineError, Fix
 from peagle.protocol import Counters
@@ -41,3 +47,28 @@ class LogCounters:
             self._reader.wait(self._instances)
         self._read_at = self._clock.now()
         return sum(self._reader.counts.counted.values(), Counters(0, 0, 0))
+
+
+@dataclass(frozen=True)
+class EndpointCounters:
+    """How to read what an endpoint counts, ``None`` where that is unknown, and from where."""
+
+    read: Callable[[], Counters | None]
+    source: CounterSource
+
+
+NO_COUNTERS = EndpointCounters(lambda: None, "counters")
+
+
+def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
+    """The engine's counters where one instance exposes them, else those in the log; none where that
+    may not be read."""
+    live = sagemaker.describe(aws, name)
+    if live and live.instance_count == 1 and runtime.counters(aws, name) is not None:
+        return EndpointCounters(partial(runtime.counters, aws, name), "counters")
+    try:
+        logged = LogCounters(aws, name, clock)
+        logged.read()
+    except (AccessDenied, EngineError):
+        return NO_COUNTERS
+    return EndpointCounters(logged.read, "log")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
-from peagle.aws import runtime
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.asking import OpenAiServer
+from peagle.bench.log_counters import NO_COUNTERS, counters_of_endpoint
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchedServer, BenchSetting
 from peagle.bench.probe import counters_of, served_models, waiting_of
@@ -144,17 +144,18 @@ def target_of_endpoint(
         setting = setting_of_config(served.speculative_config)
         if plan and plan.drafter:
             setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
-    # Counters of several instances would be read of any of them.
-    one = served is None or served.instance_count == 1
+    speculates = served is None or served.k > 0
+    counters = counters_of_endpoint(aws, name) if speculates else NO_COUNTERS
     price = served.usd_per_hour if served and not sandbox else None
     dated = f"on {served.price_date}" if served and served.price_date else "of the catalogue"
     return BenchTarget(
         server,
         facts,
         setting,
-        partial(runtime.counters, aws, name) if one else (lambda: None),
+        counters.read,
         usd_per_hour=price,
         price_source=None if price is None else f"AWS's on-demand price {dated}",
+        counted_by=counters.source,
     )
 
 

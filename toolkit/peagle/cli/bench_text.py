@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.bench.acceptance import AcceptanceRequest, AcceptanceResult
+from peagle.bench.acceptance import GROUPS, GROUPS_OF_LOG, AcceptanceRequest, AcceptanceResult
 from peagle.bench.lossless import LosslessResult
 from peagle.bench.measure import BenchTarget
 from peagle.bench.prompts import PromptSet
@@ -19,6 +19,7 @@ from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, write_file
 from peagle.cli.output.progress import StatusLine
+from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
 
 FindTarget = Callable[[str], BenchTarget]
@@ -117,27 +118,38 @@ def measure_text(
     prompts = _prompts(target, text)
     tokens = max_tokens or DEFAULT_TOKENS
     results = _Results(text, as_json)
-    accepted: AcceptanceResult | None = None
-    with results.printed():
-        if text.acceptance:
-            request = AcceptanceRequest(tokens, text.temperature, concurrency)
-            with StatusLine() as status:
-                accepted = api.measure_acceptance(
+    with StatusLine() as status:
+        alone = _alone(target, find, text.against, status) if text.lossless else None
+        with results.printed():
+            if text.acceptance:
+                results.acceptance = api.measure_acceptance(
                     target,
                     prompts,
-                    request,
+                    AcceptanceRequest(tokens, text.temperature, concurrency, _groups(target)),
                     keep=results.keep_acceptance,
                     progress=lambda domain, done, count: status.show(
                         f"acceptance, {domain}", f"{done} of {count} prompts"
                     ),
                 )
-            results.keep_acceptance(accepted)
-        if text.lossless:
-            results.keep_lossless(_check_lossless(target, find, text, prompts, tokens, results))
+            if alone:
+                results.lossless = api.check_lossless(
+                    target,
+                    alone,
+                    prompts,
+                    tokens,
+                    keep=results.keep_lossless,
+                    progress=lambda server, done, count: status.show(
+                        f"greedy answers of {server}", f"{done} of {count} prompts"
+                    ),
+                )
     if results.lossless:
         api.require_lossless(results.lossless)
-    if accepted and (error := api.refused_error(accepted)):
+    if results.acceptance and (error := api.refused_error(results.acceptance)):
         raise error
+
+
+def _groups(target: BenchTarget) -> int:
+    return GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
 
 
 class _Results:
@@ -191,38 +203,26 @@ def _prompts(target: BenchTarget, text: TextOptions) -> PromptSet:
     return api.prompts_of_pair(command_catalog(), target.facts.pair)
 
 
-def _check_lossless(
-    target: BenchTarget,
-    find: FindTarget,
-    text: TextOptions,
-    prompts: PromptSet,
-    max_tokens: int,
-    results: _Results,
-) -> LosslessResult:
-    with StatusLine() as status:
+def _alone(
+    target: BenchTarget, find: FindTarget, against: str | None, status: StatusLine
+) -> AbstractContextManager[BenchTarget]:
+    """The target without speculation: the server ``against``, or started on this machine.
 
-        @contextmanager
-        def alone() -> Iterator[BenchTarget]:
-            if text.against:
-                yield find(text.against)
-                return
-            engine = api.ready_engine(target.facts.name) if target.facts.where == "local" else None
-            if engine is None:
-                raise UserError(
-                    f"the target of {target.facts.name} cannot be started here without speculation",
-                    "serve it without speculation, and name that server with --against",
-                    "needs-against",
-                )
-            with api.target_alone(engine, command_catalog(), status.show) as started:
-                yield api.target_of_engine(started)
-
-        return api.check_lossless(
-            target,
-            alone(),
-            prompts,
-            max_tokens,
-            keep=results.keep_lossless,
-            progress=lambda server, done, count: status.show(
-                f"greedy answers of {server}", f"{done} of {count} prompts"
-            ),
+    Raises UserError where it cannot be started here.
+    """
+    if against:
+        return nullcontext(find(against))
+    engine = api.ready_engine(target.facts.name) if target.facts.where == "local" else None
+    if engine is None:
+        raise UserError(
+            f"the target of {target.facts.name} cannot be started here without speculation",
+            "serve it without speculation, and name that server with --against",
+            "needs-against",
         )
+    return _started(api.target_alone(engine, command_catalog(), status.show))
+
+
+@contextmanager
+def _started(engine: AbstractContextManager[LocalEngine]) -> Iterator[BenchTarget]:
+    with engine as running:
+        yield api.target_of_engine(running)

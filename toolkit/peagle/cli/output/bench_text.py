@@ -76,6 +76,8 @@ def _notes(result: AcceptanceResult, is_narrow: bool) -> Iterator[str]:
     few = [one.domain for one in result.domains if not one.is_reliable]
     if few:
         yield f"Few drafts, so the length is not reliable: {', '.join(few)}."
+    if result.undrafted:
+        yield f"Nothing was drafted, since the answers are short: {', '.join(result.undrafted)}."
     if result.others_sent:
         yield "Other clients sent requests meanwhile, which are counted, too."
     if result.server.stand_in:
