@@ -223,6 +223,7 @@ def main() -> None:
     add("--workloads", default=names, metavar="LIST", help=f"default: {names}")
     add("--seconds", type=float, default=1500, help="end of the measurement (default: 1500)")
     add("--collect", type=Path, nargs="+", metavar="FOLDER", help="write the evidence of results")
+    add("--raw", action="store_true", help="with --collect: only raw rows, which plans ignore")
     add("--evidence", type=Path, help="the evidence file that --collect writes")
     add("--lock", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -231,7 +232,10 @@ def main() -> None:
     if options.collect:
         if options.evidence is None:
             parser.error("--collect needs --evidence FILE")
-        evidence.write(options.evidence, evidence.speed_document(options.collect))
+        document = evidence.speed_document(options.collect)
+        if options.raw:
+            document.pop("speeds", None)
+        evidence.write(options.evidence, document)
         return
     try:
         todo = settings(options.pair, options.settings, options.tensor_parallel_size)
