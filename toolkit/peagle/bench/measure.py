@@ -26,7 +26,7 @@ from peagle.bench.probe import Probe
 from peagle.bench.saturation import queue_reason
 from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share
 from peagle.bench.workloads import request_bodies
-from peagle.errors import EngineError
+from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters, acceptance_length
 from peagle.speed.models import AcceptanceBasis
 
@@ -79,7 +79,7 @@ def measure_load(
     )
     total = sum(map(len, phases))
     queue = _Queue(target.read_waiting)
-    before = target.read_counters()
+    before = _or_none(target.read_counters)
 
     def each(ended: int) -> None:
         queue.read()
@@ -188,10 +188,10 @@ def _incomplete(load: BenchLoad, sent: Sent, failed: Sequence[SentRequest], comp
 
 
 def _or_none(read: Callable[[], Counters | None]) -> Counters | None:
-    """The counters; ``None`` from a server that has died."""
+    """The counters; ``None`` from a server that has died, or whose log may not be read."""
     try:
         return read()
-    except EngineError:
+    except PeagleError:
         return None
 
 

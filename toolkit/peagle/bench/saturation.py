@@ -25,7 +25,7 @@ def queue_reason(
     """Why requests of this load wait in a queue; empty if they do not.
 
     By the engine's own gauge where it can be read, else by the times: most requests wait longer
-    for their first token than they take to be answered, or the wait grows significantly.
+    for their first token than for all others, or the wait grows in every repetition.
     """
     if load.concurrency == 1 or not good:
         return ""
@@ -40,9 +40,18 @@ def queue_reason(
     rest = median(seconds - ttft for _, ttft, seconds in timed)
     if first > rest > 0:
         return f"requests wait {first:.2g} s for the first token, and {rest:.2g} s for the others"
-    if grows([(at, ttft) for at, ttft, _ in timed]):
+    numbers = {one.repetition for one in good}
+    if all(grows(_waits(good, number)) for number in numbers):
         return "the time to the first token grows during the load: the queue grows"
     return ""
+
+
+def _waits(good: Sequence[SentRequest], repetition: int) -> list[tuple[float, float]]:
+    return [
+        (one.start, one.ttft)
+        for one in good
+        if one.repetition == repetition and one.ttft is not None
+    ]
 
 
 def grows(points: Sequence[tuple[float, float]]) -> bool:
@@ -66,10 +75,7 @@ def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
     """The rows; one is saturated whose tokens per second are hardly more than those of a smaller
     load of the same setting and workload."""
     flagged = {id(row): _no_gain(row, rows) for row in rows}
-    return tuple(
-        replace(row, saturated=row.saturated or flagged[id(row)]) if flagged[id(row)] else row
-        for row in rows
-    )
+    return tuple(replace(row, saturated=row.saturated or flagged[id(row)]) for row in rows)
 
 
 def _no_gain(row: BenchRow, rows: Sequence[BenchRow]) -> str:
