@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.apply import deploy as deploy
+    from peagle.deploy.compare import compare_plans as compare_plans
     from peagle.deploy.discover import complete_deployment as complete_deployment
     from peagle.deploy.discover import current_deployment as current_deployment
     from peagle.deploy.failed_start import possible_saving as possible_saving
@@ -224,6 +225,7 @@ _FUNCTIONS = {
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),
+    "peagle.deploy.compare": ("compare_plans",),
     "peagle.deploy.discover": ("complete_deployment", "current_deployment"),
     "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),

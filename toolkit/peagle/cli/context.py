@@ -21,7 +21,7 @@ _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket"
 
 _LIST_PROFILES = ("aws", "configure", "list-profiles")
 
-_TYPED = "peagle.typed"
+TYPED = "peagle.typed"
 """Key in click's ``Context.meta``: the command's own parameters as typed, by name."""
 
 
@@ -31,7 +31,7 @@ class PeagleCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the values as typed, before click converts them."""
         typed = self.make_parser(ctx).parse_args(args=list(args))[0]
-        ctx.meta[_TYPED] = typed
+        ctx.meta[TYPED] = typed
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -104,7 +104,7 @@ def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ())
     ``name`` replaces the user's own command; options in ``without`` and those that ``name`` does
     not accept are left out.
     """
-    typed = ctx.meta.get(_TYPED, {})
+    typed = ctx.meta.get(TYPED, {})
     accepted = _options_of(ctx.find_root(), name)
     arguments: list[str] = []
     options: list[str] = []

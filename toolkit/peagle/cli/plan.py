@@ -8,8 +8,9 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, typed_command
-from peagle.cli.options import raise_first_error
+from peagle.cli.options import complete_pair, raise_first_error
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.cli.plan_compare import compared_plan
 from peagle.cli.plan_options import plan_options
 from peagle.errors import UserError
 from peagle.findings import errors
@@ -17,7 +18,12 @@ from peagle.planning import Plan
 
 
 @click.command(
-    cls=PeagleCommand, epilog="Example: peagle plan gpt-oss-20b --region eu-west-1 --out plan.json"
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle plan gpt-oss-20b --region eu-west-1 --out plan.json
+  peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'
+""",
 )
 @plan_options
 @click.option(
@@ -32,6 +38,13 @@ from peagle.planning import Plan
 )
 @click.option("--profile", help="AWS profile for --online.  [default: boto3's credential chain]")
 @click.option("--sandbox", is_flag=True, help="Query the local AWS sandbox; for --online.")
+@click.option(
+    "--compare",
+    metavar="PAIR|PLAN",
+    help="Show this plan beside the first: a plan file, or a pair, with options of its own in "
+    "quotes, such as 'gpt-oss-20b --no-speculation'.",
+    shell_complete=complete_pair,
+)
 @json_option
 @click.pass_context
 def plan(
@@ -41,6 +54,7 @@ def plan(
     online: bool,
     profile: str | None,
     sandbox: bool,
+    compare: str | None,
     as_json: bool,
 ) -> None:
     """Plan PAIR and show the plan. Creates nothing, and queries AWS only with --online.
@@ -55,6 +69,8 @@ def plan(
     if not online and (profile or sandbox):
         flag = "--profile" if profile else "--sandbox"
         raise UserError(f"{flag} requires --online", f"add --online, or omit {flag}")
+    if compare is not None:
+        return _compare(ctx, plan, compare, out, as_json)
     refused = errors(plan.findings)
     if out is not None and not refused:
         write_file(out, api.plan_bytes(plan))
@@ -66,4 +82,19 @@ def plan(
 
         deploy = ("peagle", "deploy", str(out)) if out else typed_command(ctx, "deploy")
         print_plan(plan, next_command=None if refused else command_text(deploy))
-    raise_first_error(refused)
+    return raise_first_error(refused)
+
+
+def _compare(ctx: click.Context, first: Plan, text: str, out: Path | None, as_json: bool) -> None:
+    """Print the two plans side by side. Raises Refused if one has an error."""
+    if out is not None:
+        raise UserError("--compare cannot be combined with --out", "omit one of them")
+    second = compared_plan(ctx, text)
+    comparison = api.compare_plans(first, second)
+    if as_json:
+        print_json(comparison.document())
+    else:
+        from peagle.cli.output.compare import print_comparison
+
+        print_comparison(comparison)
+    raise_first_error((*errors(first.findings), *errors(second.findings)))

@@ -140,13 +140,14 @@ _PLAN_OPTIONS = (
     ),
 )
 
-_OWN_TARGET = "peagle.own-target"
-"""Key in click's ``Context.meta`` of the checkpoint of a target that is not in the catalogue."""
+_OWN_TARGETS = "peagle.own-targets"
+"""Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
+the location that the user typed; ``None`` where the catalogue has the target."""
 
 _ONLINE = ("deploy",)
 """Commands that use the network in any case, so that they also read a model there."""
 
-_PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
+PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
 """The parameters that these options have in click."""
 
 
@@ -156,16 +157,8 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @wraps(command)
     def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
-        chosen = {name: given.pop(name) for name in _PLAN_FIELDS & given.keys()}
-        if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
-            # A plan file has its own region; AWS_REGION does not override it.
-            chosen["region"] = None
-        _add_own_target(ctx, pair, chosen)
-        if ctx.params.get("online"):  # only `peagle plan` has it
-            plan = _online_plan(ctx, pair, chosen)
-        else:
-            plan = resolve_plan(pair, chosen, command_catalog(ctx))
-        return ctx.invoke(command, plan=plan, **given)
+        chosen = {name: given.pop(name) for name in PLAN_FIELDS & given.keys()}
+        return ctx.invoke(command, plan=planned(ctx, pair, chosen), **given)
 
     decorated: Callable[..., Any] = with_plan
     for option in reversed(_PLAN_OPTIONS):
@@ -174,25 +167,41 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return argument(decorated)
 
 
+def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options: with the
+    command's catalogue and, if it has ``--online``, with what AWS and the Hub answer."""
+    if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
+        # A plan file has its own region; AWS_REGION does not override it.
+        chosen = {**chosen, "region": None}
+    chosen = _with_own_target(ctx, pair, chosen)
+    if ctx.params.get("online"):  # only `peagle plan` has it
+        return _online_plan(ctx, pair, chosen)
+    return resolve_plan(pair, chosen, command_catalog(ctx))
+
+
 def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
     """The plan of the command's PAIR and planning options on another instance type."""
-    chosen = {name: ctx.params[name] for name in _PLAN_FIELDS & ctx.params.keys()}
+    chosen = {name: ctx.params[name] for name in PLAN_FIELDS & ctx.params.keys()}
     pair = chosen.pop("pair")
-    _add_own_target(ctx, pair, chosen)
-    return resolve_plan(pair, {**chosen, "instance_type": instance_type}, command_catalog(ctx))
+    chosen = _with_own_target(ctx, pair, {**chosen, "instance_type": instance_type})
+    return resolve_plan(pair, chosen, command_catalog(ctx))
 
 
-def _add_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> None:
-    """Read a target that the catalogue does not have: from a folder, and where the command is
-    online from S3 and the Hub. Raises what reading raises, and NotFound where it is not online."""
+def _with_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """``chosen`` with the checkpoint of a target that the catalogue does not have, which joins the
+    command's catalogue: from a folder, and where the command is online from S3 and the Hub.
+
+    Raises what reading raises, and NotFound where the command is not online.
+    """
     if is_plan_file(pair):
-        return
-    if _OWN_TARGET not in ctx.meta:
+        return chosen
+    read: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
+    if pair not in read:
         catalog = command_catalog(ctx)
         own = api.with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
-        ctx.meta[_OWN_TARGET] = own.checkpoint
+        read[pair] = own.checkpoint
         set_command_catalog(ctx, own.catalog)
-    chosen["target_checkpoint"] = ctx.meta[_OWN_TARGET]
+    return {**chosen, "target_checkpoint": read[pair]}
 
 
 def _read_target(ctx: click.Context, location: str) -> Checkpoint:

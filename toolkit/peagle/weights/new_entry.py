@@ -155,7 +155,7 @@ def _drafter(head: Checkpoint, entry: NewEntry, file: Path, vllm: str) -> Drafte
     unknown = {
         "licence": "a checkpoint does not state it; see the model card",
         "min_vllm": "the oldest version that runs it; this is the catalogue's default",
-        "k_recommended": "no measurement or model card was read; `peagle bench` measures it",
+        "k_recommended": "no measurement or model card was read; a bench measures it",
     }
     if guessed:
         unknown["weights"] = f"its id on the Hub; these are the values of {head.location}"

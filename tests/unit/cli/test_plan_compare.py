@@ -1,0 +1,123 @@
+"""``peagle plan A --compare B``: two plans side by side."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import in_process
+from tests.unit.checks.damage import tiny
+
+
+def compared(*words: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The two answers, and the settings that differ."""
+    done = in_process("plan", *words, "--json")
+    assert done.code == 0, done.err
+    first, second = done.document["plans"]
+    return first, second, [change["setting"] for change in done.document["changes"]]
+
+
+def test_two_pairs_share_the_options_of_the_command() -> None:
+    words = ("gpt-oss-20b", "--max-model-len", "8k", "--compare", "gpt-oss-20b+eagle3")
+
+    first, second, changes = compared(*words)
+
+    assert (first["max_model_len"], second["max_model_len"]) == (8192, 8192)
+    assert (first["parallel_drafting"], second["parallel_drafting"]) == (True, False)
+    assert {"pair", "k"} <= {*changes}
+
+
+def test_the_second_pair_may_have_options_of_its_own() -> None:
+    other = "gpt-oss-20b --no-speculation --max-model-len 16k"
+
+    first, second, _ = compared("gpt-oss-20b", "--max-model-len", "8k", "--compare", other)
+
+    assert (second["method"], second["k"], second["max_model_len"]) == (None, 0, 16384)
+    assert first["k"] > 0
+
+
+def test_plan_files_are_compared_as_they_are(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for file, k in zip(files, ("3", "5"), strict=True):
+        assert in_process("plan", "gpt-oss-20b", "--k", k, "--out", file).code == 0
+
+    first, second, changes = compared(files[0], "--compare", files[1])
+
+    assert (first["k"], second["k"]) == (3, 5)
+    assert changes == ["k"]
+
+
+def test_a_pair_is_compared_with_a_plan_file(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.json")
+    assert in_process("plan", "tiny", "--out", file).code == 0
+
+    first, second, _ = compared("gpt-oss-20b", "--concurrency", "4", "--compare", file)
+
+    assert (first["concurrency"], second["concurrency"]) == (4, 8)
+    assert second["pair"] == "peagle/tiny+p-eagle"
+
+
+def test_equal_plans_have_no_changes() -> None:
+    first, second, changes = compared("gpt-oss-20b", "--compare", "openai/GPT-OSS-20B")
+
+    assert first == second
+    assert changes == []
+    assert "The two plans are equal." in in_process("plan", "tiny", "--compare", "tiny").out
+
+
+def test_what_is_unknown_is_said_and_differences_are_marked() -> None:
+    words = ("plan", "gpt-oss-20b", "--compare", "gpt-oss-20b --no-speculation --set dtype=auto")
+    lines = in_process(*words).out.splitlines()
+
+    (speculation,) = [line for line in lines if " speculation " in line]
+    (target,) = [line for line in lines if " target " in line]
+    (speed,) = [line for line in lines if " time to first token " in line]
+    assert speculation.startswith("*")
+    assert speculation.endswith("none")
+    assert target.startswith(" ")
+    assert speed.split()[-1] in ("unknown", "s")
+    assert "  --dtype default -> auto" in lines
+
+
+def test_a_folder_is_compared_with_a_pair_of_the_catalogue() -> None:
+    first, second, _ = compared("tiny", "--compare", shlex.join([str(tiny("target"))]))
+
+    assert (first["pair"], second["pair"]) == ("peagle/tiny+p-eagle", "own/target")
+
+
+def test_a_plan_that_cannot_be_deployed_is_shown_and_refused() -> None:
+    done = in_process("plan", "tiny", "--compare", "tiny --k 99", "--json")
+
+    assert done.code == 3
+    assert '"refused": "k-above-trained"' in done.out
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("nothing", "the catalogue has no target 'nothing'"),
+        ("", "--compare has no PAIR|PLAN"),
+        ("'a", "No closing quotation"),
+        ("--k 3", "Missing argument"),
+        ("tiny --k", "requires an argument"),
+        ("tiny --json", "--json cannot be used within --compare"),
+        ("tiny --out x", "--out cannot be used within --compare"),
+        ("tiny --compare tiny", "--compare cannot be used within --compare"),
+        ("nowhere.json", "nowhere.json"),
+    ],
+)
+def test_a_second_plan_that_makes_no_sense_is_one_clear_error(other: str, message: str) -> None:
+    done = in_process("plan", "tiny", "--compare", other)
+
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_comparison_writes_no_file(tmp_path: Path) -> None:
+    done = in_process("plan", "tiny", "--compare", "tiny", "--out", str(tmp_path / "x.json"))
+
+    assert (done.code, [*tmp_path.iterdir()]) == (2, [])

@@ -1,0 +1,76 @@
+"""Two plans side by side on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from peagle.cli.output.console import align_columns
+from peagle.deploy.compare import PlanComparison
+from peagle.text import format_requests, format_usd
+
+_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
+_UNKNOWN = "unknown"
+
+
+def print_comparison(comparison: PlanComparison) -> None:
+    """One line per fact, ``*`` where the two differ, and the other settings that differ."""
+    first, second = (dict(_facts(answer)) for answer in comparison.answers)
+    rows = [("", "", "A", "B")]
+    for name, value in first.items():
+        rows.append(("*" if value != second[name] else "", name, value, second[name]))
+    heading, *lines = align_columns(rows)
+    click.echo("\n".join([click.style(heading, dim=True), *lines]))
+    others = [change.text for change in comparison.other_changes]
+    if others:
+        click.echo("\nWhat else differs, from A to B")
+        click.echo("\n".join(f"  {text}" for text in others))
+    elif first == second:
+        click.echo("\nThe two plans are equal.")
+
+
+def _facts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    target, _, drafter = answer["pair"].partition("+")
+    yield "target", target
+    yield "drafter", drafter or "none"
+    yield "speculation", _speculation(answer)
+    yield "instance", f"{answer['instance_count']} x {answer['instance_type']}"
+    yield "GPUs", f"{answer['tensor_parallel_size']} of {answer['gpu_count']} x {answer['gpu']}"
+    yield "region", answer["region"]
+    yield "price per hour", _usd(answer["price_per_hour_usd"])
+    yield "context", f"{answer['max_model_len']:,} tokens"
+    yield "load", f"{format_requests(answer['concurrency'])} at a time"
+    yield "full-length requests", f"{answer['max_concurrency']:,.1f} per instance"
+    yield "tokens/s", _speed(answer)
+    yield "time to first token", _seconds(answer["ttft_seconds"])
+    yield "USD per 1M tokens", _usd(answer["usd_per_million_tokens"])
+    if answer["refused"]:
+        yield "deployable", f"no: {answer['refused']}"
+    else:
+        yield "deployable", "yes"
+
+
+def _speculation(answer: dict[str, Any]) -> str:
+    if answer["method"] is None:
+        return "none"
+    name = _NAMES.get(answer["method"], answer["method"])
+    return f"{'P-EAGLE' if answer['parallel_drafting'] else name}, K={answer['k']}"
+
+
+def _speed(answer: dict[str, Any]) -> str:
+    if answer["tokens_per_second"] is None:
+        return _UNKNOWN
+    text = f"{answer['tokens_per_second']:,.0f}"
+    if answer["low"] is not None and answer["high"] is not None:
+        text += f" ({answer['low']:,.0f} to {answer['high']:,.0f})"
+    return f"{text}, {answer['basis']}" if answer["basis"] else text
+
+
+def _seconds(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else f"{seconds:.2f} s"
+
+
+def _usd(amount: float | None) -> str:
+    return _UNKNOWN if amount is None else format_usd(amount)
