@@ -30,13 +30,22 @@ if TYPE_CHECKING:
     from peagle.bench.bench import with_price as with_price
     from peagle.bench.check import check_sender as check_sender
     from peagle.bench.check import require_agreement as require_agreement
+    from peagle.bench.compare import parse_objectives as parse_objectives
+    from peagle.bench.compare import verdicts as verdicts
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
     from peagle.bench.lossless import check_lossless as check_lossless
     from peagle.bench.lossless import require_lossless as require_lossless
     from peagle.bench.pair_prompts import prompts_of_pair as prompts_of_pair
+    from peagle.bench.prices import priced_result as priced_result
     from peagle.bench.prompts import read_prompts as read_prompts
+    from peagle.bench.report import report as report
+    from peagle.bench.results import read_result as read_result
+    from peagle.bench.sweeping import parse_loads as parse_loads
+    from peagle.bench.sweeping import save_evidence as save_evidence
+    from peagle.bench.sweeping import sweep_on_endpoint as sweep_on_endpoint
+    from peagle.bench.sweeping import sweep_on_this_machine as sweep_on_this_machine
     from peagle.bench.targets import target_of_endpoint as target_of_endpoint
     from peagle.bench.targets import target_of_engine as target_of_engine
     from peagle.bench.targets import target_of_url as target_of_url
@@ -213,6 +222,13 @@ _FUNCTIONS = {
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
+    "peagle.bench.compare": ("parse_objectives", "verdicts"),
+    "peagle.bench.prices": ("priced_result",),
+    "peagle.bench.report": ("report",),
+    "peagle.bench.results": ("read_result",),
+    "peagle.bench.sweeping": (
+        "parse_loads", "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
+    ),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.entry_file": ("entry_text",),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),

@@ -1,4 +1,4 @@
-"""What a report reads: results of a bench and evidence, and objectives of latency."""
+"""What a report reads: results of a bench and evidence; and the options of a sweep."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from peagle.bench.compare import parse_objectives
 from peagle.bench.evidence import evidence_document
+from peagle.bench.local import catalog_name
 from peagle.bench.report import LARGEST_REPORT, report
 from peagle.bench.results import read_result
+from peagle.bench.sweep import parse_settings
+from peagle.bench.sweeping import parse_loads
 from peagle.errors import UserError
 from tests.fuzz.inputs import TEXTS, json_bytes, texts
 from tests.fuzz.parser import Parser
@@ -38,5 +41,26 @@ PARSERS = (
         texts("ttft=0.5,itl=0.02", more=TEXTS),
         (UserError,),
         ["ttft=0.5,itl=0.02"],
+    ),
+    Parser(
+        "bench-settings",
+        parse_settings,
+        texts("k=none,1,3", more=TEXTS),
+        (UserError,),
+        ["k=none,1,3"],
+    ),
+    Parser(
+        "bench-loads",
+        parse_loads,
+        texts("1,8,32", more=TEXTS),
+        (UserError,),
+        ["1,8,32"],
+    ),
+    Parser(
+        "bench-gpu",
+        lambda name: catalog_name(name, ("H100", "L4", "L40S")),
+        texts("NVIDIA H100 80GB HBM3", more=TEXTS),
+        (),
+        ["NVIDIA H100 80GB HBM3"],
     ),
 )

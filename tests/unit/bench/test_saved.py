@@ -75,7 +75,7 @@ def test_raw_rows_hold_each_repetition_and_no_prompts() -> None:
     assert raw["prompts_sha256"] == "ab12"
     assert "my secret" not in evidence_text(document)
     assert document["commands"][0].startswith("peagle bench gpt-oss-20b --sweep")
-    assert document["script"] == "peagle bench"
+    assert document["script"] == "toolkit/peagle/bench/sweep.py"
 
 
 def test_answers_without_a_fixed_length_are_one_size() -> None:

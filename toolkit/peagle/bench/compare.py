@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from peagle.bench.models import BenchRow, BenchSetting, BenchWorkload, Times
+from peagle.bench.models import BenchResult, BenchRow, BenchSetting, BenchWorkload, Times
 from peagle.errors import UserError
 
 PERCENTILE = "p90"
@@ -127,7 +127,7 @@ def winners(rows: Iterable[BenchRow], objectives: Objectives | None = None) -> l
 
 
 @dataclass(frozen=True)
-class Crossover:
+class MeasuredCrossover:
     """Above ``load`` concurrent requests ``after`` is faster than ``before``, which is below."""
 
     load: float
@@ -135,7 +135,7 @@ class Crossover:
     after: BenchSetting
 
 
-def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
+def crossovers(rows: Sequence[BenchRow]) -> list[MeasuredCrossover]:
     """Where the fastest setting of one workload changes, between two measured loads.
 
     The position is where the two curves meet if both are straight lines over the logarithm of the
@@ -154,7 +154,7 @@ def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
         end = _lead(speeds, after, before, other.load)
         share = start / (start + end) if start + end > 0 else 0.5
         low, high = math.log(one.load), math.log(other.load)
-        found.append(Crossover(math.exp(low + share * (high - low)), before, after))
+        found.append(MeasuredCrossover(math.exp(low + share * (high - low)), before, after))
     return found
 
 
@@ -179,10 +179,25 @@ def verdict(rows: Sequence[BenchRow]) -> str:
     for setting, group in groupby(best, key=lambda one: one.best.setting):
         ones = list(group)
         gains = [gain for one in ones if (gain := one.gain) is not None] if setting.k else []
-        times = f" ({_range(gains)} times the speed)" if gains else ""
-        parts.append(f"{setting.text} at {loads_text([one.load for one in ones])}{times}")
+        times = f"{_range(gains)} times the speed" if gains else ""
+        overlap = "" if any(one.clear for one in ones) else ", intervals overlap"
+        text = f"{setting.text} at {loads_text([one.load for one in ones])}"
+        more = f"{times}{overlap}".removeprefix(", ")
+        parts.append(f"{text} ({more})" if more else text)
     against = ", against no speculation" if any("times" in part for part in parts) else ""
     return f"Fastest{against}: {', '.join(parts)}."
+
+
+def verdicts(result: BenchResult, objectives: Objectives | None = None) -> list[str]:
+    """The verdict of each workload, with its name if there are several."""
+    lines = []
+    every = workloads(result.rows)
+    for workload in every:
+        rows = [row for row in result.rows if row.load.workload == workload]
+        text = verdict(rows)
+        text += f" {objectives_verdict(rows, objectives)}" if objectives else ""
+        lines.append(f"{workload.name}: {text}" if every[1:] else text)
+    return lines
 
 
 def objectives_verdict(rows: Sequence[BenchRow], objectives: Objectives) -> str:

@@ -14,12 +14,10 @@ from peagle.bench.compare import known, usable, workloads
 from peagle.bench.models import BenchResult, BenchRow, BenchWorkload, Repetition, Times
 from peagle.catalog.documents import BadFile
 from peagle.catalog.evidence import read_speeds
-from peagle.catalog.schema import Speed
+from peagle.catalog.schema import NO_GPU, Speed
 from peagle.errors import UserError
 
-SCRIPT = "peagle bench"
-CPU = "CPU"
-"""The GPU of a run without one. No instance has it, so no plan uses the run."""
+SCRIPT = "toolkit/peagle/bench/sweep.py"
 
 _METHOD = (
     "Requests of aiperf at a fixed concurrency, streamed. A row of speeds is the mean of the "
@@ -56,7 +54,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "date": result.started[:10],
         "engine": {"name": "vllm", "version": server.vllm},
         "device": server.gpu or result.host.cpu,
-        "gpu": server.gpu or CPU,
+        "gpu": server.gpu or NO_GPU,
         "gpu_count": server.gpu_count or 0,
         "tensor_parallel_size": server.tensor_parallel_size or 1,
         "hosts": [

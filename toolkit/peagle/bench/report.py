@@ -69,7 +69,7 @@ def _subtitle(result: BenchResult) -> str:
     server = result.server
     gpus = f"{server.tensor_parallel_size or server.gpu_count or 1} x {server.gpu}"
     parts = [
-        gpus if server.gpu else "",
+        gpus if server.gpu else result.host.cpu if server.where == "local" else "",
         f"vLLM {server.vllm}" if server.vllm else "",
         server.instance_type or "",
         f"stand-in {server.stand_in}" if server.stand_in else "",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from peagle.bench.evidence import CPU, impossible
+from peagle.bench.evidence import impossible
 from peagle.bench.models import (
     BenchedServer,
     BenchHost,
@@ -24,7 +25,7 @@ from peagle.bench.models import (
 from peagle.bench.report import CONFIDENCE
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
 from peagle.catalog.evidence import read_speeds
-from peagle.catalog.schema import Seconds, Speed, SpeedRun
+from peagle.catalog.schema import NO_GPU, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.speed.models import Workload
 from peagle_serve import json_reader
@@ -85,7 +86,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
             run = read_speeds(path, content)
             assert run is not None
             return _of_evidence(run, _Details.model_validate(document)), SLOWEST_AND_FASTEST
-        result = TypeAdapter(BenchResult).validate_json(content)
+        result = TypeAdapter(BenchResult).validate_json(json.dumps(document))
     except BadFile as bad:
         raise UserError(bad.problem.text, bad.problem.fix, "damaged-result") from bad
     except (InvalidJson, ValidationError) as error:
@@ -113,7 +114,7 @@ def _of_evidence(run: SpeedRun, details: _Details) -> BenchResult:
             model=run.target,
             pair=run.target,
             vllm=run.vllm,
-            gpu=None if run.gpu == CPU else run.gpu,
+            gpu=None if run.gpu == NO_GPU else run.gpu,
             tensor_parallel_size=run.tensor_parallel_size,
             instance_type=details.instance_type,
         ),

@@ -35,7 +35,7 @@ from peagle.catalog.documents import (
     read_document,
 )
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
-from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.schema import NO_GPU, Catalog, Target
 from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.catalog.validation import (
@@ -242,7 +242,7 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
             continue
         names = [("pair", run.target, set(targets))]
         if table:
-            names.insert(0, ("gpu", run.gpu, {instance.gpu for instance in table.instances}))
+            names.insert(0, ("gpu", run.gpu, {NO_GPU, *(one.gpu for one in table.instances)}))
         target = validate_file(targets[run.target], Target)[0] if run.target in targets else None
         if target is not None:
             known = {name for d in target.drafters for name in (d.name, d.weights) if name}

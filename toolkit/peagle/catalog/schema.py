@@ -208,6 +208,10 @@ class Speed(Measurement):
     tpot_seconds: Seconds | None = None
 
 
+NO_GPU = "CPU"
+"""The GPU of a run without one. No instance has it, so no plan uses the run."""
+
+
 class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``.
 

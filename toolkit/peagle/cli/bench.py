@@ -13,6 +13,8 @@ from peagle.bench.bench import INTERRUPTED
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchResult
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.bench_report import bench_report
+from peagle.cli.bench_sweep import sweep
 from peagle.cli.bench_text import TextOptions, measure_text, text_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import REQUESTS, TOKENS, command_catalog
@@ -30,15 +32,18 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 """Environment variable: the key for a URL."""
 
 _RUN = "run"
+_SWEEP = "sweep"
 
 
 class _Bench(click.Group):
-    """A group whose command ``run`` needs no name: ``peagle bench NAME``."""
+    """A group whose commands ``run`` and ``sweep`` need no name: ``peagle bench NAME``, and
+    ``peagle bench PAIR --sweep k=none,3``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert ``run`` unless a command or ``--help`` comes first."""
+        """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            args = [_RUN, *args]
+            sweeps = any(one == "--sweep" or one.startswith("--sweep=") for one in args)
+            args = [_SWEEP if sweeps else _RUN, *args]
         return super().parse_args(ctx, args)
 
 
@@ -51,13 +56,19 @@ Examples:
   peagle bench http://127.0.0.1:8000/v1 --concurrency 1,8,32 --workload long-prompt
   peagle bench local --workload prompts.jsonl --json
   peagle bench local --acceptance prompts.jsonl --lossless
+  peagle bench tiny --sweep k=none,5 --concurrency 1,2 --report report.html
 """,
 )
 def bench() -> None:
     """Measure speed, latencies, acceptance and cost of a server under load.
 
-    `peagle bench NAME` is short for `peagle bench run NAME`.
+    `peagle bench NAME` is short for `peagle bench run NAME`, and with --sweep for `peagle bench
+    sweep`.
     """
+
+
+bench.add_command(sweep)
+bench.add_command(bench_report)
 
 
 def _loads(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:

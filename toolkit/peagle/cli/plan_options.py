@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -320,3 +320,30 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     if isinstance(value, tuple):
         return (flag, *value[:1])
     return (flag,) if value is True else (flag, str(value))
+
+
+def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: add the planning options to a command, except for parameters ``without``.
+
+    The command calls ``resolve_plan`` itself, with ``planning_choices``.
+    """
+
+    def holder() -> None:
+        """Takes the options, of which click keeps a list."""
+
+    decorated: Callable[..., Any] = holder
+    for option in _PLAN_OPTIONS:
+        decorated = option(decorated)
+    added = [one for one in vars(decorated)["__click_params__"] if one.name not in without]
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        vars(command).setdefault("__click_params__", []).extend(reversed(added))
+        return command
+
+    return add
+
+
+def planning_choices(given: dict[str, Any]) -> dict[str, Any]:
+    """The planning options among the parameters of a command."""
+    fields = PLAN_FIELDS - {"pair"}
+    return {name: value for name, value in given.items() if name in fields}

@@ -1,0 +1,120 @@
+"""The engines of a sweep on this machine: one for each setting, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from peagle.bench.measure import measure_load
+from peagle.bench.models import BenchedServer, BenchLoad, BenchRow, BenchSetting
+from peagle.bench.probe import probe
+from peagle.bench.sender import LoadSender
+from peagle.bench.sweep import Measure
+from peagle.bench.targets import target_of_engine
+from peagle.engine import state as records
+from peagle.engine.local import STOP_SECONDS, exclusive, start_local, stop_local
+from peagle.engine.process import stop_engine
+from peagle.engine.runner import LocalOptions
+from peagle.errors import EngineError
+from peagle.planning.plan import Plan
+from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
+
+NAME_SUFFIX = "-bench"
+"""Of the engines' name, so that no engine of ``peagle local up`` is replaced."""
+
+_WORD = re.compile(r"[A-Z0-9]+")
+
+
+@dataclass(frozen=True)
+class LocalEngines:
+    """Starts the plan of a setting on this machine.
+
+    ``plan_of`` makes the plan; ``options_of`` chooses process or container for it; ``say`` shows
+    the step of a start and the last line of the log. ``usd_per_hour`` is of this machine.
+    """
+
+    plan_of: Callable[[BenchSetting], Plan]
+    options_of: Callable[[Plan], LocalOptions]
+    sender: LoadSender
+    say: Callable[[str, str], object] = lambda step, line: None
+    usd_per_hour: float | None = None
+
+    @contextmanager
+    def opened(self, setting: BenchSetting) -> Iterator[Measure]:
+        """The engine of this setting, until the block ends. A failed engine leaves its log.
+
+        Raises what ``start_local`` and ``probe`` raise.
+        """
+        plan = bench_plan(self.plan_of(setting))
+        with exclusive(plan.name, "bench"):
+            if plan.name in records.local_engine_names():
+                stop_local(plan.name, now=True)  # of a sweep that was killed
+            engine = start_local(plan, progress=self.say, options=self.options_of(plan))
+            try:
+                target = replace(
+                    target_of_engine(engine), setting=setting, usd_per_hour=self.usd_per_hour
+                )
+                probed = probe(target.server)
+
+                def measure(load: BenchLoad, progress: Callable[[int, int], object]) -> BenchRow:
+                    return measure_load(target, load, probed, self.sender, progress)
+
+                yield measure
+            except EngineError:
+                stop_engine(engine.process, STOP_SECONDS)
+                records.remove_record(plan.name)
+                raise
+            except BaseException:
+                stop_local(plan.name, now=True)
+                raise
+            stop_local(plan.name, now=True)
+
+
+def bench_plan(plan: Plan) -> Plan:
+    """The plan under a name of its own and without a floor: a low acceptance is a result."""
+    speculation = plan.speculation
+    if speculation is not None:
+        speculation = speculation.model_copy(update={"acceptance_floor": None})
+    return plan.model_copy(update={"name": f"{plan.name}{NAME_SUFFIX}", "speculation": speculation})
+
+
+def local_server(plan: Plan, gpus: Iterable[str], uses_gpus: bool) -> BenchedServer:
+    """What is measured on this machine; ``gpus`` are the names of the catalogue."""
+    found = gpus_here(gpus) if uses_gpus else None
+    return BenchedServer(
+        name=plan.name,
+        where="local",
+        base_url="",
+        model=plan.target.id,
+        pair=plan.pair,
+        vllm=plan.runtime.vllm,
+        gpu=found[0] if found else None,
+        gpu_count=found[1] if found else None,
+        tensor_parallel_size=plan.fit.tensor_parallel_size if uses_gpus else 1,
+    )
+
+
+def gpus_here(known: Iterable[str]) -> tuple[str, int] | None:
+    """The GPU of this machine by its name in the catalogue, else by its own, and their number;
+    ``None`` without a GPU."""
+    try:
+        names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
+    except UnknownDevice:
+        return None
+    return catalog_name(names[0], known), len(names)
+
+
+def catalog_name(gpu: str, known: Iterable[str]) -> str:
+    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest known name whose words it begins with,
+    after the maker's."""
+    words = _WORD.findall(gpu.upper())
+    fitting = [name for name in known if _is_within(_WORD.findall(name.upper()), words)]
+    return max(fitting, key=len, default=gpu)
+
+
+def _is_within(name: list[str], words: list[str]) -> bool:
+    """Whether the words of the name are in ``words``, in their order; ``SE`` is Server Edition."""
+    rest = iter(words)
+    return all(word in rest for word in name if word != "SE")

@@ -1,0 +1,131 @@
+"""A sweep on a deployment: each setting is an update of its endpoint, which is proved and measured.
+
+Afterwards the endpoint is updated to the plan that it had before. That plan is kept in a file until
+then, so that an interrupted sweep can be continued, or undone with ``peagle deploy FILE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from peagle.aws.client import Aws
+from peagle.bench.measure import measure_load
+from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
+from peagle.bench.probe import probe
+from peagle.bench.sender import LoadSender
+from peagle.bench.sweep import Measure
+from peagle.bench.targets import target_of_endpoint
+from peagle.catalog.schema import Catalog
+from peagle.deploy.apply import deploy
+from peagle.deploy.context import Observer
+from peagle.deploy.preflight import preflight
+from peagle.deploy.state import Deployment, find_record
+from peagle.errors import Fix, Refused, UserError
+from peagle.findings import errors
+from peagle.planning.plan import Plan
+from peagle.planning.speculation import speculative_config
+from peagle.render.plan_file import plan_bytes, read_plan
+from peagle.store import SANDBOX, home, private_folder, write_file
+from peagle_serve.contract import SPECULATION
+
+START_SECONDS = 600.0
+SANDBOX_START_SECONDS = 60.0
+"""How long an update takes, for the price before one is measured."""
+
+_FLAG = "--speculative-config"
+
+
+def plan_before(record: Deployment) -> Plan:
+    """The plan that the endpoint had before the sweep began, which is kept in ``kept_plan``.
+
+    Raises UserError for a deployment whose plan is unknown or has no drafter.
+    """
+    kept = kept_plan(record)
+    plan = read_plan(kept) if kept.exists() else record.current.plan
+    if plan is None or plan.speculation is None:
+        why = "without speculation" if plan else "by another machine, so that its plan is unknown"
+        raise UserError(
+            f"{record.name} was deployed {why}",
+            Fix("deploy a pair with its drafter from here first",
+                ("peagle", "deploy", "PAIR", "--name", record.name)),
+            "no-plan",
+        )  # fmt: skip
+    return plan
+
+
+def kept_plan(record: Deployment) -> Path:
+    """The file of the plan that serves again after the sweep."""
+    return home() / "bench" / record.scope / record.region / f"{record.name}.json"
+
+
+def plan_with(plan: Plan, setting: BenchSetting) -> Plan:
+    """The plan with the K of the setting, or without speculation; without a floor, since a low
+    acceptance is a result. Raises UserError for a plan without a drafter."""
+    if plan.speculation is None:
+        raise UserError(f"{plan.pair} has no drafter", "choose a pair with one", "no-plan")
+    arguments = list(plan.engine_arguments)
+    at = arguments.index(_FLAG)
+    environment = {name: value for name, value in plan.environment.items() if name != SPECULATION}
+    if not setting.k:
+        changed: dict[str, object] = {"speculation": None, "drafter": None, "pair": plan.target.id}
+        del arguments[at : at + 2]
+    else:
+        speculation = plan.speculation.model_copy(update={"k": setting.k, "acceptance_floor": None})
+        config = speculative_config(speculation, plan.drafter.weights if plan.drafter else None)
+        changed = {"speculation": speculation}
+        arguments[at + 1] = environment[SPECULATION] = config
+    return plan.model_copy(
+        update={**changed, "environment": environment, "engine_arguments": tuple(arguments)}
+    )
+
+
+@dataclass(frozen=True)
+class EndpointRevisions:
+    """Updates the endpoint of ``record`` to the settings of a sweep, and back to ``before``."""
+
+    aws: Aws
+    record: Deployment
+    before: Plan
+    plan_of: Callable[[BenchSetting], Plan]
+    catalog: Catalog
+    sender: LoadSender
+    observe: Observer
+
+    @property
+    def start_seconds(self) -> float:
+        """How long an update takes, about."""
+        return SANDBOX_START_SECONDS if self.aws.scope == SANDBOX else START_SECONDS
+
+    @contextmanager
+    def opened(self, setting: BenchSetting) -> Iterator[Measure]:
+        """The endpoint, updated to this setting and proved. Raises what ``deploy`` raises."""
+        kept = kept_plan(self.record)
+        if not kept.exists():
+            private_folder(kept.parent)
+            write_file(kept, plan_bytes(self.before))
+        self._deploy(self.plan_of(setting))
+        record = find_record(self.record.name, self.aws.scope, self.aws.region)
+        target = target_of_endpoint(self.aws, record.name, record, self.catalog)
+        target = replace(target, setting=setting)
+        probed = probe(target.server)
+
+        def measure(load: BenchLoad, progress: Callable[[int, int], object]) -> BenchRow:
+            return measure_load(target, load, probed, self.sender, progress)
+
+        yield measure
+
+    def restore(self) -> None:
+        """Update the endpoint to the plan that it had before. Raises what ``deploy`` raises."""
+        kept = kept_plan(self.record)
+        if kept.exists():
+            self._deploy(self.before)
+            kept.unlink()
+
+    def _deploy(self, plan: Plan) -> None:
+        found = preflight(self.aws, plan, self.catalog.instances)
+        for first in errors(found.findings):
+            raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
+        deploy(self.aws, found, self.observe)

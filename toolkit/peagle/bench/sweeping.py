@@ -1,0 +1,261 @@
+"""A sweep as the user asks for it: its settings and loads, where it runs, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from peagle import __version__
+from peagle.aws.client import Aws
+from peagle.bench import aiperf
+from peagle.bench.bench import this_host
+from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
+from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
+from peagle.bench.local import LocalEngines, local_server
+from peagle.bench.models import BenchedServer, BenchResult, BenchSetting
+from peagle.bench.revisions import EndpointRevisions, kept_plan, plan_before, plan_with
+from peagle.bench.sender import LoadSender
+from peagle.bench.sweep import (
+    BUDGET_CODE,
+    Budget,
+    ResultFile,
+    Sweep,
+    SweepProgress,
+    parse_settings,
+)
+from peagle.bench.targets import target_of_endpoint
+from peagle.bench.workloads import find_workload, make_load
+from peagle.catalog.schema import Catalog
+from peagle.deploy.context import Observer
+from peagle.deploy.state import Deployment
+from peagle.engine.local import StepProgress
+from peagle.engine.runner import LocalOptions
+from peagle.errors import UserError
+from peagle.planning.plan import Plan
+from peagle.store import write_file
+
+LARGEST_LOAD = 10_000
+"""Concurrent requests of one machine that sends them."""
+
+PlanOf = Callable[[BenchSetting], Plan]
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The options of a sweep, as text where the user types text.
+
+    ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed; ``domain`` is one
+    of its domains. ``again``: measure again what ``file`` has. ``command`` is how it was asked for.
+    """
+
+    settings: str
+    loads: str
+    workloads: tuple[str, ...] = ("short-prompt",)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    repetitions: int = 3
+    requests: int | None = None
+    acceptance: Path | None = None
+    domain: str | None = None
+    again: bool = False
+    usd_per_hour: float | None = None
+    command: tuple[str, ...] = ()
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """K of each setting; 0 is no speculation. Raises UserError."""
+        return parse_settings(self.settings)
+
+
+def parse_loads(text: str) -> tuple[int, ...]:
+    """The numbers of concurrent requests in ``1,8,32``, ascending. Raises UserError."""
+    found = set()
+    for part in text.split(","):
+        word = part.strip()
+        if not (word.isascii() and word.isdecimal() and len(word) < 8):
+            word = "0"
+        if not 1 <= int(word) <= LARGEST_LOAD:
+            raise UserError(
+                f"--concurrency {text[:80]}: {part.strip()[:40]!r} is no number of requests",
+                f"write numbers from 1 to {LARGEST_LOAD:,}, such as 1,8,32",
+                "invalid-load",
+            )
+        found.add(int(word))
+    return tuple(sorted(found))
+
+
+def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
+    """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
+    without imposed acceptance. Raises UserError, and what planning raises."""
+    measured = read_acceptance(request.acceptance) if request.acceptance else None
+    if request.domain and not measured:
+        raise UserError("--domain is one of --impose-acceptance", "add --impose-acceptance FILE")
+    settings = []
+    for k in request.ks:
+        rates = rates_of(measured, k, request.domain) if measured and k else ()
+        drafter = plan_of(BenchSetting(None, k)).drafter if k else None
+        settings.append(BenchSetting(drafter.name if drafter else None, k, rates))
+    workloads = [
+        find_workload(name, request.prompt_tokens, request.output_tokens)
+        for name in dict.fromkeys(request.workloads)
+    ]
+    loads = tuple(
+        make_load(workload, load, request.repetitions, request.requests)
+        for workload in workloads
+        for load in parse_loads(request.loads)
+    )
+
+    def imposing(setting: BenchSetting) -> Plan:
+        plan = plan_of(setting)
+        if not setting.imposed_rates:
+            return plan
+        return with_imposed_acceptance(plan, setting.imposed_rates, on_cpu=False)
+
+    return Sweep(tuple(settings), loads), imposing
+
+
+def sweep_on_this_machine(
+    request: SweepRequest,
+    file: Path,
+    plan_of: PlanOf,
+    options_of: Callable[[Plan], LocalOptions],
+    catalog: Catalog,
+    uses_gpus: bool,
+    say: StepProgress,
+    observe: Callable[[SweepProgress], object],
+) -> BenchResult:
+    """Measure the settings with engines of this machine; every row is kept in ``file``.
+
+    Raises SenderMissing, UserError, and what starting and measuring an engine raises.
+    """
+    if request.acceptance and not uses_gpus:
+        raise UserError(
+            "the CPU engine cannot impose an acceptance", "add --engine docker --gpus",
+            "imposes-on-gpu-only",
+        )  # fmt: skip
+    sender = aiperf.load_sender()
+    sweep, plan_of = make_sweep(request, plan_of)
+    plans = {setting: plan_of(setting) for setting in sweep.settings}
+    known = {instance.gpu for instance in catalog.instances.instances}
+    server = local_server(plans[sweep.settings[-1]], known, uses_gpus)
+    result = ResultFile.continued(file, _fresh(request, server, sender), request.again)
+    engines = LocalEngines(plans.__getitem__, options_of, sender, say, request.usd_per_hour)
+    return sweep.run(result, engines.opened, observe)
+
+
+@dataclass(frozen=True)
+class EndpointSweep:
+    """A sweep on a deployment, ready to begin: what it may cost, and what it continues.
+
+    ``usd_per_hour`` is of the endpoint as it is; ``usd`` is about what the rest of the sweep costs,
+    with the instances of two revisions during each update; ``None`` for an unknown price.
+    """
+
+    revisions: EndpointRevisions
+    sweep: Sweep
+    file: ResultFile
+    usd_per_hour: float | None
+    usd: float | None
+    seconds: float
+
+    @property
+    def plan_to_return_to(self) -> Path | None:
+        """The file of the plan that the endpoint had before, while it has another."""
+        kept = kept_plan(self.revisions.record)
+        return kept if kept.exists() else None
+
+    def run(
+        self, max_cost: float | None, observe: Callable[[SweepProgress], object]
+    ) -> BenchResult:
+        """Measure what is missing, then update the endpoint to what it was before; also when
+        ``max_cost`` (USD) allows no further row, which raises UserError.
+
+        After another error or an interrupt the endpoint stays as it is.
+        """
+        budget = Budget(max_cost, self.usd_per_hour, start_factor=2.0)
+        start_seconds = self.revisions.start_seconds
+        try:
+            result = self.sweep.run(
+                self.file, self.revisions.opened, observe, budget, start_seconds
+            )
+        except UserError as error:
+            if error.code == BUDGET_CODE:
+                self.revisions.restore()
+            raise
+        self.revisions.restore()
+        return result
+
+
+def sweep_on_endpoint(
+    request: SweepRequest,
+    path: Path,
+    aws: Aws,
+    record: Deployment,
+    catalog: Catalog,
+    observe: Observer,
+) -> EndpointSweep:
+    """Prepare a sweep on a deployment; nothing is changed yet. Every row is kept in ``path``.
+
+    Raises SenderMissing, and UserError for a deployment whose plan has no drafter.
+    """
+    sender = aiperf.load_sender()
+    before = plan_before(record)
+    sweep, plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
+    for setting in sweep.settings:
+        plan_of(setting)
+    target = target_of_endpoint(aws, record.name, record, catalog)
+    usd_per_hour = before.price_per_hour_usd
+    fresh = replace(
+        _fresh(request, replace(target.facts, pair=before.pair), sender),
+        usd_per_hour=target.usd_per_hour,
+        price_source=target.price_source,
+    )
+    file = ResultFile.continued(path, fresh, request.again)
+    revisions = EndpointRevisions(aws, record, before, plan_of, catalog, sender, observe)
+    starts, rows = sweep.seconds(file.result.rows, revisions.start_seconds)
+    cost = Budget(None, usd_per_hour, start_factor=2.0).cost(starts, rows)
+    usd = cost if usd_per_hour is not None else None
+    return EndpointSweep(revisions, sweep, file, usd_per_hour, usd, starts + rows)
+
+
+def _fresh(request: SweepRequest, server: BenchedServer, sender: LoadSender) -> BenchResult:
+    return BenchResult(
+        server=server,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        toolkit=__version__,
+        sender=sender.identity,
+        host=this_host(),
+        command=request.command,
+        rows=(),
+        usd_per_hour=request.usd_per_hour,
+        price_source="given" if request.usd_per_hour else None,
+    )
+
+
+def save_evidence(result: BenchResult, folder: Path) -> Path:
+    """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
+    the path. The same evidence again changes nothing; other evidence keeps its file.
+
+    Raises UserError for a result that is no evidence, and OSError.
+    """
+    document = evidence_document(result)
+    text = evidence_text(document).encode()
+    name = Path(evidence_name(document))
+    (folder / "evidence").mkdir(parents=True, exist_ok=True)
+    for path in _paths(folder / "evidence", name):
+        if not path.exists():
+            write_file(path, text)
+            return path
+        if path.read_bytes() == text:
+            return path
+    raise AssertionError("there is always another name")
+
+
+def _paths(folder: Path, name: Path) -> Iterable[Path]:
+    yield folder / name
+    number = 2
+    while True:
+        yield folder / f"{name.stem}-{number}{name.suffix}"
+        number += 1

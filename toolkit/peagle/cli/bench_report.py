@@ -1,0 +1,53 @@
+"""``peagle bench report``: the HTML report of a result or of evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from peagle import api
+from peagle.cli.context import PeagleCommand
+from peagle.cli.options import command_catalog
+from peagle.cli.output.console import json_option, print_json, write_file
+
+
+@click.command(
+    "report",
+    cls=PeagleCommand,
+    epilog="Example: peagle bench report result.json -o report.html",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The report.  [default: FILE with the ending .html]",
+)
+@click.option(
+    "--slo", metavar="LIMITS", help="Longest latencies in seconds, such as ttft=0.5,itl=0.02."
+)
+@click.option(
+    "--price-per-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Price of the GPUs.  [default: the result's, or the catalogue's]",
+)
+@json_option
+def bench_report(
+    file: Path, output: Path | None, slo: str | None, price_per_hour: float | None, as_json: bool
+) -> None:
+    """Write the HTML report of FILE, a result of bench or evidence with speeds.
+
+    One file with plots and tables, which loads nothing from elsewhere.
+    """
+    objectives = api.parse_objectives(slo) if slo else None
+    result, intervals = api.read_result(file)
+    result = api.priced_result(result, command_catalog(), price_per_hour)
+    path = output or file.with_suffix(".html")
+    text = api.report(result, objectives, intervals)
+    write_file(path, text.encode())
+    if as_json:
+        print_json({"report": str(path), "bytes": len(text.encode())})
+    else:
+        click.echo(f"Report: {path}")

@@ -1,0 +1,292 @@
+"""``peagle bench PAIR --sweep``: measure several settings of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from peagle import api
+from peagle.bench.compare import Objectives
+from peagle.bench.models import BenchResult, BenchSetting
+from peagle.bench.sweep import SweepProgress
+from peagle.bench.sweeping import EndpointSweep, SweepRequest
+from peagle.cli.account import Account, account_options, find_deployment
+from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.local import local_image
+from peagle.cli.options import command_catalog, complete_pair, refuse_errors, yes_option
+from peagle.cli.output.console import (
+    confirm,
+    json_option,
+    print_facts,
+    print_json,
+    print_status,
+    write_file,
+)
+from peagle.cli.output.progress import DeploymentProgress, StatusLine
+from peagle.cli.output.sweep import print_sweep
+from peagle.cli.plan_options import (
+    is_plan_file,
+    planned,
+    planning_choices,
+    planning_options,
+)
+from peagle.engine.runner import LocalOptions
+from peagle.errors import PeagleError, UserError
+from peagle.planning import Plan
+from peagle.text import format_duration, format_price, format_usd
+
+_OWN = ("k", "concurrency", "no_speculation", "min_tokens_per_second", "max_price_per_hour")
+"""Planning options that a sweep sets itself, or that say nothing about it."""
+
+_NAME = ("bench", "sweep")
+_OPTIONS = (
+    click.option("--sweep", required=True, metavar="k=LIST",
+                 help="K of each setting, and none for no speculation: k=none,1,3,5."),
+    click.option("--concurrency", "loads", default="1,8,32", show_default=True, metavar="LIST",
+                 help="Numbers of concurrent requests."),
+    click.option("--workload", "workloads", multiple=True, metavar="NAME|FILE",
+                 help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
+                 "[default: short-prompt]"),
+    click.option("--prompt-tokens", type=click.IntRange(1), help="Tokens of each prompt."),
+    click.option("--output-tokens", type=click.IntRange(1), help="Tokens of each answer."),
+    click.option("--repetitions", type=click.IntRange(1, 50), default=3, show_default=True,
+                 help="Repetitions of each load, for the intervals."),
+    click.option("--requests", type=click.IntRange(1),
+                 help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
+    click.option("--slo", metavar="LIMITS",
+                 help="Longest latencies in seconds, such as ttft=0.5,itl=0.02."),
+    click.option("--engine", "engine_kind", type=click.Choice(["process", "docker"]),
+                 default="process", show_default=True,
+                 help="Run the engines as processes or in containers."),
+    click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs."),
+    click.option("--impose-acceptance", "acceptance", metavar="FILE",
+                 type=click.Path(path_type=Path),
+                 help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
+    click.option("--domain", help="With --impose-acceptance: of this domain only."),
+    click.option("--price-per-hour", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+                 help="Price of this machine.  [default: of its GPUs in the catalogue]"),
+    click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+                 help="Deployment: limit of what the sweep costs."),
+    click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Result, written after each row.  [default: bench-NAME.json]"),
+    click.option("--again", is_flag=True, help="Measure again what FILE has."),
+    click.option("--save", type=click.Path(path_type=Path), metavar="CATALOG",
+                 help="Write evidence that plans read to the catalogue in this folder."),
+    click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="HTML",
+                 help="Write the HTML report."),
+)  # fmt: skip
+
+
+def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add PAIR, the options of a sweep, and those of planning."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    command = planning_options(without=_OWN)(command)
+    return click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)(command)
+
+
+@click.command(
+    "sweep",
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle bench tiny --sweep k=none,5 --concurrency 1,2
+  peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
+  peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
+""",
+)
+@sweep_options
+@account_options
+@yes_option
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, /, **given: Any) -> None:
+    """Measure several settings of PAIR on this machine, one engine after the other.
+
+    With the NAME of a deployment its endpoint is updated to one setting after the other, each is
+    proved and measured, and afterwards it is what it was before. Each row is kept in FILE as soon
+    as it is measured; after an interrupt or an error the same command continues.
+    """
+    objectives = api.parse_objectives(given["slo"]) if given["slo"] else None
+    request = _request(ctx, given)
+    account: Account = given["account"]
+    on_aws = account.sandbox or account.profile or given["pair"] in api.deployment_names()
+    if on_aws:
+        _refuse_plan_options(ctx)
+        file, result = _on_endpoint(ctx, given, request, account)
+    else:
+        if given["max_cost"]:
+            raise UserError("--max-cost limits what a deployment costs", "omit it")
+        file, result = _on_this_machine(ctx, given, request)
+    _report(ctx, given, file, result, objectives)
+
+
+def _on_this_machine(
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest
+) -> tuple[Path, BenchResult]:
+    """Measure with engines of this machine."""
+    kind, gpus = given["engine_kind"], given["gpus"]
+    if gpus and kind != "docker":
+        raise UserError("--gpus needs a container", "add --engine docker")
+    plan_of = _plans(ctx, given, request)
+    base = plan_of(BenchSetting(None, max(request.ks)))
+    refuse_errors(api.findings_on_this_machine(base, kind))
+    file = given["output"] or Path(f"bench-{base.name}.json")
+
+    def options_of(plan: Plan) -> LocalOptions:
+        image = local_image(plan, gpus) if kind == "docker" else None
+        return LocalOptions(image, gpus)
+
+    with StatusLine() as status, _kept(ctx, file, status) as observe:
+        result = api.sweep_on_this_machine(
+            request, file, plan_of, options_of, command_catalog(ctx), gpus, status.show, observe
+        )
+    return file, result
+
+
+def _on_endpoint(
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest, account: Account
+) -> tuple[Path, BenchResult]:
+    """Measure a deployment, revision by revision, after a confirmation of the price."""
+    name = given["pair"]
+    record, aws = find_deployment(account, name, given["region"], complete=True)
+    file = given["output"] or Path(f"bench-{name}.json")
+    with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
+        prepared = api.sweep_on_endpoint(
+            request, file, aws, record, command_catalog(ctx), status.observe
+        )
+        _show_price(prepared, account)
+        if not given["yes"]:
+            confirm("Update the endpoint to each setting?", "not measured")
+        with _kept(ctx, file, status) as observe:
+            try:
+                return file, prepared.run(given["max_cost"], observe)
+            except (PeagleError, KeyboardInterrupt):
+                if kept := prepared.plan_to_return_to:
+                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    print_status(
+                        f"{name} serves one of the settings. To end with what it was: {back}"
+                    )
+                raise
+
+
+def _show_price(prepared: EndpointSweep, account: Account) -> None:
+    """What the sweep costs, about."""
+    sweep, name = prepared.sweep, prepared.revisions.record.name
+    rows = f"{len(sweep.settings)} settings, {sweep.total} rows"
+    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
+    free = " on AWS (free in the sandbox)" if account.sandbox else ""
+    print_facts(
+        (
+            ("sweep", f"{name}: {rows}, about {format_duration(prepared.seconds)}"),
+            ("price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"),
+            ("cost", f"of the sweep: about {usd}{free}; during each update the instances of both "
+             "revisions are paid"),
+        )
+    )  # fmt: skip
+
+
+def _refuse_plan_options(ctx: click.Context) -> None:
+    """Raise UserError for an option of planning: a deployment has its plan."""
+    for name in planning_choices(ctx.params):
+        source = ctx.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE and name != "region":
+            raise UserError(
+                f"--{name.replace('_', '-')} plans anew, and the deployment has its plan",
+                "omit it, or deploy with it first",
+            )
+
+
+def _request(ctx: click.Context, given: dict[str, Any]) -> SweepRequest:
+    """The options as a request."""
+    if is_plan_file(given["pair"]):
+        raise UserError(
+            f"a sweep plans each setting, and {given['pair']} is one plan",
+            "specify a pair, and the options of the plan",
+        )
+    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
+            "acceptance", "domain", "again")  # fmt: skip
+    return SweepRequest(
+        **{name: given[name] for name in same},
+        settings=given["sweep"],
+        workloads=given["workloads"] or ("short-prompt",),
+        usd_per_hour=given["price_per_hour"],
+        command=typed_command(ctx, *_NAME),
+    )
+
+
+def _plans(
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest
+) -> Callable[[BenchSetting], Plan]:
+    """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
+    largest load."""
+    chosen = planning_choices(given) | {"concurrency": max(api.parse_loads(request.loads))}
+    made: dict[int, Plan] = {}
+
+    def plan_of(setting: BenchSetting) -> Plan:
+        k = setting.k
+        if k not in made:
+            largest = made.get(max(request.ks))
+            same = {"instance_type": largest.instance_type} if largest else {}
+            speculation = {"k": k} if k else {"no_speculation": True}
+            made[k] = planned(ctx, given["pair"], {**chosen, **speculation, **same})
+        return made[k]
+
+    plan_of(BenchSetting(None, max(request.ks)))
+    return plan_of
+
+
+@contextmanager
+def _kept(
+    ctx: click.Context, file: Path, status: StatusLine
+) -> Iterator[Callable[[SweepProgress], object]]:
+    """Shows the progress; an error or an interrupt says what is kept and how to continue."""
+    last: list[SweepProgress] = []
+
+    def observe(progress: SweepProgress) -> None:
+        is_next = not last or last[-1].done != progress.done
+        last[:] = [progress]
+        status.show_line(progress.text, at_once=is_next)
+
+    try:
+        yield observe
+    except (PeagleError, KeyboardInterrupt):
+        status.clear()
+        if last and last[0].done:
+            again = command_text(typed_command(ctx, *_NAME, without=("--again",)), ctx)
+            rows = f"{last[0].done} of {last[0].total} rows are in {file}"
+            print_status(f"{rows}. To continue: {again}")
+        raise
+
+
+def _report(
+    ctx: click.Context,
+    given: dict[str, Any],
+    file: Path,
+    result: BenchResult,
+    objectives: Objectives | None,
+) -> None:
+    """Print the result, and write evidence and report as asked."""
+    result = api.priced_result(result, command_catalog(ctx))
+    evidence = api.save_evidence(result, given["save"]) if given["save"] else None
+    html = given["report_file"]
+    if html:
+        write_file(html, api.report(result, objectives).encode())
+    if given["as_json"]:
+        written = {"file": str(file), "report": str(html) if html else None,
+                   "evidence": str(evidence) if evidence else None}  # fmt: skip
+        print_json({**result.document(), "verdict": api.verdicts(result, objectives), **written})
+        return
+    print_sweep(result, api.verdicts(result, objectives))
+    click.echo(f"Result:   {file}")
+    if evidence:
+        click.echo(f"Evidence: {evidence}")
+        plan = ("peagle", "--catalog", str(given["save"]), "plan", given["pair"])
+        click.echo(f"Plan with it: {command_text(plan, ctx)}")
+    if html:
+        click.echo(f"Report:   {html}")
