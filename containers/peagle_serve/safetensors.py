@@ -296,10 +296,11 @@ def _check_numbered(found: Iterable[str]) -> None:
         if len(numbers) < total:
             first = 0 if 0 in numbers else 1
             missing = sorted(set(range(first, first + total)) - numbers)
-            files = [f"{stem}-{number:05}-of-{total:05}.safetensors" for number in missing]
+            shown = stem[:80]
+            files = [f"{shown}-{number:05}-of-{total:05}.safetensors" for number in missing]
             raise DamagedFile(
-                f"{stem}-*-of-{total:05}.safetensors: {len(missing)} of {total} files are missing: "
-                f"{first_names(files)}",
+                f"{shown}-*-of-{total:05}.safetensors: {len(missing)} of {total} files are missing:"
+                f" {first_names(files)}",
                 "copy the missing files too, and the index",
             )
 

@@ -61,9 +61,13 @@ def corpus(parser: Parser) -> Iterator[Any]:
         yield ast.literal_eval(path.read_text(encoding="utf-8"))
 
 
-def save(parser: Parser, value: Any) -> Path:
-    """Write an input to the corpus."""
+def save(parser: Parser, value: Any) -> Path | str:
+    """Write an input to the corpus, or say that only Python's plain data can be written."""
     text = ascii(value)
+    try:
+        ast.literal_eval(text)
+    except ValueError:
+        return "not kept: add the input to the parser's examples"
     path = CORPUS / parser.name / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="ascii")

@@ -291,7 +291,15 @@ PARSERS = (
         _signature,
         UNSIGNED,
         (),
-        [Sent(), Sent(query=PRESIGNED), Sent(query=VERSION_2), Sent(authorization="Peagle x")],
+        [
+            Sent(),
+            Sent(query=PRESIGNED),
+            Sent(query=VERSION_2),
+            Sent(authorization="Peagle x"),
+            Sent(query=PRESIGNED, authorization="9" * 60_000),
+            Sent(query=VERSION_2, path="http:/\udcff/x"),
+            Sent(query=f"{PRESIGNED}&a=\udcff"),
+        ],
         installed,
     ),
     Parser(

@@ -42,12 +42,24 @@ class Tables:
     instances: InstanceTable
 
 
+_NOT_IN_PLACE = "this file cannot be changed in place"
+_ELSEWHERE = "write to another folder with --to DIR"
+
+
 def rewritten(text: str, before: BaseModel, after: BaseModel) -> str:
-    """``text``, a YAML file that holds ``before``, changed so that it holds ``after``."""
+    """``text``, a YAML file that holds ``before``, changed so that it holds ``after``.
+
+    Raises UserError for text that ruamel.yaml, unlike PyYAML, does not read.
+    """
+    from ruamel.yaml.error import YAMLError
+
     if before == after:
         return text
     round_trip = _round_trip()
-    document = round_trip.load(text)
+    try:
+        document = round_trip.load(text)
+    except YAMLError as error:
+        raise UserError(f"{_NOT_IN_PLACE}: {str(error).splitlines()[0]}", _ELSEWHERE) from error
     _Update(document, text).mapping(document, _data(before), _data(after))
     output = io.StringIO()
     round_trip.dump(document, output)
@@ -173,14 +185,15 @@ def new_texts(folder: Path, before: Tables, after: Tables) -> dict[str, str]:
         ("instances.yaml", before.instances, after.instances),
     ):
         if old != new:
-            text = rewritten(table_file(name, folder).read_text(encoding="utf-8"), old, new)
-            if validate_file(Path(name), type(new), text) != (new, []):
-                raise UserError(
-                    f"{display_path(folder / name)} cannot be changed in place",
-                    "write to another folder with --to DIR",
-                )
-            texts[name] = text
+            texts[name] = _changed(name, folder, old, new)
     return texts
+
+
+def _changed(name: str, folder: Path, old: BaseModel, new: BaseModel) -> str:
+    text = rewritten(table_file(name, folder).read_text(encoding="utf-8"), old, new)
+    if validate_file(Path(name), type(new), text) != (new, []):
+        raise UserError(f"{display_path(folder / name)}: {_NOT_IN_PLACE}", _ELSEWHERE)
+    return text
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from peagle.s3uri import is_s3_uri, slashes_hint
@@ -113,11 +113,11 @@ def means_folder(location: str) -> bool:
     file, which is then an error."""
     if is_s3_uri(location):
         return False
-    return is_folder(location) or ("/" in location and Path(location).expanduser().exists())
+    return is_folder(location) or ("/" in location and os.path.exists(os.path.expanduser(location)))
 
 
 def location_hint(word: str) -> str:
     """How to write a folder that is given without ``./``, or an S3 URI with one slash; empty for
     other text."""
-    is_there = bool(word) and "/" not in word and Path(word).is_dir()
+    is_there = bool(word) and "/" not in word and os.path.isdir(word)
     return f"there is a folder ./{word}: write ./{word}" if is_there else slashes_hint(word)

@@ -102,7 +102,7 @@ def settings_of(model: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
         "image": container.get("Image", ""),
         "ami": variant.get("InferenceAmiVersion"),
         "instance_type": variant.get("InstanceType", ""),
-        "max_model_len": length if isinstance(length, int) else None,
+        "max_model_len": length if type(length) is int else None,
         "settings": settings,
         "variables": {key: value for key, value in environment.items() if key not in engine},
         "weights": _weights(container),

@@ -42,7 +42,7 @@ def create_model(parameters: Parameters, region: str) -> Iterator[Invalid]:
     for path, container in containers.items():
         yield from _container(path, container, region)
     size = sum(
-        len(str(key).encode()) + len(str(value).encode())
+        len(str(key).encode(errors="replace")) + len(str(value).encode(errors="replace"))
         for container in containers.values()
         for key, value in _mapping(container.get("Environment")).items()
     )

@@ -200,7 +200,8 @@ def _container_reply(error: PeagleError) -> WarmReply | None:
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") != "ModelError":
         return None
-    return WarmReply(original_status(response), str(response.get("OriginalMessage", "")).encode())
+    text = str(response.get("OriginalMessage", ""))
+    return WarmReply(original_status(response), text.encode(errors="replace"))
 
 
 def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPrefix) -> None:
