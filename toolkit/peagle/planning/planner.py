@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.tables import Instance, Price
 from peagle.checks import check
 from peagle.findings import Finding, severity
 from peagle.planning.candidates import (
@@ -131,7 +132,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     )
     chosen = RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami)
     decisions.report(_check(options, catalog, pair, work, candidate, chosen, region, engine))
-    price = record(price_of(instance, region))
+    price = record(_price(options, instance, region))
     download_seconds = record(choose_download_timeout(options, sizes))
     gpus = candidate.fit.tensor_parallel_size
     startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
@@ -165,6 +166,13 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
+
+
+def _price(options: Options, instance: Instance, region: str) -> Decision[Price | None]:
+    """The price of one instance. With a limit, its error says that the price is unknown."""
+    choice = price_of(instance, region)
+    limited = options.max_price_per_hour is not None
+    return Decision(None) if choice.value is None and limited else choice
 
 
 def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> CandidateEvaluator:
