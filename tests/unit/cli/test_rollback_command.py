@@ -77,7 +77,8 @@ def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
     status = updated.run("status", NAME, "--json").document
     assert status["k"] == 5
     assert status["previous"]["k"] == 3
-    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
+    again = updated.run("rollback", NAME, "--yes", "--json").document
+    assert (again["k"], again["previous"]["k"], again["failure_reason"]) == (3, 5, None)
 
 
 def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:

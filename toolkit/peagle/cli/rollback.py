@@ -93,7 +93,8 @@ def _rollback(
         show_remaining_resources(aws, left, account, again)
         raise
     record = api.load_record(*record.key) or record
-    document = api.deployment_status(aws, record)
+    ended = record.model_copy(update={"returning_to": ""})
+    document = api.deployment_status(aws, ended)
     document["changes"] = [change.document() for change in changes]
     if as_json:
         print_json(document)
