@@ -1,7 +1,7 @@
 """Fit the performance model's constants to the evidence, and show the errors of its estimates.
 
     python -m benchmarks.speed_model            # tables of errors
-    python -m benchmarks.speed_model --write    # and model_catalog/speed_model.yaml
+    python -m benchmarks.speed_model --write    # and speed_model.yaml, and the table in README.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
 rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
@@ -31,6 +31,7 @@ from benchmarks.speed_fit import catalog, fitted, rows
 from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
+README = FILE.parents[1] / "README.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
@@ -85,13 +86,23 @@ def written(model: SpeedModel) -> str:
     return "\n".join(lines) + "\n" + gpus
 
 
+def with_table(readme: str, table: str) -> str:
+    """README.md with this table in place of the one with the same header."""
+    before, header, after = readme.partition(HEADER)
+    if not header:
+        raise ValueError(f"README.md has no table with the header {HEADER}")
+    return f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed_model",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {FILE.name} and the table in {README.name}"
+    )
     known = catalog().speed_model
     of = [row for row in rows() if row.vllm == known.vllm]
     options = parser.parse_args()
@@ -99,11 +110,13 @@ def main() -> None:
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
-    print(HEADER, *(one.markdown for one in summaries(compared)), sep="\n")
+    table = "\n".join([HEADER, *(one.markdown for one in summaries(compared))])
+    print(table)
     print("", *details(compared), sep="\n")
     if options.write:
         FILE.write_text(written(model), encoding="utf-8")
-        print(f"wrote {FILE}")
+        README.write_text(with_table(README.read_text(encoding="utf-8"), table), encoding="utf-8")
+        print(f"wrote {FILE.name} and the table in {README.name}")
 
 
 if __name__ == "__main__":
