@@ -61,9 +61,12 @@ class Errors:
     def markdown(self) -> str:
         """A row of the table in README.md."""
         first = "-" if self.first is None else f"{self.first:.0%}"
-        losses = [one.loss for one in self.regrets]
-        worse = sum(loss > 0.05 for loss in losses)
-        choice = f"{statistics.mean(losses):.1%}; {worse} of {len(losses)}" if losses else "-"
+        choice = "-"
+        if self.regrets:
+            worse = [one for one in self.regrets if one.loss > 0.05]
+            beyond = sum(not one.within for one in worse)
+            mean = statistics.mean(one.loss for one in self.regrets)
+            choice = f"{mean:.1%}; {len(worse)}, {beyond} of {len(self.regrets)}"
         cells = (self.name, self.rows, f"{self.median:.0%}", f"{self.p90:.0%}",
                  f"{self.inside:.0%}", first, choice)  # fmt: skip
         return f"| {' | '.join(map(str, cells))} |"

@@ -35,7 +35,7 @@ README = FILE.parents[1] / "README.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
-| rows | number | median error | 90th percentile | within range | TTFT | regret; above 5 % |
+| rows | number | median error | 90 % below | in range | TTFT | regret; above 5 %, and interval |
 |---|---|---|---|---|---|---|"""
 
 
@@ -79,6 +79,8 @@ def written(model: SpeedModel) -> str:
         *(f"  {name}: {value:.2e}" for name, value in model.constants.model_dump().items()),
         f"request_exponent: {model.request_exponent}",
         f"token_exponent: {model.token_exponent}",
+        "alike:" if model.alike else "alike: {}",
+        *(f"  {pair}: {exponent}" for pair, exponent in model.alike.items()),
         f"decay: {model.decay}",
         f"ranges: {{{ranges}}}",
         "gpus:",

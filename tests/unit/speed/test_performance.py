@@ -86,9 +86,18 @@ def test_a_row_near_the_case_corrects_its_estimate() -> None:
 
 
 def test_rows_of_another_drafter_do_not_correct() -> None:
-    rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2))
+    rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2), synthetic=False)
     found = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)
     assert found.tokens_per_second == tokens(P_EAGLE, 8, length=2.9)
+
+
+def test_estimates_beside_rows_of_random_weights_agree_with_them_and_others_do_not() -> None:
+    """GPT-OSS with random weights uses nearly the same experts for all requests."""
+    rows = run(row(999, 1.0, "other", 3, acceptance_length=2.2))
+    beside = speed(ALONE, 32, runs=[rows]).tokens_per_second or 0
+    assert beside > 1.2 * tokens(ALONE, 32)
+    elsewhere = case(instance="ml.p5en.48xlarge")
+    assert speed(elsewhere, 32, runs=[rows]).tokens_per_second == tokens(elsewhere, 32)
 
 
 def test_ranges_are_wider_with_less_evidence() -> None:

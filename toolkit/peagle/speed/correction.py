@@ -3,6 +3,11 @@
 The factor is the weighted geometric mean of measured over modelled time of the rows, with a ratio
 of 1 as one row more. A row weighs less the further its load, K and request size are, and on other
 GPUs; rows of the target alone count for its drafters too, with less weight.
+
+Evidence of random weights can have requests that are more alike than real ones (``alike`` in
+speed_model.yaml): it is compared with a model that has its exponent, so that other GPUs are
+corrected by the rest of the ratio. On its own GPU estimates and measured rows must agree with each
+other, so estimates there have its exponent too.
 """
 
 from __future__ import annotations
@@ -124,6 +129,7 @@ def _ratios(of: _Same, pair: Geometry, by: _Same) -> tuple[_Ratio, ...]:
 
 def _ratios_of(run: SpeedRun, pair: Geometry, model: SpeedModel) -> Iterable[_Ratio]:
     gpu = model.gpu(run.gpu)
+    model = model.as_measured(run.target) if run.synthetic else model
     for row in run.speeds if gpu else ():
         lacks = not row.prompt_tokens or not row.output_tokens
         if gpu is None or lacks or (row.k and not (row.acceptance_length and pair.draft)):

@@ -18,6 +18,7 @@ other rows of the target correct the estimate (``correction``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -64,10 +65,10 @@ def performance(
     running = slots(case, fit, workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(geometry_of(case), gpu, model)
+    times = StepTimes(geometry_of(case), gpu, as_measured(model, case, runs))
     batched = case.engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
-    corrected = correct(times, workload, load, runs, names)
+    corrected = correct(replace(times, model=model), workload, load, runs, names)
     factor, width = corrected.factor, corrected.width
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
     if corrected.files:
@@ -87,6 +88,16 @@ def performance(
         itl_seconds=itl,
         tpot_seconds=itl / acceptance.length,
     )
+
+
+def as_measured(model: SpeedModel, case: FitCase, runs: Sequence[SpeedRun]) -> SpeedModel:
+    """The model as the case's own GPUs were measured, if they were (``correction`` says why)."""
+    engine = case.engine
+    for run in runs:
+        here = (run.gpu, run.tensor_parallel_size) == (engine.gpu, engine.tensor_parallel_size)
+        if here and run.synthetic and run.target in model.alike:
+            return model.as_measured(run.target)
+    return model
 
 
 def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
