@@ -18,7 +18,7 @@ from peagle.bench.sweeping import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.local import local_image
-from peagle.cli.options import command_catalog, complete_pair, refuse_errors, yes_option
+from peagle.cli.options import TOKENS, command_catalog, complete_pair, refuse_errors, yes_option
 from peagle.cli.output.console import (
     confirm,
     json_option,
@@ -52,8 +52,8 @@ _OPTIONS = (
     click.option("--workload", "workloads", multiple=True, metavar="NAME|FILE",
                  help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
                  "[default: short-prompt]"),
-    click.option("--prompt-tokens", type=click.IntRange(1), help="Tokens of each prompt."),
-    click.option("--output-tokens", type=click.IntRange(1), help="Tokens of each answer."),
+    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Tokens of each prompt."),
+    click.option("--output-tokens", type=TOKENS, metavar="N", help="Tokens of each answer."),
     click.option("--repetitions", type=click.IntRange(1, 50), default=3, show_default=True,
                  help="Repetitions of each load, for the intervals."),
     click.option("--requests", type=click.IntRange(1),
