@@ -42,6 +42,7 @@ FEW_DRAFTS = 100
 TOTAL = "all domains"
 
 _NONE = Counters(0, 0, 0)
+_OTHER_SERVER = "measure a server that speculates"
 _STRANGERS = 1.05
 """With more than this share of the tokens that were sent here, others sent requests too."""
 
@@ -206,6 +207,9 @@ class _Measurement:
 
     def _counters(self) -> Counters:
         found = self._target.read_counters()
+        facts = self._target.facts
+        if found is None and facts.pair and not self._target.setting.k:
+            raise NotProved(f"{facts.name} does not speculate", _OTHER_SERVER, "no-speculation")
         if found is None:
             raise Unsupported(
                 "the server does not tell how many drafts it accepts",
@@ -264,7 +268,7 @@ def _require_drafts(groups: Sequence[_Group]) -> None:
     if tokens > 2 * answered and not any(group.counted.drafts for group in groups):
         raise NotProved(
             f"the server wrote {tokens:,} tokens and drafted nothing: it does not speculate",
-            "measure a server that speculates",
+            _OTHER_SERVER,
             "no-speculation",
         )
 
