@@ -180,6 +180,7 @@ if TYPE_CHECKING:
     from peagle.sandbox.rehearsal import clear_faults as clear_faults
     from peagle.sandbox.rehearsal import list_faults as list_faults
     from peagle.sandbox.state import engine_version as engine_version
+    from peagle.speed.slo import parse_slo as parse_slo
     from peagle.warm.collect import check_writable as check_writable
     from peagle.warm.collect import collect_locally as collect_locally
     from peagle.warm.collect import collect_on_aws as collect_on_aws
@@ -303,6 +304,7 @@ _FUNCTIONS = {
     "peagle.sandbox.faults": ("operation_names",),
     "peagle.sandbox.rehearsal": ("add_fault", "changed_quotas", "clear_faults", "list_faults"),
     "peagle.sandbox.state": ("engine_version",),
+    "peagle.speed.slo": ("parse_slo",),
     "peagle.warm.collect": (
         "check_writable", "collect_locally", "collect_on_aws", "collecting_plan",
         "prefix_of_weights",

@@ -40,14 +40,14 @@ def test_the_catalogue_has_one_line_for_each_pair(narrow: Terminal) -> None:
 def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
     for pair in ("qwen3-8b", "gpt-oss-120b"):
         plan = narrow.run("plan", pair, "--json").document
-        shown = narrow.run("plan", pair).out
+        shown = narrow.run("plan", pair, "--verbose").out
 
         places = [place["instance_type"] for place in plan["alternatives"]]
         assert {plan["runtime"]["image"], *places} <= _words(shown)
 
 
 def test_a_plans_facts_continue_below_their_first_word(narrow: Terminal) -> None:
-    shown = narrow.run("plan", "gpt-oss-20b").out.splitlines()
+    shown = narrow.run("plan", "gpt-oss-20b", "--verbose").out.splitlines()
 
     (first,) = (line for line in shown if line.lstrip().startswith("fits"))
     indent = len(first) - len(first.lstrip())

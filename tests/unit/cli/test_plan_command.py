@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
+from peagle.cli.output.answer import MOST_LINES
 from peagle.data import data_folder
 from peagle.errors import PeagleError
 from peagle.render import plan_bytes, read_plan
@@ -58,25 +59,69 @@ def head(tmp_path: Path) -> Path:
     return damaged(tiny("p-eagle"), tmp_path / "my head", Damage())
 
 
-def test_a_person_sees_what_where_at_what_price_and_why() -> None:
-    done = run("gpt-oss-20b")
+def test_a_person_sees_the_answer_first() -> None:
+    done = run("gpt-oss-20b", "--concurrency", "10", "--max-model-len", "8k", COLUMNS="110")
     assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines[:-1])) <= 110
+    labels = [line.split()[0] for line in lines if not line.startswith(" ")]
+    first = ["openai/gpt-oss-20b", "speculate", "instance", "speed", "without", "or", "uncertain"]
+    assert labels[:7] == first
+    assert lines[0] == (
+        "openai/gpt-oss-20b for 10 requests at a time, 2,048 + 256 tokens each, context 8,192"
+    )
     seen = " ".join(done.stdout.split())
+    for words in (
+        "speculate yes, P-EAGLE with K=",
+        "(amazon/GPT-OSS-20B-P-EAGLE): $",
+        "the cheapest host costs $1.13 per hour without, $2.61 with it",
+        "per hour (list price of ",
+        "tokens/s estimated (",
+        "per million ($",
+        "first token after",
+        "acceptance length",
+    ):
+        assert words in seen, words
+    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --max-model-len 8k --concurrency 10"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("gpt-oss-20b", "--concurrency", "100", "--max-model-len", "8k"),
+        ("qwen3-coder-30b", "--max-model-len", "64k"),
+        ("gpt-oss-120b", "--max-price-per-hour", "15"),
+        ("gpt-oss-20b", "--slo", "ttft=0.5,itl=0.02"),
+        ("gemma-4-31b", "--concurrency", "5000"),
+        ("tiny",),
+        ("gpt-oss-20b", "--instance-type", "ml.g4dn.xlarge"),
+        ("gpt-oss-120b", "--instance-type", "ml.p4d.24xlarge", "--k", "9"),
+    ],
+)
+def test_an_answer_has_at_most_fourteen_lines(asked: tuple[str, ...]) -> None:
+    done = run(*asked, COLUMNS="110")
+    assert done.exit_code in (0, 3), done.output
+    assert len(done.stdout.splitlines()) <= MOST_LINES
+
+
+def test_verbose_adds_the_whole_plan() -> None:
+    short, long = (run("gpt-oss-20b", *flag).stdout for flag in ((), ("--verbose",)))
+    seen = " ".join(long.split())
     for words in (
         "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE",
         "peagle-gpt-oss-20b in us-east-1",
-        "per hour",
         "per day",
         "per month",
-        "P-EAGLE (eagle3 with parallel_drafting), K=7",
+        "P-EAGLE (eagle3 with parallel_drafting), K=",
         "fits: the KV cache holds",
         "al2023-ami-sagemaker-inference-gpu-4-1",
         "Findings",
         "Decisions",
-        "the cheapest of",
-        "Next: peagle deploy gpt-oss-20b",
+        "the lowest cost of",
     ):
         assert words in seen
+    assert long.startswith(short.partition("uncertain")[0])
 
 
 def test_the_next_command_is_the_one_to_type() -> None:
@@ -93,7 +138,7 @@ def test_the_document_is_all_of_stdout(peagle: Peagle) -> None:
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert made["pair"] == "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE"
-    assert made["speculation"]["k"] == 7
+    assert 1 <= made["speculation"]["k"] <= 10
     assert [request["operation"] for request in made["requests"]] == [
         "create_model",
         "create_endpoint_config",
@@ -107,7 +152,7 @@ def test_the_document_is_all_of_stdout(peagle: Peagle) -> None:
     [
         (["--k", "11"], "k-above-trained"),
         (["--vllm", "0.19.0", "--max-model-len", "200000"], "context-above-target"),
-        (["--instance-type", "ml.g5.xlarge", "--max-model-len", "131072"], "instance-too-small"),
+        (["--instance-type", "ml.g4dn.xlarge"], "instance-too-small"),
         (["--drafter", "amazon/gpt-oss-120b-p-eagle"], "head-not-for-target"),
     ],
 )

@@ -49,22 +49,29 @@ MIXED: tuple[Curve, ...] = (*PAYS, ("eagle3", 3, (40, 250, 600)))
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """A catalogue folder with speeds of gpt-oss-20b on an L4, which is the cheapest that fits."""
+    """A catalogue folder with speeds of gpt-oss-20b on an L40S."""
     return measured(tmp_path, PAYS)
 
 
 def measured(place: Path, curves: tuple[Curve, ...]) -> str:
     """A catalogue folder in which this was measured."""
     rows = [
-        {"drafter": drafter, "k": k, "concurrency": load, "output_tokens_per_second": speed}
+        {
+            "drafter": drafter,
+            "k": k,
+            "concurrency": load,
+            "output_tokens_per_second": speed,
+            "prompt_tokens": 2048,
+            "output_tokens": 256,
+        }
         for drafter, k, speeds in curves
         for load, speed in zip((1, 8, 32), speeds, strict=True)
     ]
     document: dict[str, Any] = {
         "pair": "openai/gpt-oss-20b",
         "date": "2026-11-20",
-        "engine": {"version": "0.26.0"},
-        "gpu": "L4",
+        "engine": {"version": "0.28.0"},
+        "gpu": "L40S",
         "tensor_parallel_size": 1,
         "synthetic": True,
         "speeds": rows,
@@ -110,11 +117,11 @@ def test_argv_is_parsed_as_vllm_does() -> None:
 
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_plan_shows_engine_arguments_and_memory(width: str) -> None:
-    seen = words(run("plan", "gpt-oss-20b", width=width))
+    seen = words(run("plan", "gpt-oss-20b", "--verbose", width=width))
     for text in (
         "Engine arguments",
         "--max-num-seqs 8 concurrent requests; excess requests queue",
-        "num_speculative_tokens 7 K, the tokens drafted per step",
+        "K, the tokens drafted per step",
         "schedules the next step while the GPU computes; P-EAGLE's model cards set it",
         "weights of the target",
         "weights of the drafter",
@@ -124,16 +131,16 @@ def test_plan_shows_engine_arguments_and_memory(width: str) -> None:
     assert seen.count("--async-scheduling") == 1, "its reason stands beside it, not once more"
 
 
-def test_a_plan_shows_three_places_and_says_what_is_not_known() -> None:
-    done = run("plan", "gpt-oss-20b")
+def test_a_plan_shows_the_best_places_and_says_what_is_not_known() -> None:
+    done = run("plan", "tiny", "--verbose")
     table = done.stdout.partition("Best instances for this load")[2].partition("\n\n")[0]
     _, heads, *lines, legend, _ = table.splitlines()
     assert "USD/hour" in heads
-    assert len(lines) == 3
+    assert len(lines) >= 3
     assert lines[0].startswith("*")
-    assert all("unverified" in line and line.rstrip().endswith(" -") for line in lines)
+    assert all("unknown" in line and line.rstrip().endswith(" -") for line in lines)
     assert legend.startswith("*: planned.")
-    assert "speed unverified: no measurement on 1 x" in words(done)
+    assert "speed unknown: no acceptance is known" in words(done)
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
@@ -147,23 +154,25 @@ def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
     assert "…" not in drawn
 
 
+ON_L40S = ("--instance-type", "ml.g6e.xlarge", "--instance-count", "1", "--max-model-len", "8k")
+
+
 def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> None:
-    done = run("--catalog", own, "plan", "gpt-oss-20b", "--instance-type", "ml.g6.xlarge")
-    seen = words(done)
+    seen = words(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *ON_L40S, "--verbose"))
     assert "K=3" in seen
-    assert "speed 400 tokens/s in total (300 without speculation), $0.78 per million" in seen
-    assert "measured on 1 x L4 with vLLM 0.26.0, 2026-11-20, synthetic acceptance" in seen
-    assert "k 3 the fastest measured: 400 tokens/s with 8 requests at a time" in seen
+    assert "speed 400 tokens/s measured, $1.81 per million" in seen
+    assert "speed.json: L40S, vLLM 0.28.0, 2,048 + 256 tokens, 8 requests" in seen
+    assert "k 3 the fastest (measured): 400 tokens/s with 8 requests at a time" in seen
 
 
 def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:
-    arguments = ("--instance-type", "ml.g6.xlarge", "--concurrency", "32", "--json")
+    arguments = (*ON_L40S, "--concurrency", "32", "--json")
     made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", *arguments).stdout)
     assert made["speculation"] is None
-    assert "speculation-loses" in [finding["code"] for finding in made["findings"]]
     assert made["speed"]["tokens_per_second"] == 900
     kept = json.loads(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *arguments).stdout)
     assert kept["speculation"]["k"] == 3
+    assert fix_of(kept, "speculation-loses").startswith("use --no-speculation")
 
 
 def planned(catalog: str, *arguments: str) -> Any:
@@ -175,56 +184,43 @@ def fix_of(made: Any, code: str) -> str:
     return str(finding["fix"])
 
 
-@pytest.mark.parametrize("asked", [(), ("--min-tokens-per-second", "200"), ("--concurrency", "1")])
+@pytest.mark.parametrize("asked", [(), ("--min-tokens-per-second", "200")])
 def test_where_all_drafters_lose_the_plan_proposes_none(
     asked: tuple[str, ...], tmp_path: Path
 ) -> None:
     losing = measured(tmp_path, LOSES)
-    made = planned(losing, "gpt-oss-20b", *asked)
+    made = planned(losing, "gpt-oss-20b", *ON_L40S, *asked)
     assert (made["speculation"], made["drafter"]) == (None, None)
-    assert made["instance_type"] == "ml.g6.xlarge"
     assert "--speculative-config" not in made["engine_arguments"]
-    assert fix_of(made, "speculation-loses").startswith("planned without speculation; to")
-    seen = words(run("--catalog", losing, "plan", "gpt-oss-20b", *asked))
-    assert "reaches" in seen
-    assert "at best (K=3) with P-EAGLE" in seen
+    seen = words(run("--catalog", losing, "plan", "gpt-oss-20b", *ON_L40S, *asked))
+    assert "speculate no: " in seen
 
 
-def test_slow_named_drafter_gets_the_better_choice_of_the_same_evidence(
-    tmp_path: Path,
-) -> None:
+def test_slow_named_drafter_gets_the_better_choice(tmp_path: Path) -> None:
     catalog = measured(tmp_path, MIXED)
-    made = planned(catalog, "gpt-oss-20b+eagle3", "--instance-type", "ml.g6.xlarge")
+    made = planned(catalog, "gpt-oss-20b+eagle3", *ON_L40S)
     assert made["speculation"]["k"] == 3, "it was named"
-    assert fix_of(made, "speculation-loses") == (
-        "use gpt-oss-20b+p-eagle --k 3 (400 tokens/s) or --no-speculation (300 tokens/s), unless "
-        "your requests are more predictable"
-    )
-    for better, speed in ((("gpt-oss-20b+p-eagle", "--k", "3"), 400),
-                          (("gpt-oss-20b+eagle3", "--no-speculation"), 300)):  # fmt: skip
-        again = planned(catalog, *better, "--instance-type", "ml.g6.xlarge")
-        assert again["speed"]["tokens_per_second"] == speed
-        assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
-
-
-def test_drafter_that_needs_more_instances_than_none_is_noted() -> None:
-    asked = ("--concurrency", "64", "--min-tokens-per-second", "12000", "--json")
-    made = json.loads(run("plan", "gpt-oss-20b+eagle3", *asked).stdout)
-    assert made["instance_count"] == 2
-    assert fix_of(made, "speculation-costs-more") == "use --no-speculation"
-    alone = json.loads(run("plan", "gpt-oss-20b+eagle3", "--no-speculation", *asked).stdout)
-    assert alone["instance_count"] == 1
-    assert alone["speed"]["tokens_per_second"] >= 12000
+    assert fix_of(made, "speculation-loses").startswith("use --no-speculation")
+    again = planned(catalog, "gpt-oss-20b+eagle3", "--no-speculation", *ON_L40S)
+    assert again["speed"]["tokens_per_second"] == 300
+    assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
 
 
 def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", "--json").stdout)
-    assert len(made["alternatives"]) == 3
-    assert {
-        "instance_type", "tensor_parallel_size", "price_per_hour_usd", "max_concurrency",
-        "kv_cache_tokens", "tokens_per_second", "speed_source", "usd_per_million_tokens", "k",
-        "verified",
-    } <= set(made["alternatives"][0])  # fmt: skip
+    assert len(made["alternatives"]) >= 3
+    speed = {
+        "tokens_per_second", "low", "high", "basis", "ttft_seconds", "itl_seconds",
+        "usd_per_million_tokens", "acceptance_length", "acceptance_basis", "source",
+    }  # fmt: skip
+    place = {
+        "instance_type", "instance_count", "tensor_parallel_size", "price_per_hour_usd", "gpu",
+        "max_concurrency", "kv_cache_tokens", "drafter", "k", "verified",
+    }  # fmt: skip
+    assert set(made["speed"]) == speed
+    for one in (made["without_speculation"], *made["alternatives"]):
+        assert set(one) == speed | place
+    assert made["without_speculation"]["drafter"] is None
 
 
 def test_limits_are_part_of_the_next_command(own: str) -> None:

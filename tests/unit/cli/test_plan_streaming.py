@@ -27,7 +27,7 @@ def document(*arguments: str) -> dict[str, Any]:
 
 
 def test_plan_shows_streamed_weights_and_load_format() -> None:
-    shown = run("plan", "tiny", *SOURCES, *STREAM).output
+    shown = run("plan", "tiny", *SOURCES, *STREAM, "--verbose").output
 
     assert "s3://bucket/tiny/target/ (streamed by the engine)" in shown
     assert "s3://bucket/tiny/drafter/ (streamed by the engine)" in shown

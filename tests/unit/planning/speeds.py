@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from peagle.catalog.schema import Catalog, Speed, SpeedRun
+from peagle.catalog.schema import Catalog, Seconds, Speed, SpeedRun
 from tests.unit.planning.small_catalog import CATALOG, CHAT
 
 SLOW, FAST = "GPU-sm_89", "GPU-sm_120"
@@ -20,10 +20,24 @@ TABLE: dict[tuple[str | None, int], dict[int, float]] = {
 """Speculation pays with 1 and 8 requests at a time and loses with 32; K=7 is best with 1."""
 
 
+def row(drafter: str | None, k: int, load: int, speed: float, **other: Any) -> Speed:
+    """A measured row, of the default size of requests unless ``other`` says more."""
+    size = {"prompt_tokens": 2048, "output_tokens": 256}
+    times = Seconds(mean=0.1, p50=0.1, p90=0.2, p99=0.3)
+    measured = {"ttft_seconds": times, "itl_seconds": times}
+    return Speed(
+        drafter=drafter,
+        k=k,
+        concurrency=load,
+        output_tokens_per_second=speed,
+        **{**size, **measured, **other},
+    )
+
+
 def run(gpu: str = FAST, times: float = 1, **other: Any) -> SpeedRun:
     """The table as measured on one such GPU, ``times`` as fast."""
     rows = tuple(
-        Speed(drafter=drafter, k=k, concurrency=load, output_tokens_per_second=speed * times)
+        row(drafter, k, load, speed * times)
         for (drafter, k), curve in TABLE.items()
         for load, speed in curve.items()
     )

@@ -273,11 +273,14 @@ def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
         k=5,
         max_model_len=4096,
         concurrency=8,
+        prompt_tokens=2048,
+        output_tokens=256,
         vllm="0.28.0",
         image="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1",
     )
     assert [reason.what for reason in given.reasons] == [
         "tensor_parallel_size",
+        "speculation",
         "ami",
         "--no-enable-prefix-caching",
         "PROCESS_AUTO_RECOVERY",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from peagle.catalog.tables import Instance
@@ -20,7 +23,6 @@ from tests.unit.planning.small_catalog import (
     plan,
     with_target,
 )
-from tests.unit.planning.speeds import measured, run
 
 
 def test_the_terms_add_up_to_the_gpu() -> None:
@@ -63,7 +65,9 @@ def test_the_cheapest_priced_instance_that_fits_is_chosen() -> None:
     # g5.xlarge ($1) is too small, g4dn.xlarge ($0.50) too old, g6e.xlarge priced elsewhere.
     made = plan()
     assert made.instance_type == "ml.g5.12xlarge"
-    assert because(made, "instance_type") == "the cheapest of 4 types that fit, at $4.00 an hour"
+    assert because(made, "instance_type") == (
+        "the cheapest of 4 types that fit for this load; at $4.00 an hour"
+    )
     assert made.fit.tensor_parallel_size == 2
     assert "fewest of the 4 GPUs" in str(because(made, "tensor_parallel_size"))
     assert plan(region="eu-west-1").instance_type == "ml.g6e.xlarge"
@@ -87,8 +91,7 @@ def test_an_instance_that_is_too_small_is_an_error_with_alternatives() -> None:
     assert what == "the pair does not fit on ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each)"
     needed = f"one request of 4,096 tokens needs {missing_gib():.2f} GiB more GPU memory"
     assert why == needed
-    assert "ml.g6e.xlarge, the smallest that fits" in finding.fix
-    assert "ml.g5.12xlarge, the cheapest at $4.00 an hour" in finding.fix
+    assert "use --instance-type ml.g5.12xlarge, the best for this load at $4.00" in finding.fix
 
 
 def small_instance() -> Instance:
@@ -147,20 +150,6 @@ def test_idle_gpus_are_a_note() -> None:
     assert "gpus-idle" in codes(plan(), "note"), "the cheapest, with two of four GPUs idle"
 
 
-def test_idle_gpus_of_a_chosen_type_are_a_warning_with_an_alternative() -> None:
-    """Only the large type is measured to reach the speed; it uses one of its eight GPUs."""
-    made = plan(catalog=measured(run("GPU-sm_100")), min_tokens_per_second=900)
-    assert made.instance_type == "ml.p6-b200.48xlarge"
-    finding = finding_of(made, "gpus-idle")
-    assert finding.level == "warning"
-    assert "7 of the 8 GPUs of ml.p6-b200.48xlarge are idle but billed" in finding.message
-    assert "ml.g7e.2xlarge at $4.20 an hour" in finding.fix
-    assert "its speed is not measured" in finding.fix
-    assert because(made, "instance_type") == (
-        "the only type that fits, measured to reach 900 tokens/s; price unknown"
-    )
-
-
 def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=500)
     finding = finding_of(made, "cache-below-concurrency")
@@ -174,41 +163,47 @@ def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> N
     assert f"about {made.fit.kv_cache_tokens // 500:,} tokens or less" in finding.fix
 
 
-def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
+def test_a_load_above_one_instance_gets_more_of_them() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=2000)
+    held = made.fit.max_concurrency / (2304 / 4096)  # of requests of the usual size
+    assert made.instance_count == math.ceil(2000 / math.floor(held)) > 1
+    assert "cache-below-concurrency" not in codes(made, "warning")
+    finding = finding_of(made, "several-instances")
+    assert f"enough for {math.floor(held):,} requests, not for 2,000" in finding.message
+    assert f"enough for {math.floor(held):,} requests" in str(because(made, "instance_count"))
+
+
+def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
+    chosen: dict[str, Any] = {"instance_type": "ml.g5.12xlarge", "instance_count": 1}
+    made = plan(**chosen, concurrency=1000)
     finding = finding_of(made, "cache-below-concurrency")
     assert finding.level == "warning"
     assert made.fit.fits
-    use, fewer, shorter = finding.fix.split("; ")
-    other = plan(instance_type=use.split()[1].rstrip(","), concurrency=2000)
-    less = plan(instance_type="ml.g7e.2xlarge", concurrency=int(fewer.split()[-1]))
-    short = plan(
-        instance_type="ml.g7e.2xlarge", concurrency=2000, max_model_len=int(shorter.split()[-1])
-    )
-    for changed in (other, less, short):
+    use, more, fewer, *_ = finding.fix.split("; or ")
+    other = plan(instance_type=use.split()[2].rstrip(","), instance_count=1, concurrency=1000)
+    several = plan(**chosen | {"instance_count": int(more.split()[-1])}, concurrency=1000)
+    less = plan(**chosen, concurrency=int(fewer.split()[-1]))
+    for changed in (other, several, less):
         assert "cache-below-concurrency" not in codes(changed, "warning")
         assert changed.fit.fits
 
 
-def test_a_load_from_the_options_decides_and_the_default_does_not() -> None:
-    """64 GiB on four GPUs hold 66 requests of full length, 96 GiB on one more than 400."""
-    default, given = plan(), plan(concurrency=1000, k=1)
-    assert default.instance_type == "ml.g5.12xlarge"
-    assert given.instance_type == "ml.g7e.2xlarge"
-    assert default.fit.max_concurrency < 250 <= given.fit.max_concurrency
-    assert "with a KV cache for a quarter of the load at full length" in str(
-        because(given, "instance_type")
+def test_requests_that_are_longer_need_a_larger_cache() -> None:
+    short, long = (
+        plan(instance_type="ml.g7e.2xlarge", concurrency=500, prompt_tokens=n, output_tokens=96)
+        for n in (928, 4000)
     )
-    alone = plan(concurrency=1000, k=1, max_price_per_hour=4.1)
-    assert "cache-below-concurrency" in codes(alone, "warning")
-    assert "use ml.g7e.2xlarge at $4.20 an hour" in next(
-        f.fix for f in alone.findings if f.code == "cache-below-concurrency"
-    )
+    assert (short.instance_count, long.instance_count) == (1, 2)
 
 
 def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
     one, more = (
-        plan(instance_type="ml.p6-b200.48xlarge", concurrency=load, speculation=False).fit
+        plan(
+            instance_type="ml.p6-b200.48xlarge",
+            instance_count=1,
+            concurrency=load,
+            speculation=False,
+        ).fit
         for load in (8, 9000)
     )
     assert one.tensor_parallel_size == 1

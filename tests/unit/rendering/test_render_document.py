@@ -109,7 +109,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert refused.value.message == f"{tmp_path} cannot be read: Is a directory"
 
 
-NEWER_KEYS = ("speed", "alternatives")
+NEWER_KEYS = (
+    "speed", "without_speculation", "alternatives", "prompt_tokens", "output_tokens", "slo",
+)  # fmt: skip
 """Keys that plan files of older versions lack."""
 
 
@@ -127,7 +129,7 @@ def test_a_plan_of_an_older_version_is_read() -> None:
     assert "was edited after it was created" in refused(older)
     older["digest"] = digest(older)
     plan = plan_from(older, "plan.json")
-    assert (plan.speed, plan.alternatives) == (None, ())
+    assert (plan.speed, plan.alternatives, plan.prompt_tokens) == (None, (), None)
     assert plan_document(plan)["requests"] == document()["requests"]
 
 

@@ -93,6 +93,15 @@ class KnownProblem(CatalogEntry):
     source: str
 
 
+class LongContext(CatalogEntry):
+    """The ``drafter`` to take instead, for a context above ``max_model_len`` and for requests of
+    ``request_tokens`` or more."""
+
+    drafter: str
+    max_model_len: Positive
+    request_tokens: Positive
+
+
 class Drafter(CatalogEntry):
     """Proposes tokens for a target.
 
@@ -121,6 +130,7 @@ class Drafter(CatalogEntry):
     own_embeddings: bool | None = None
     acceptance_floor: float | None = Field(default=None, ge=1)
     fallback: str | None = None
+    long_context: LongContext | None = None
     use: str | None = None
     engine_arguments: tuple[EngineSetting, ...] = ()
     speculative_settings: dict[str, Value] = {}

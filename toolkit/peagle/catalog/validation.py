@@ -205,6 +205,9 @@ def target_violations(target: Target, path: Path) -> Iterator[Violation]:
         yield from _method(here, drafter)
         if drafter.fallback is not None:
             yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
+        if (longer := drafter.long_context) is not None:
+            at = (*here, "long_context", "drafter")
+            yield from _unknown(at, "public drafter", longer.drafter, public)
         if drafter.weights:
             yield from _weights((*here, "weights"), drafter.weights, path)
 

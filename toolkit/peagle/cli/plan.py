@@ -9,6 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.options import complete_pair, raise_first_error
+from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.cli.plan_compare import compared_plan
 from peagle.cli.plan_options import plan_options
@@ -45,6 +46,7 @@ Examples:
     "quotes, such as 'gpt-oss-20b --no-speculation'.",
     shell_complete=complete_pair,
 )
+@click.option("--verbose", is_flag=True, help="Show memory, findings, arguments and reasons.")
 @json_option
 @click.pass_context
 def plan(
@@ -55,12 +57,14 @@ def plan(
     profile: str | None,
     sandbox: bool,
     compare: str | None,
+    verbose: bool,
     as_json: bool,
 ) -> None:
-    """Plan PAIR and show the plan. Creates nothing, and queries AWS only with --online.
+    """Plan PAIR and show the answer. Creates nothing, and queries AWS only with --online.
 
-    Selects the cheapest instances that fit the pair and, with --min-tokens-per-second, are
-    measured to reach that speed. Shows the three best, the engine's arguments, and the reasons.
+    Selects drafter, K and instances with the lowest cost per output token for the load, within
+    --slo, --min-tokens-per-second and --max-price-per-hour. --verbose also shows the memory, the
+    best instances, all findings, the engine's arguments, and the reasons.
 
     PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, a model that the catalogue does
     not have (its folder, or with --online its id on the Hub), or a plan file. Exits with 3 if
@@ -78,10 +82,12 @@ def plan(
     if as_json:
         print_json(api.plan_document(plan))
     else:
-        from peagle.cli.output.plan import print_plan
-
         deploy = ("peagle", "deploy", str(out)) if out else typed_command(ctx, "deploy")
-        print_plan(plan, next_command=None if refused else command_text(deploy))
+        print_answer(plan, None if refused else command_text(deploy), verbose)
+        if verbose:
+            from peagle.cli.output.plan import print_details
+
+            print_details(plan)
     return raise_first_error(refused)
 
 

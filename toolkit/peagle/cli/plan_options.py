@@ -47,13 +47,13 @@ _PLAN_OPTIONS = (
     click.option("--name", help="Name of the endpoint.  [default: derived from the pair]"),
     click.option(
         "--instance-type",
-        help="SageMaker instance type.  [default: the cheapest that fits]",
+        help="SageMaker instance type.  [default: the lowest cost per token]",
         shell_complete=complete_instance_type,
     ),
     click.option(
         "--instance-count",
         type=click.IntRange(1),
-        help="Number of instances.  [default: 1, or as many as reach --min-tokens-per-second]",
+        help="Number of instances.  [default: as many as the load needs]",
     ),
     click.option(
         "--min-tokens-per-second",
@@ -67,7 +67,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--k",
         type=int,
-        help="Tokens drafted per step.  [default: the fastest measured, or the model card's]",
+        help="Tokens drafted per step.  [default: the fastest, or the model card's]",
     ),
     click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT),
     click.option(
@@ -75,6 +75,24 @@ _PLAN_OPTIONS = (
         type=REQUESTS,
         metavar="REQUESTS",
         help="Concurrent requests, for the whole endpoint.",
+    ),
+    click.option(
+        "--prompt-tokens",
+        type=TOKENS,
+        metavar="TOKENS",
+        help="Tokens of a usual prompt.  [default: 2048, or what fits]",
+    ),
+    click.option(
+        "--output-tokens",
+        type=TOKENS,
+        metavar="TOKENS",
+        help="Tokens of a usual answer.  [default: 256, or what fits]",
+    ),
+    click.option(
+        "--slo",
+        metavar="TIMES",
+        callback=lambda _, __, text: None if text is None else api.parse_slo(text),
+        help="Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output).",
     ),
     click.option("--no-speculation", is_flag=True, help="Serve the target alone."),
     click.option(

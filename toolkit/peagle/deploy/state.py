@@ -18,7 +18,14 @@ from pydantic import Field
 
 from peagle.deploy.served import Served, served_by_plan, weight_prefixes
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError, nearest
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Frozen, Plan
+from peagle.planning.plan import (
+    EXECUTION_ROLE,
+    MODEL_BUCKET,
+    Frozen,
+    Plan,
+    plan_of,
+    without_old_speeds,
+)
 from peagle.proof import Proof
 from peagle.store import SANDBOX, home, locked, read_json, write_json
 
@@ -262,7 +269,7 @@ def _read(path: Path) -> Deployment:
                 code="record-too-new",
             )
         upgraded = _upgraded(document, number) if number in (1, 2) else document
-        return Deployment.model_validate_json(json.dumps(upgraded))
+        return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -279,6 +286,16 @@ def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:
         if upgraded.get(role):
             upgraded = upgraded | {role: _with_served(upgraded[role])}
     return upgraded | {"format": FORMAT}
+
+
+def _without_old_speeds(document: dict[str, Any]) -> dict[str, Any]:
+    """The record without the speeds in plans of an earlier version."""
+    for role in ("serving", "pending", "previous"):
+        revision = document.get(role)
+        if revision and revision.get("plan"):
+            plan = without_old_speeds(revision["plan"])
+            document = document | {role: revision | {"plan": plan}}
+    return document
 
 
 def _renamed(document: dict[str, Any]) -> dict[str, Any]:
@@ -299,7 +316,7 @@ def _renamed(document: dict[str, Any]) -> dict[str, Any]:
 
 def _with_served(revision: dict[str, Any]) -> dict[str, Any]:
     """A revision of format 2 in format 3. Model and configuration had the same name."""
-    plan = Plan.model_validate_json(json.dumps(revision["plan"]))
+    plan = plan_of(revision["plan"])
     filled = {EXECUTION_ROLE: revision["role"], MODEL_BUCKET: revision["bucket"] or ""}
     served = served_by_plan(plan, filled).model_dump(mode="json")
     return revision | {"served": served, "model": revision["config"]}

@@ -1,40 +1,38 @@
-"""Every instance type as a candidate for the load: memory fit, speculation, speed and price."""
+"""A pair on an instance type: the memory fit, and instances that share the load."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from peagle.case import CaseOptions, build_case
-from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
+from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, Price, nearest_region
 from peagle.findings import Finding, warning
 from peagle.fit.advice import divisions
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
 from peagle.fit.models import Fit, FitCase
-from peagle.planning.drafter import SelectedPair
+from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
-from peagle.planning.speculation import SpeculationChoice, choose_speculation, usual_k
-from peagle.speed.evidence import measured_loads, names_in_runs, runs_on
+from peagle.speed.models import Performance, Workload
 from peagle.text import format_concurrency, format_usd
 from peagle.vllm.environment import Value
-from peagle.vllm.gpus import needed_capability
-
-MIN_LOAD_SHARE = 0.25
-"""Minimum share of the load, at full length, that the KV cache must hold. Most requests are much
-shorter than the longest context, so a cache for all of them would mostly stay empty; with a
-smaller one, vLLM queues or preempts requests."""
-
-HELD_SHARE_TEXT = "a quarter"
 
 PLANNED_GPU_MEMORY_UTILIZATION = 0.9
 """The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
 
-MOST_TRIED = 100
-"""How many instance counts of one type are tried to reach a speed."""
+
+TIE = 1.15
+"""Costs per token up to this factor above the lowest are equal, and the lowest price per hour wins:
+the median error of an estimated speed is not smaller."""
+
+
+LEAST_GAIN = 0.97
+"""The target alone is ranked as if its tokens cost this much less: a drafter must save more."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,7 @@ class PairLoad:
     concurrency: int
     catalog: Catalog
     settings: Mapping[str, Value | None] = field(default_factory=dict)
+    workload: Workload = USUAL_WORKLOAD
 
     @property
     def drafter_bytes(self) -> int:
@@ -57,18 +56,37 @@ class PairLoad:
         model = draft_model(self.drafter, target_model(self.target)) if self.drafter else None
         return drafter_on_gpu(model, 1) if model else 0
 
+    @property
+    def request_tokens(self) -> int:
+        """Tokens of one request, prompt and output together."""
+        return self.workload.prompt_tokens + self.workload.output_tokens
+
+    @property
+    def cache_share(self) -> float:
+        """The tokens of each request that the KV cache must hold, as a share of the context."""
+        return min(1.0, max(MIN_LOAD_SHARE, self.request_tokens / self.max_model_len))
+
 
 @dataclass(frozen=True)
 class InstanceFit:
-    """The pair on an instance: input and result of the memory model."""
+    """The pair on an instance: input and result of the memory model.
+
+    ``cache_share`` is that of the load.
+    """
 
     instance: Instance
     case: FitCase
     fit: Fit
+    cache_share: float
+
+    @property
+    def most_requests(self) -> int:
+        """The most concurrent requests for which the KV cache is large enough."""
+        return math.floor(self.fit.max_concurrency / self.cache_share) if self.fit.fits else 0
 
     def holds(self, load: float) -> bool:
-        """It fits, and its cache holds ``MIN_LOAD_SHARE`` of ``load`` full-length requests."""
-        return self.fit.fits and self.fit.max_concurrency >= MIN_LOAD_SHARE * load
+        """It fits, and its cache is large enough for ``load`` concurrent requests."""
+        return load <= self.most_requests
 
 
 def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFit:
@@ -76,14 +94,19 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
     on those that hold most, or that lack least memory."""
     tried: list[InstanceFit] = []
     for size in divisions(work.target.architecture, instance.gpu_count):
-        case = planned_fit(work, instance, size)
-        tried.append(InstanceFit(instance, case, fit_of(case)))
-        if tried[-1].holds(load):
+        tried.append(fit_on_gpus(work, instance, size))
+        if tried[-1].fit.fits and tried[-1].holds(load):
             return tried[-1]
     fitting = [on_instance for on_instance in tried if on_instance.fit.fits]
     if fitting:
         return max(fitting, key=lambda on_instance: on_instance.fit.max_concurrency)
     return min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
+
+
+def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
+    """The model on this many of the instance's GPUs."""
+    case = planned_fit(work, instance, tensor_parallel_size)
+    return InstanceFit(instance, case, fit_of(case), work.cache_share)
 
 
 def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:
@@ -104,18 +127,20 @@ def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitC
 
 @dataclass(frozen=True)
 class Candidate:
-    """``count`` instances of one type that share the load.
+    """``count`` instances of one type that share the load, with this drafter and K (0 without).
 
-    ``load`` is the most concurrent requests of one of them. ``usd_per_hour`` and
-    ``tokens_per_second`` are totals, ``None`` if unknown.
+    ``load`` is the most concurrent requests of one of them, ``busy`` the number that has any.
+    ``usd_per_hour`` is of all of them, ``None`` if unknown; ``performance`` is of one.
     """
 
     on_instance: InstanceFit
-    speculation: SpeculationChoice
+    drafter: Drafter | None
+    k: int
     count: int
     load: int
+    busy: int
     usd_per_hour: float | None
-    tokens_per_second: float | None
+    performance: Performance
 
     @property
     def instance(self) -> Instance:
@@ -133,25 +158,28 @@ class Candidate:
         return self.on_instance.holds(self.load)
 
     @property
+    def tokens_per_second(self) -> float | None:
+        """Output tokens per second of all instances; ``None`` if unknown."""
+        return self.total(self.performance.tokens_per_second)
+
+    def total(self, of_one: float | None) -> float | None:
+        """A speed of one instance, for all of them."""
+        return None if of_one is None else round(of_one * self.busy, 1)
+
+    @property
     def usd_per_million_tokens(self) -> float | None:
         """USD per million output tokens under this load."""
-        if self.usd_per_hour is None or self.tokens_per_second is None:
+        if self.usd_per_hour is None or not self.tokens_per_second:
             return None
         return round(self.usd_per_hour / (self.tokens_per_second * 3600) * 1_000_000, 4)
 
     @property
-    def cost(self) -> tuple[bool, float, str]:
-        """Sort key: the price; candidates without a price come last."""
-        return (self.usd_per_hour is None, self.usd_per_hour or 0.0, self.instance.type)
-
-    @property
-    def source(self) -> str | None:
-        """The origin of the speed as text; ``None`` if the speed is unknown."""
-        speed = self.speculation.speed
-        if speed is None or self.count == 1:
-            return speed.source if speed else None
-        one = f"one instance with {format_concurrency(speed.load)}"
-        return f"{speed.source}; {self.count} times {one}"
+    def source(self) -> str:
+        """The origin of the speed as text."""
+        if self.count == 1:
+            return self.performance.source
+        each = f"{self.count} times one instance with {format_concurrency(self.load)}"
+        return f"{self.performance.source}; {each}"
 
     @property
     def text(self) -> str:
@@ -170,14 +198,36 @@ class Candidate:
         return f" at {self.cost_text}" if self.usd_per_hour is not None else ""
 
     @property
-    def speed_origin(self) -> str:
-        """Whether the speed is measured, or estimated from one instance's."""
-        return "measured" if self.count == 1 else "estimated from measurements"
+    def speed_text(self) -> str:
+        """``900 tokens/s measured``, ``900 tokens/s estimated (600 to 1,200)``."""
+        if self.tokens_per_second is None:
+            return "speed unknown"
+        text = f"{self.tokens_per_second:,.0f} tokens/s {self.performance.basis}"
+        low, high = self.total(self.performance.low), self.total(self.performance.high)
+        if self.performance.basis == "measured" or low is None or high is None:
+            return text
+        return f"{text} ({low:,.0f} to {high:,.0f})"
 
-    def reaches(self, tokens_per_second: float) -> bool:
-        """Whether evidence shows that it reaches this speed."""
-        known = self.tokens_per_second
-        return known is not None and known >= tokens_per_second
+    def excess(self, options: Options) -> float | None:
+        """How far it is from what the options require of speed and times: at most 1 where all is
+        met, ``None`` if one is unknown, 0 without requirements."""
+        required, speed, found = options.min_tokens_per_second, self.tokens_per_second, [0.0]
+        if required is not None:
+            if not speed:
+                return None
+            found.append(required / speed)
+        if options.slo is not None:
+            one = self.performance
+            times = options.slo.excess(one.ttft_seconds, one.itl_seconds)
+            if times is None:
+                return None
+            found.append(times)
+        return max(found)
+
+    def meets(self, options: Options) -> bool:
+        """Whether it is known to meet what the options require."""
+        excess = self.excess(options)
+        return excess is not None and excess <= 1
 
     def within(self, usd_per_hour: float | None) -> bool:
         """Whether its price is known and at most this limit; true without a limit."""
@@ -188,12 +238,15 @@ class Candidate:
     def parallel_reason(self) -> Reason:
         """Why it runs on this many GPUs."""
         size, count = self.fit.tensor_parallel_size, self.fit.gpu_count
+        known = self.performance.basis != "unknown"
         if count == 1:
             because = "the instance has one GPU"
         elif not self.fit.fits:
             because = "needs the least additional memory"
         elif not self.holds_load:
             because = f"holds the most requests on the {count} GPUs"
+        elif known:
+            because = f"the fastest on up to {count} GPUs ({self.performance.basis})"
         elif size == 1:
             because = (
                 f"one of the {count} GPUs holds the load; tensor parallelism would add "
@@ -206,118 +259,47 @@ class Candidate:
         return Reason(what="tensor_parallel_size", value=str(size), because=because)
 
 
-class CandidateEvaluator:
-    """Evaluates instance types for one workload.
+def rank(
+    options: Options, candidates: Iterable[Candidate], by_cost: bool = True
+) -> list[Candidate]:
+    """From best to worst: within the price limit, with a KV cache for the load, meeting what the
+    options require, and by cost per token, or without ``by_cost`` by price per hour. Of about the
+    lowest cost (``TIE``), the lowest price per hour is first.
 
-    ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
+    Where some are known to meet the requirements, unknown ones come next; where none is, those
+    that come nearest.
     """
+    found = list(candidates)
+    some_meet = any(candidate.meets(options) for candidate in found)
 
-    def __init__(self, options: Options, pair: SelectedPair, work: PairLoad, region: str) -> None:
-        self.options, self.pair, self.work = options, pair, work
-        self._region = region
-        self._fits: dict[tuple[object, ...], InstanceFit] = {}
-
-    def fitting(self, anywhere: bool = False) -> list[Candidate]:
-        """Candidates on all instance types that are recent and large enough, cheapest first:
-        without those that the region is known not to have, unless ``anywhere``."""
-        oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
-        types = self.work.catalog.instances.instances
-        candidates = (
-            self.candidate(type)
-            for type in types
-            if type.capability >= oldest and (anywhere or type.hosted_in(self._region) is not False)
+    def key(one: Candidate) -> tuple[bool, bool, int, float, float, float, float, int, str]:
+        excess, speed = one.excess(options), one.tokens_per_second or 0.0
+        price = math.inf if one.usd_per_hour is None else one.usd_per_hour
+        cost = one.usd_per_million_tokens if by_cost else None
+        cost = math.inf if cost is None else cost * (1.0 if one.drafter else LEAST_GAIN)
+        after = 1 if (excess is None) is some_meet else 2
+        missed = 0 if one.meets(options) else after
+        return (
+            not one.within(options.max_price_per_hour),
+            not one.holds_load,
+            missed,
+            (excess or 0.0) if missed else 0.0,
+            cost,
+            price,
+            -speed,
+            one.fit.tensor_parallel_size,
+            one.instance.type,
         )
-        return sorted((c for c in candidates if c.fit.fits), key=lambda c: c.cost)
 
-    def without_drafter(self) -> CandidateEvaluator:
-        """The same evaluator for the target without a drafter."""
-        pair, work = replace(self.pair, drafter=None), replace(self.work, drafter=None, k=0)
-        return CandidateEvaluator(self.options, pair, work, self._region)
-
-    def largest(self) -> Candidate:
-        """The candidate on the type with the most GPU memory."""
-        types = self.work.catalog.instances.instances
-        return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
-
-    def candidate(self, instance: Instance) -> Candidate:
-        """The instance count from the options, else the smallest that reaches the required speed.
-
-        If no count is known to reach it, the fastest.
-        """
-        if self.options.instance_count is not None:
-            return self.shared(instance, self.options.instance_count)
-        one, required = self.shared(instance, 1), self.options.min_tokens_per_second
-        if required is None or one.reaches(required) or not self._runs(one.on_instance):
-            return one
-        best = one
-        for candidate in self._more(instance, one):
-            if (candidate.tokens_per_second or 0) > (best.tokens_per_second or 0):
-                best = candidate
-            if candidate.reaches(required):
+    ranked = sorted(((key(one), one) for one in found), key=itemgetter(0))
+    if by_cost and ranked:
+        (*first, least), tied = ranked[0][0][:5], 0
+        while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
+            if ranked[tied][0][4] > TIE * least:
                 break
-        return best
-
-    def shared(self, instance: Instance, count: int, load: int | None = None) -> Candidate:
-        """``count`` instances that share the load evenly; ``load`` replaces the workload's."""
-        load = self.work.concurrency if load is None else load
-        busy = min(count, load)
-        most = math.ceil(load / busy)
-        usual = SpeculationChoice(self.pair.drafter, usual_k(self.options, self.pair.drafter))
-        on_instance = self._fit_on(instance, usual, most)
-        chosen = choose_speculation(self.options, self.pair, self._runs(on_instance), load / busy)
-        if chosen.k != usual.k:
-            again = self._fit_on(instance, chosen, most)
-            if again.fit.tensor_parallel_size == on_instance.fit.tensor_parallel_size:
-                on_instance = again
-            else:  # the evidence is for another number of GPUs
-                chosen = usual
-        price, speed = price_of(instance, self._region).value, chosen.speed
-        return Candidate(
-            on_instance,
-            chosen,
-            count,
-            most,
-            None if price is None else round(price.usd_per_hour * count, 4),
-            None if speed is None else round(speed.tokens_per_second * busy, 1),
-        )
-
-    def starts(self, instance: Instance, concurrency: int) -> bool:
-        """Whether an engine with this ``--max-num-seqs`` fits."""
-        return fit_on_instance(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
-
-    def work_on(self, candidate: Candidate) -> PairLoad:
-        """The workload with this candidate's drafter and K."""
-        return replace(self.work, drafter=candidate.speculation.drafter, k=candidate.speculation.k)
-
-    def loads(self, candidate: Candidate) -> tuple[int, ...]:
-        """The measured loads of one engine on these GPUs with this drafter."""
-        names = names_in_runs(candidate.speculation.drafter, self.pair.own is not None)
-        return measured_loads(self._runs(candidate.on_instance), names)
-
-    def _runs(self, on_instance: InstanceFit) -> tuple[SpeedRun, ...]:
-        """The evidence for this number and type of GPUs."""
-        runs = self.work.catalog.speeds.get(self.work.target.id, ())
-        size = on_instance.fit.tensor_parallel_size
-        return runs_on(runs, on_instance.instance.gpu, size, self.work.vllm)
-
-    def _more(self, instance: Instance, one: Candidate) -> Iterator[Candidate]:
-        """Two or more instances, starting where the load of each has been measured."""
-        loads = self.loads(one)
-        first = max(2, math.ceil(self.work.concurrency / loads[-1])) if loads else 2
-        for count in range(first, min(self.work.concurrency, first + MOST_TRIED) + 1):
-            candidate = self.shared(instance, count)
-            if candidate.tokens_per_second is None:
-                return
-            yield candidate
-
-    def _fit_on(self, instance: Instance, chosen: SpeculationChoice, load: int) -> InstanceFit:
-        """The fit, computed once for types with equal GPUs."""
-        gpus = (instance.gpu, instance.gpu_count, instance.gpu_memory_mib)
-        key = (*gpus, instance.gpu_architecture, chosen.drafter is not None, chosen.k, load)
-        if key not in self._fits:
-            work = replace(self.work, drafter=chosen.drafter, k=chosen.k)
-            self._fits[key] = fit_on_instance(work, instance, load)
-        return replace(self._fits[key], instance=instance)
+            tied += 1
+        ranked[:tied] = sorted(ranked[:tied], key=lambda pair: (pair[0][5], pair[0]))
+    return [one for _, one in ranked]
 
 
 REFERENCE_REGION = "us-east-1"

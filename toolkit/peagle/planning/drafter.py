@@ -6,7 +6,7 @@ A pair names the kind of drafter; ``--drafter`` may name its weights: ``gpt-oss-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
@@ -17,6 +17,7 @@ from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import Fix, NotFound, UserError
 from peagle.findings import note
+from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.plan import Decision, Options, decide
 
 NOT_READ = "head-not-read"
@@ -56,7 +57,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     if not options.speculation:
         return Decision(SelectedPair(target, None, is_default=False))
     if options.drafter is None:
-        return _from_catalogue(target, named)
+        return _from_catalogue(target, named, options)
     name, revision = split_revision(options.drafter)
     drafter = _known(target, name)
     if drafter is None:
@@ -68,7 +69,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
         )
     if revision is not None:
         drafter = drafter.model_copy(update={"revision": revision})
-    return _from_catalogue(target, drafter)
+    return _from_catalogue(target, drafter, options)
 
 
 def _known(target: Target, name: str) -> Drafter | None:
@@ -80,8 +81,11 @@ def _known(target: Target, name: str) -> Drafter | None:
         raise
 
 
-def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedPair]:
-    """The named drafter, else the default one, or its fallback; none if the target has none."""
+def _from_catalogue(
+    target: Target, named: Drafter | None, options: Options
+) -> Decision[SelectedPair]:
+    """The named drafter, else the default one, or that for a longer context, or its fallback; none
+    if the target has none."""
     if named is None and target.default_drafter is None:
         return _without_default(target)
     drafter = named or find_drafter(target, target.default_drafter or "")
@@ -91,9 +95,24 @@ def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedP
     choice = SelectedPair(target, drafter, is_default=is_default)
     if named is not None:
         return Decision(choice)
+    length = choose_length(options, target).value
+    size = choose_workload(options, target, length).value
+    if is_for_shorter(drafter, length, size.prompt_tokens + size.output_tokens):
+        assert drafter.long_context is not None
+        longer = find_drafter(target, drafter.long_context.drafter)
+        because = f"{drafter.name} is for shorter contexts or requests"
+        return decide(replace(choice, drafter=longer), "drafter", because, shown=longer.name)
     use = f", for {drafter.use}" if drafter.use else ""
     because = f"the catalogue's default for {target.id}{use}"
     return decide(choice, "drafter", because, shown=drafter.name)
+
+
+def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) -> bool:
+    """Whether the target has another drafter for this context or this size of requests."""
+    longer = drafter.long_context
+    return longer is not None and (
+        max_model_len > longer.max_model_len or request_tokens >= longer.request_tokens
+    )
 
 
 def _without_default(target: Target) -> Decision[SelectedPair]:

@@ -10,15 +10,10 @@ from typing import Any
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
-from peagle.planning.candidates import (
-    HELD_SHARE_TEXT,
-    MIN_LOAD_SHARE,
-    MOST_TRIED,
-    Candidate,
-    CandidateEvaluator,
-    PairLoad,
-    fit_on_instance,
-)
+from peagle.planning.candidates import Candidate, PairLoad, fit_on_instance
+from peagle.planning.evaluation import MOST_INSTANCES, CandidateEvaluator
+from peagle.planning.plan import Options
+from peagle.speed.slo import Slo
 from peagle.text import format_concurrency, format_requests, format_usd
 
 _SHORTEST = 1024
@@ -62,20 +57,10 @@ class Review:
         else:
             yield self._too_small()
         yield from self._price()
-        required = self.evaluator.options.min_tokens_per_second
-        if required is None:
-            return
-        if self.candidate.tokens_per_second is None:
-            yield self._unverified(required)
-        elif not self.candidate.reaches(required):
-            yield self._too_slow(required)
-        if self.evaluator.options.instance_count is None and self.candidate.count > 1:
-            message = (
-                f"{self.candidate.count} instances are planned and billed, because no "
-                f"measurement shows that one reaches {required:,.0f} tokens/s"
-            )
-            fix = "set the number with --instance-count"
-            yield warning("instances-for-speed", "instance_count", message, fix)
+        yield from self._requirements()
+        options, candidate = self.evaluator.options, self.candidate
+        if options.instance_count is None and candidate.count > 1:
+            yield self._several()
 
     @property
     def _work(self) -> PairLoad:
@@ -95,16 +80,8 @@ class Review:
         """Types to use instead; empty when none fits."""
         if not self.fitting:
             return ""
-        cheapest = self.fitting[0]
-        smallest = min(
-            self.fitting, key=lambda c: (c.instance.gpu_count * c.instance.gpu_memory_mib, *c.cost)
-        ).instance.type
-        if smallest == cheapest.instance.type:
-            return f"use {smallest}, the smallest and cheapest that fits{cheapest.at_cost}"
-        return (
-            f"use {smallest}, the smallest that fits, or {cheapest.instance.type}, the cheapest"
-            f"{cheapest.at_cost}"
-        )
+        best = self.fitting[0]
+        return f"use --instance-type {best.instance.type}, the best for this load{best.at_cost}"
 
     def _cache(self) -> Iterator[Finding]:
         """That the KV cache holds less than the load at full length; a warning if much less."""
@@ -129,19 +106,22 @@ class Review:
     def _larger_cache(self) -> Iterator[str]:
         """What makes the load fit in the cache: another type, fewer requests, or shorter ones."""
         other = next((other for other in self.fitting if other.holds_load), None)
-        if other is not None:
-            holds = f"which holds {HELD_SHARE_TEXT} of that load"
-            yield f"use {other.instance.type}{other.at_cost}, {holds}"
-        held = math.floor(self.candidate.fit.max_concurrency / MIN_LOAD_SHARE)
-        yield f"lower --concurrency to {held * self.candidate.count}"
+        if other is not None and other.instance != self.candidate.instance:
+            yield f"use --instance-type {other.instance.type}{other.at_cost}, which holds that load"
+        held, count = self.candidate.on_instance.most_requests, self.candidate.count
+        enough = math.ceil(self.evaluator.work.concurrency / max(held, 1))
+        if held and count < enough <= MOST_INSTANCES:
+            yield f"use --instance-count {enough}"
+        if held:
+            yield f"lower --concurrency to {held * count}"
         work, instance, load = self._work, self.candidate.instance, self.candidate.load
         length = _largest(
-            _SHORTEST,
+            max(_SHORTEST, work.request_tokens),
             work.max_model_len,
             lambda n: fit_on_instance(replace(work, max_model_len=n), instance, load).holds(load),
         )
         if length:
-            yield f"lower --max-model-len to {length // _STEP * _STEP}"
+            yield f"lower --max-model-len to {_rounded(length, work.request_tokens)}"
 
     def _host_memory(self) -> Iterator[Finding]:
         work, instance = self._work, self.candidate.instance
@@ -155,7 +135,7 @@ class Review:
             yield note("host-memory-below-weights", "instance_type", message, fix)
 
     def _idle(self) -> Iterator[Finding]:
-        """A note on idle GPUs; a warning if planning chose them though they are not cheapest."""
+        """A note on idle GPUs."""
         fit, options = self.candidate.fit, self.evaluator.options
         idle = fit.gpu_count - fit.tensor_parallel_size
         if not idle:
@@ -167,18 +147,8 @@ class Review:
         if options.instance_type is not None:
             yield note("gpus-idle", "instance_type", message, _CHEAPEST)
             return
-        if self.candidate.usd_per_hour is not None and self.candidate.cost <= self.fitting[0].cost:
-            yield note("gpus-idle", "instance_type", f"{message}; nothing cheaper fits", "")
-            return
-        busy = (c for c in self.fitting if c.fit.tensor_parallel_size == c.fit.gpu_count)
-        other = next(busy, None)
-        fix = "every type that fits leaves GPUs idle"
-        if other is not None:
-            type = other.instance.type
-            fix = f"use --instance-type {type}{other.at_cost}, which uses all of its GPUs"
-            if options.min_tokens_per_second is not None and other.tokens_per_second is None:
-                fix += "; its speed is not measured"
-        yield warning("gpus-idle", "instance_type", message, fix)
+        note_ = f"{message}; the plan is the best for this load nevertheless"
+        yield note("gpus-idle", "instance_type", note_, "")
 
     def _scarce(self) -> Iterator[Finding]:
         """A warning that AWS is reported to have no free instance of the type, with others."""
@@ -210,100 +180,122 @@ class Review:
         yield error("price-above-limit", "max_price_per_hour", message, self._cheaper(limit))
 
     def _cheaper(self, limit: float) -> str:
-        cheapest = next((other for other in self.fitting if other.usd_per_hour is not None), None)
+        priced = (other for other in self.fitting if other.usd_per_hour is not None)
+        cheapest = min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
         if cheapest is None or cheapest.usd_per_hour is None:
             return "leave --max-price-per-hour out: no price is known of any type that fits"
         price = f"{format_usd(cheapest.usd_per_hour)} an hour"
         if cheapest.usd_per_hour <= limit:
-            return f"use {cheapest.text}, the cheapest that fits, at {price}"
+            type = cheapest.instance.type
+            return f"use --instance-type {type}, the cheapest that fits, at {price}"
         if cheapest.instance == self.candidate.instance:
             limit = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
             return f"use --max-price-per-hour {limit:.2f}: it is the cheapest that fits"
         return f"even the cheapest that fits, {cheapest.text}, costs {price}"
 
-    def _unverified(self, required: float) -> Finding:
-        """The warning that the required speed is not measured."""
-        candidate = self.candidate
-        gpus = f"{candidate.fit.tensor_parallel_size} x {candidate.instance.gpu}"
-        measured = f"this pair has not been measured on {gpus}"
-        loads = self.evaluator.loads(candidate)
-        if loads:
-            measured = (
-                f"on {gpus} this pair is measured with {loads[0]:,} to "
-                f"{format_concurrency(loads[-1])}, not with {self._work.concurrency:,}"
-            )
-        message = (
-            f"{measured}, so it is unknown whether {candidate.text} reaches "
-            f"{required:,.0f} tokens/s"
-        )
-        fix = "run a benchmark before you rely on it"
-        enough = next((other for other in self.fitting if other.reaches(required)), None)
-        if enough is not None:
-            known = enough.usd_per_hour is not None
-            cost = f"{format_usd(enough.usd_per_hour or 0)} an hour" if known else "unknown price"
-            fix += (
-                f"; {enough.text} is {enough.speed_origin} to reach "
-                f"{enough.tokens_per_second:,.0f} ({cost})"
-            )
-        return warning("speed-unverified", "min_tokens_per_second", message, fix)
-
-    def _too_slow(self, required: float) -> Finding:
-        """The error that the measured speed is below the required one."""
-        options, candidate = self.evaluator.options, self.candidate
-        most = f"{candidate.tokens_per_second:,.0f} tokens/s"
+    def _several(self) -> Finding:
+        """The warning that several instances are planned and billed."""
+        candidate, held = self.candidate, self.candidate.on_instance.most_requests
         load = format_concurrency(self._work.concurrency)
-        if options.instance_type is None and options.instance_count is None:
-            message = (
-                f"no type that fits is known to reach {required:,.0f} tokens/s with {load}; the "
-                f"fastest, {candidate.text}, reaches {most} ({candidate.source})"
-            )
-        else:
-            message = (
-                f"{candidate.text} reaches {most} with {load}, not {required:,.0f} "
-                f"({candidate.source})"
-            )
-        fix = "; or ".join(self._faster(required)) or (
-            f"lower --min-tokens-per-second to {candidate.tokens_per_second:,.0f} or less"
-        )
-        return error("speed-below-wanted", "min_tokens_per_second", message, fix)
+        because = f"one is not known to meet what is required with {load}"
+        if held * (candidate.count - 1) < self._work.concurrency:
+            because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
+        message = f"{candidate.count} instances are planned and billed, because {because}"
+        fix = "set the number with --instance-count"
+        return warning("several-instances", "instance_count", message, fix)
 
-    def _faster(self, required: float) -> Iterator[str]:
-        """What reaches the speed according to evidence: another type, K, more instances or load."""
-        evaluator, instance = self.evaluator, self.candidate.instance
-        options, load_of_all = evaluator.options, evaluator.work.concurrency
-        other = next((other for other in self.fitting if other.reaches(required)), None)
-        if other is not None:
-            speed = f"{other.tokens_per_second:,.0f}"
-            yield f"use {other.text}, {other.speed_origin} to reach {speed}"
-        compared = self.candidate.speculation.compared
-        if options.k is not None and compared is not None:
-            busy = min(self.candidate.count, load_of_all)
-            if compared.fastest.tokens_per_second * busy >= required:
-                yield f"omit --k: measured with K={compared.fastest.k}, the speed is reached"
+    def _requirements(self) -> Iterator[Finding]:
+        """What the options require of speed and times, where it is not met or not certain."""
+        options, candidate = self.evaluator.options, self.candidate
+        if options.min_tokens_per_second is None and options.slo is None:
+            return
+        asked = _asked(options)
+        excess = candidate.excess(options)
+        if excess is None:
+            message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
+            fix = "; or ".join([*self._better(), "run a benchmark before you rely on it"])
+            yield warning("speed-unverified", "min_tokens_per_second", message, fix)
+        elif excess > 1:
+            load = format_concurrency(self._work.concurrency)
+            message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
+            fix = "; or ".join([*self._better(), self._lower(excess)])
+            yield error("speed-below-wanted", "min_tokens_per_second", message, fix)
+        elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
+            message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
+            fix = "; or ".join(
+                [*self._better(certain=True), "run a benchmark before you rely on it"]
+            )
+            yield warning("speed-unverified", "min_tokens_per_second", message, fix)
+
+    def _better(self, certain: bool = False) -> Iterator[str]:
+        """Options that meet what is required: another type, K, or more instances; with ``certain``
+        also at the lower end of the range."""
+        evaluator, candidate, options = self.evaluator, self.candidate, self.evaluator.options
+
+        def enough(other: Candidate) -> bool:
+            excess = other.excess(options)
+            margin = _margin(other) if certain else 1.0
+            return excess is not None and excess * margin <= 1 and other.holds_load
+
+        limit = options.max_price_per_hour
+        for other in self.fitting:
+            if other.instance != candidate.instance and enough(other) and other.within(limit):
+                type = f"--instance-type {other.instance.type}"
+                yield f"use {type}{other.at_cost} ({other.speed_text})"
+                break
+        if options.k is not None:
+            best = evaluator.with_options(k=None).candidate(candidate.instance)
+            if enough(best) and best.drafter is not None:
+                yield f"use --k {best.k} ({best.speed_text})"
         if options.instance_count is not None:
-            most = min(load_of_all, options.instance_count + MOST_TRIED)
-            for count in range(options.instance_count + 1, most + 1):
-                if evaluator.shared(instance, count).reaches(required):
-                    yield f"use --instance-count {count}"
-                    break
-        # The fewest instances that can reach it, and the smallest measured load at which they do.
-        loads = {
-            load: evaluator.shared(instance, 1, load).tokens_per_second or 0.0
-            for load in evaluator.loads(self.candidate)
-        }
-        count = options.instance_count or math.ceil(required / max(loads.values()))
-        load = next((load for load, speed in loads.items() if speed * count >= required), None)
-        if load is None or load * count <= load_of_all:
-            return
-        if not evaluator.starts(instance, load * count):
-            return
-        measured = f"{loads[load]:,.0f} tokens/s measured with {format_requests(load)}"
-        more = f"send more concurrent requests: --concurrency {load * count}"
-        if count == 1:
-            yield f"{more} ({measured})"
-        else:
-            on = f"{count} x {instance.type}"
-            yield f"{more} on {on} (estimated: {count} times {measured} on one)"
+            more = evaluator.with_options(instance_count=None).candidate(candidate.instance)
+            if enough(more) and more.count > options.instance_count:
+                yield f"use --instance-count {more.count} ({more.speed_text})"
+
+    def _lower(self, excess: float) -> str:
+        """The requirements that the candidate meets."""
+        options, one = self.evaluator.options, self.candidate.performance
+        lower = []
+        speed = self.candidate.tokens_per_second
+        if options.min_tokens_per_second is not None and speed is not None:
+            lower.append(f"lower --min-tokens-per-second to {math.floor(speed)}")
+        if options.slo is not None:
+            times = {
+                name: max(limit, math.ceil(time * 1000) / 1000)
+                for name, limit, time in (
+                    ("ttft", options.slo.ttft, one.ttft_seconds),
+                    ("itl", options.slo.itl, one.itl_seconds),
+                )
+                if limit is not None and time is not None
+            }
+            lower.append(f"use --slo {Slo(**times).text}")
+        return " and ".join(lower)
+
+
+def _asked(options: Options) -> str:
+    """``900 tokens/s and ttft=0.5``."""
+    parts = []
+    if options.min_tokens_per_second is not None:
+        parts.append(f"{options.min_tokens_per_second:,.0f} tokens/s")
+    if options.slo is not None:
+        parts.append(options.slo.text)
+    return " and ".join(parts)
+
+
+def _reached(candidate: Candidate) -> str:
+    """Speed and times of a candidate, with their source."""
+    one, text = candidate.performance, candidate.speed_text
+    if one.ttft_seconds is not None and one.itl_seconds is not None:
+        text += f", ttft={one.ttft_seconds:.3g}, itl={one.itl_seconds:.3g}"
+    return f"{text} ({candidate.source})"
+
+
+def _margin(candidate: Candidate) -> float:
+    """How much slower than estimated it may be: estimate over lower end of the range."""
+    one = candidate.performance
+    if one.basis == "measured" or not one.tokens_per_second or not one.low:
+        return 1.0
+    return one.tokens_per_second / one.low
 
 
 def _fitting_options(work: PairLoad, instance: Instance) -> str:
@@ -317,13 +309,19 @@ def _fitting_options(work: PairLoad, instance: Instance) -> str:
         return _largest(low, getattr(work, field), fits)
 
     found = []
-    if length := largest(_SHORTEST, "max_model_len"):
-        found.append(f"lower --max-model-len to {length // _STEP * _STEP}")
+    if length := largest(max(_SHORTEST, work.request_tokens), "max_model_len"):
+        found.append(f"lower --max-model-len to {_rounded(length, work.request_tokens)}")
     if load := largest(1, "concurrency"):
         found.append(f"lower --concurrency to {load}")
     if work.drafter is not None and (k := largest(1, "k")):
         found.append(f"lower --k to {k}")
     return " or ".join(found)
+
+
+def _rounded(length: int, least: int) -> int:
+    """A context to suggest: a multiple of ``_STEP``, unless that is below ``least``."""
+    rounded = length // _STEP * _STEP
+    return rounded if rounded >= least else length
 
 
 def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:

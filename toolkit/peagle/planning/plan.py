@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -10,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from peagle.checkpoints import Checkpoint
 from peagle.findings import Finding
 from peagle.fit.models import Fit
+from peagle.speed.models import AcceptanceBasis, Basis
+from peagle.speed.slo import Slo
 
 T = TypeVar("T")
 
@@ -44,16 +47,18 @@ class Overrides(Frozen):
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``, a
-    Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
+    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
+    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
     holds the files read from there, if any; ``target_checkpoint`` those of a target that is not in
     the catalogue. ``model_source`` is an ``s3://`` prefix that holds the target's weights.
     ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
-    in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker mounts them, or the
-    engine itself streams them. ``min_tokens_per_second`` is the required output speed of the
-    endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all its instances
-    together, in USD. ``warm_sha256`` are the archives that may be restored, and with
-    ``allow_unpinned_warm`` any may be. The five before these are as in Overrides.
+    in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
+    mounts them, or the engine itself streams them. ``prompt_tokens`` and ``output_tokens`` are the
+    size of a usual request. ``min_tokens_per_second`` is the required output speed of the endpoint
+    at that concurrency, ``slo`` the required times of a request, and ``max_price_per_hour`` the
+    limit of the price of all its instances together, in USD. ``warm_sha256`` are the archives that
+    may be restored, and with ``allow_unpinned_warm`` any may be. The five before these are as in
+    Overrides.
     """
 
     pair: str
@@ -66,6 +71,9 @@ class Options(Frozen):
     k: int | None = None
     max_model_len: int | None = None
     concurrency: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    slo: Slo | None = None
     speculation: bool = True
     drafter: str | None = None
     drafter_checkpoint: Checkpoint | None = None
@@ -87,11 +95,6 @@ class Options(Frozen):
     def overrides(self) -> Overrides:
         """What the user sets in place of the plan."""
         return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
-
-    @property
-    def specifies_load(self) -> bool:
-        """Whether the user sets the load: the KV cache must hold ``MIN_LOAD_SHARE`` of it."""
-        return self.concurrency is not None or self.max_model_len is not None
 
 
 class Pins(Frozen):
@@ -188,28 +191,32 @@ class Mount(Frozen):
 
 
 class SpeedEstimate(Frozen):
-    """The endpoint's speed according to evidence: output tokens per second of all instances.
+    """The speed at the planned load, of all instances together: output tokens per second with their
+    range ``low`` to ``high``, and mean seconds to the first token and between two outputs of one
+    request. All numbers are ``None`` where ``basis`` is ``unknown``.
 
-    ``alone_tokens_per_second`` is the same run without speculation, if measured. ``source``
-    describes the measurement, ``file`` names its file. ``synthetic``: acceptance was set, not
-    measured; ``interpolated``: the load is between two measured ones.
+    ``acceptance_length`` is the assumed mean number of tokens per step, 1 without speculation.
+    ``source`` names the measurement, or what the estimate rests on.
     """
 
-    tokens_per_second: float
-    alone_tokens_per_second: float | None
+    tokens_per_second: float | None
+    low: float | None
+    high: float | None
+    basis: Basis
+    ttft_seconds: float | None
+    itl_seconds: float | None
     usd_per_million_tokens: float | None
     acceptance_length: float | None
+    acceptance_basis: AcceptanceBasis
     source: str
-    file: str
-    vllm: str
-    synthetic: bool
-    interpolated: bool
 
 
-class Alternative(Frozen):
-    """One of the best instances for this load. Prices and speeds are of all instances together.
+class Alternative(SpeedEstimate):
+    """Instances, drafter and K for the same load, with their speed. Prices are of all instances
+    together.
 
-    ``k`` is 0 without speculation. ``verified``: the speed is known, and reaches the required one.
+    ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
+    is known, and meets what the options require.
     """
 
     instance_type: str
@@ -219,10 +226,8 @@ class Alternative(Frozen):
     price_per_hour_usd: float | None
     max_concurrency: float
     kv_cache_tokens: int
+    drafter: str | None
     k: int
-    tokens_per_second: float | None
-    speed_source: str | None
-    usd_per_million_tokens: float | None
     verified: bool
 
 
@@ -245,7 +250,9 @@ class Plan(Frozen):
     ``engine_arguments`` is vLLM's argv; ``environment`` is the same for the container. Neither
     contains a secret: ``DescribeModel`` returns the environment.
     ``alternatives`` are the best instances for this load, the planned one among them unless the
-    user named another; ``speed`` is ``None`` without a measurement.
+    user named another; ``without_speculation`` is the target alone on its own best instance.
+    Requests have ``prompt_tokens`` and ``output_tokens``. These keys, ``speed`` and ``slo`` are
+    ``None`` or empty in plans of earlier versions.
     """
 
     format: int = PLAN_FORMAT
@@ -268,13 +275,30 @@ class Plan(Frozen):
     fit: Fit
     price_per_hour_usd: float | None
     price_date: str | None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    slo: Slo | None = None
     speed: SpeedEstimate | None = None
+    without_speculation: Alternative | None = None
     alternatives: tuple[Alternative, ...] = ()
     proof: ProofPlan
     overrides: Overrides = Overrides()
     pins: Pins = Pins()
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]
+
+
+def plan_of(fields: dict[str, Any]) -> Plan:
+    """The plan with these fields, as JSON has them. Raises pydantic's ValidationError."""
+    return Plan.model_validate_json(json.dumps(without_old_speeds(fields)))
+
+
+def without_old_speeds(fields: dict[str, Any]) -> dict[str, Any]:
+    """A plan's fields without the speeds of an earlier version, which had no range and no basis."""
+    speeds = [fields.get("speed"), *(fields.get("alternatives") or ())]
+    if all(not isinstance(one, dict) or "basis" in one for one in speeds):
+        return fields
+    return {key: value for key, value in fields.items() if key not in ("speed", "alternatives")}
 
 
 @dataclass(frozen=True)

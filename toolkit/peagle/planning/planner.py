@@ -7,7 +7,7 @@ the network, the clock or the disk.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from peagle.case import CaseOptions, Checkpoints, build_case
@@ -15,14 +15,10 @@ from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
 from peagle.checks import check
 from peagle.findings import Finding, severity
-from peagle.planning.candidates import (
-    Candidate,
-    CandidateEvaluator,
-    InstanceFit,
-    PairLoad,
-    price_of,
-)
+from peagle.planning.candidates import Candidate, InstanceFit, PairLoad, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
+from peagle.planning.evaluation import CandidateEvaluator
+from peagle.planning.load import choose_concurrency, choose_length, choose_workload
 from peagle.planning.overrides import (
     check_overrides,
     refuse_secrets,
@@ -39,10 +35,9 @@ from peagle.planning.plan import (
     Reason,
     RuntimeChoice,
     Speculation,
-    SpeedEstimate,
     TargetChoice,
 )
-from peagle.planning.ranking import choose_count, choose_instance
+from peagle.planning.ranking import InstanceChoice, choose_count, choose_instance, speed_of
 from peagle.planning.runtime import (
     choose_ami,
     choose_image,
@@ -52,21 +47,17 @@ from peagle.planning.runtime import (
     proof_source,
 )
 from peagle.planning.settings import (
-    choose_concurrency,
     choose_download_timeout,
-    choose_length,
     choose_startup_timeout,
     engine_arguments,
     engine_environment,
 )
 from peagle.planning.speculation import (
-    SpeculationChoice,
     build_speculation,
     check_k,
     choose_k,
     speculation_findings,
     usual_k,
-    without_speculation,
 )
 from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights, stream
 from peagle.protocol import digest_in
@@ -111,8 +102,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     requested = choose_drafter(options, catalog)
     evaluator = _evaluator(options, catalog, requested.value)
     ranked = choose_instance(evaluator)
-    candidate, alternatives = ranked.value
-    pair = _apply_evidence(options, requested, candidate.speculation, decisions)
+    candidate = ranked.value.candidate
+    pair = _pair_on(options, requested, ranked.value, decisions)
     work, instance = evaluator.work_on(candidate), candidate.instance
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
@@ -120,7 +111,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     image = record(choose_image(options, catalog, runtime, region, pair))
     # The evaluator's workload has their values; the reasons depend on the drafter.
     record(choose_length(options, pair.target))
-    record(choose_concurrency(options, pair.drafter))
+    record(choose_workload(options, pair.target, work.max_model_len))
+    record(choose_concurrency(options))
     record(ranked)
     ami = record(choose_ami(options, catalog.runtimes, runtime, instance.type))
     count = record(choose_count(options, candidate))
@@ -156,8 +148,12 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         fit=candidate.fit,
         price_per_hour_usd=candidate.usd_per_hour,
         price_date=price.date.isoformat() if price else None,
-        speed=_speed(candidate),
-        alternatives=alternatives,
+        prompt_tokens=work.workload.prompt_tokens,
+        output_tokens=work.workload.output_tokens,
+        slo=options.slo,
+        speed=speed_of(candidate),
+        without_speculation=ranked.value.alone,
+        alternatives=ranked.value.alternatives,
         proof=ProofPlan(
             **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
         ),
@@ -180,32 +176,38 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
     are recorded for the final one."""
     target, drafter = pair.target, pair.drafter
     region = choose_region(options, catalog.runtimes).value
+    length = choose_length(options, target).value
     work = PairLoad(
         target,
         drafter,
         usual_k(options, drafter),
         choose_runtime(options, catalog, target, drafter).value.vllm,
-        choose_length(options, target).value,
-        choose_concurrency(options, drafter).value,
+        length,
+        choose_concurrency(options).value,
         catalog,
         settings_of(options.settings),
+        choose_workload(options, target, length).value,
     )
     return CandidateEvaluator(options, pair, work, region)
 
 
-def _apply_evidence(
+def _pair_on(
     options: Options,
     requested: Decision[SelectedPair],
-    speculation: SpeculationChoice,
+    choice: InstanceChoice,
     decisions: _Decisions,
 ) -> SelectedPair:
-    """The pair to plan: the requested one, unless evidence shows that its drafter is slower."""
-    if speculation.drafter is None and requested.value.drafter is not None:
-        return decisions.record(without_speculation(requested.value, speculation))
-    pair = decisions.record(requested)
+    """The pair to plan: the requested one, with the drafter of the selected candidate."""
+    candidate, asked = choice.candidate, requested.value
+    if candidate.drafter == asked.drafter:
+        pair = decisions.record(requested)
+    else:
+        decisions.report(requested.findings)
+        pair = replace(asked, drafter=candidate.drafter)
     if pair.drafter is not None:
-        decisions.record(choose_k(options, pair.drafter, pair.own is not None, speculation))
-        decisions.report(speculation_findings(pair, speculation))
+        own = pair.own is not None
+        decisions.record(choose_k(options, pair.drafter, own, candidate.k, choice.compared))
+        decisions.report(speculation_findings(options, pair, candidate.k, choice.compared))
     return pair
 
 
@@ -294,28 +296,4 @@ def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice 
         id=pair.name.partition("+")[2],
         licence=pair.drafter.licence,
         weights=placed.drafter,
-    )
-
-
-def _speed(candidate: Candidate) -> SpeedEstimate | None:
-    """The speed of the selected candidate, if known."""
-    speed, source, compared = (
-        candidate.speculation.speed,
-        candidate.source,
-        candidate.speculation.compared,
-    )
-    if speed is None or source is None or candidate.tokens_per_second is None:
-        return None
-    alone = compared.alone if compared else None
-    share = candidate.tokens_per_second / speed.tokens_per_second
-    return SpeedEstimate(
-        tokens_per_second=candidate.tokens_per_second,
-        alone_tokens_per_second=round(alone.tokens_per_second * share, 1) if alone else None,
-        usd_per_million_tokens=candidate.usd_per_million_tokens,
-        acceptance_length=speed.acceptance_length,
-        source=source,
-        file=speed.run.file,
-        vllm=speed.run.vllm,
-        synthetic=speed.run.synthetic and speed.k > 0,
-        interpolated=speed.between is not None,
     )

@@ -1,13 +1,13 @@
-"""Context length, concurrency and SageMaker's timeouts; vLLM's arguments and environment."""
+"""SageMaker's timeouts; vLLM's arguments and environment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from peagle.case import applicable, engine_settings
-from peagle.catalog.schema import Drafter, EngineSetting, Target
+from peagle.catalog.schema import EngineSetting
 from peagle.errors import Fix, UserError
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import note, warning
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, PairLoad
 from peagle.planning.overrides import settings_of, switch_or_text
 from peagle.planning.plan import Decision, Options, Reason, Speculation, decide
@@ -15,58 +15,6 @@ from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes
 from peagle.text import format_duration, format_size
 from peagle.vllm.environment import Value
-
-USUAL_CONCURRENCY = 8
-"""The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
-(vLLM's blog of 2026-03-13, GPT-OSS-20B on a B200)."""
-
-CHAT_TEMPLATE_TOKENS = 128
-"""Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
-
-
-def choose_length(options: Options, target: Target) -> Decision[int]:
-    """The longest context in tokens, at most what the target supports; the rules report a longer
-    one from the options."""
-    length, longest = options.max_model_len, target.architecture.max_positions
-    if length is not None:
-        if length < 1:
-            raise UserError(
-                f"--max-model-len {length} is less than 1", "use the longest context in tokens"
-            )
-        # A larger context is rejected; the rejected plan shows the longest possible one.
-        return Decision(min(length, longest), findings=_too_short(length, target))
-    length = target.default_max_model_len
-    because = f"the catalogue's default for {target.id}, which supports more"
-    if length >= longest:
-        because = f"the maximum of {target.id}"
-    choice = decide(min(length, longest), "max_model_len", because, shown=f"{length:,}")
-    return replace(choice, findings=_too_short(length, target))
-
-
-def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
-    """An error for a context that is too short for the proof."""
-    proof = target.proof
-    # A token has at least one byte, so this is more than any prompt can take.
-    longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
-    least = longest + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
-    if length >= least:
-        return ()
-    message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
-    fix = f"use --max-model-len {least} or more"
-    return (error("context-too-small", "max_model_len", message, fix),)
-
-
-def choose_concurrency(options: Options, drafter: Drafter | None) -> Decision[int]:
-    """The number of concurrent requests; excess requests queue."""
-    if options.concurrency is not None:
-        if options.concurrency < 1:
-            raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
-        return Decision(options.concurrency)
-    because = "speculation gains most with few concurrent requests; excess requests queue"
-    if drafter is None:
-        because = "the same as with speculation, for comparison"
-    return decide(USUAL_CONCURRENCY, "concurrency", because)
-
 
 SHORTEST, LONGEST = 60, 3600
 """SageMaker's bounds of both timeouts in seconds, from its service model."""

@@ -1,19 +1,26 @@
-"""Whether to speculate on one GPU at one load, with which K, and how vLLM is configured for it."""
+"""Whether to speculate, with which drafter and K, and how vLLM is configured for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from peagle.catalog.schema import Drafter, SpeedRun, Target
+from peagle.catalog.schema import Drafter, SpeedRun
 from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
-from peagle.planning.drafter import SelectedPair
+from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
-from peagle.speed.evidence import Estimate, SpeedComparison, compare, measured_loads, names_in_runs
+from peagle.speed.models import Performance
 from peagle.text import format_concurrency
+from peagle.vllm import versions
+
+_KS = (1, 2, 3, 5, 7, 10)
+"""Compared beside the recommended K and the measured ones, up to the trained one."""
+
+_CLOSE_TO_FASTEST = 0.95
+"""Below this share of the fastest K's speed, the user's own K gets a note."""
 
 
 def usual_k(options: Options, drafter: Drafter | None) -> int:
@@ -21,87 +28,6 @@ def usual_k(options: Options, drafter: Drafter | None) -> int:
     if drafter is None:
         return 0
     return drafter.k_recommended if options.k is None else options.k
-
-
-@dataclass(frozen=True)
-class SpeculationChoice:
-    """The drafter and K on one GPU at one load. ``k`` is 0 without speculation.
-
-    ``speed`` is for this drafter and K at this load, if known. ``compared`` is the same run's
-    comparison at this load or the nearest one; ``None`` without evidence.
-    """
-
-    drafter: Drafter | None
-    k: int
-    speed: Estimate | None = None
-    compared: SpeedComparison | None = None
-
-    @property
-    def is_slower_than_target(self) -> bool:
-        """Whether the target alone is faster than with the best K."""
-        if self.compared is None or self.compared.alone is None:
-            return False
-        alone, best = self.compared.alone, self.compared.fastest
-        return alone.tokens_per_second > best.tokens_per_second
-
-
-def choose_speculation(
-    options: Options, pair: SelectedPair, runs: Sequence[SpeedRun], load: float
-) -> SpeculationChoice:
-    """The fastest measured K at ``load`` concurrent requests; none if the target alone is faster
-    and the user named neither drafter nor K.
-
-    Outside the measured loads, K is that of the nearest and no speed is claimed. Without evidence
-    for this drafter and K, the usual K. ``runs`` are those on the GPU in question, best first.
-    """
-    drafter, names = pair.drafter, names_in_runs(pair.drafter, pair.own is not None)
-    if drafter is None:
-        found = compare(runs, names, load)
-        return SpeculationChoice(None, 0, found.fastest if found else None)
-    found = compare(runs, names, load, k=options.k, k_trained=drafter.k_trained)
-    if found is not None:
-        best = found.fastest if options.k is None else found.by_k[options.k]
-        chosen = SpeculationChoice(drafter, best.k, best, found)
-        named = "+" in options.pair or options.drafter is not None or options.k is not None
-        if chosen.is_slower_than_target and not named:
-            return SpeculationChoice(None, 0, found.alone, found)
-        return chosen
-    for run in runs if options.k is None else ():
-        loads = measured_loads([run], names)
-        nearest = min(max(load, loads[0]), loads[-1]) if loads else load
-        found = compare([run], names, nearest, k_trained=drafter.k_trained)
-        if found is not None:
-            return SpeculationChoice(drafter, found.fastest.k, None, found)
-    return SpeculationChoice(drafter, usual_k(options, drafter))
-
-
-def _faster_drafter(target: Target, loser: Drafter, alone: Estimate) -> str | None:
-    """``chat+p-eagle --k 3 (10,732 tokens/s)``: the fastest of the target's other drafters, when it
-    is faster than ``alone``, the target without one."""
-    found = [
-        (best, drafter)
-        for drafter in target.drafters
-        if drafter.public and drafter.name != loser.name and (best := _wins(drafter, alone))
-    ]
-    if not found:
-        return None
-    best, drafter = max(found, key=lambda pair: pair[0].tokens_per_second)
-    return f"{target.short_name}+{drafter.name} --k {best.k} ({best.speed_text})"
-
-
-def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
-    """The drafter's fastest K where ``alone`` was measured, if it is faster."""
-    names = names_in_runs(drafter, own=False)
-    found = compare([alone.run], names, alone.load, k_trained=drafter.k_trained)
-    # A run may have measured one load with two request sizes, which are not compared.
-    if found is None or found.alone != alone:
-        return None
-    faster = found.fastest.tokens_per_second > alone.tokens_per_second
-    return found.fastest if faster else None
-
-
-_CLOSE_TO_FASTEST = 0.95
-"""Below this share of the fastest K's speed, the user's own K gets a note."""
 
 
 def check_k(options: Options) -> None:
@@ -113,74 +39,129 @@ def check_k(options: Options) -> None:
         )
 
 
+def is_drafter_named(options: Options) -> bool:
+    """Whether the user decides whether, or with what, to speculate."""
+    named = "+" in options.pair or options.drafter is not None or options.k is not None
+    return named or not options.speculation
+
+
+def other_drafters(
+    options: Options, pair: SelectedPair, vllm: str, max_model_len: int, request_tokens: int
+) -> tuple[Drafter | None, ...]:
+    """What is compared with the pair's drafter: no speculation, and the target's public drafters
+    that run with this vLLM and this context; nothing if the user named the drafter."""
+    if pair.drafter is None or is_drafter_named(options):
+        return ()
+    usable = (
+        drafter
+        for drafter in pair.target.drafters
+        if drafter.public
+        and drafter.weights is not None
+        and drafter != pair.drafter
+        and versions.compare(vllm, drafter.min_vllm) >= 0
+        and not _fails(drafter, vllm)
+        and (drafter.max_positions is None or request_tokens <= drafter.max_positions)
+        and not is_for_shorter(drafter, max_model_len, request_tokens)
+    )
+    return (None, *usable)
+
+
+def _fails(drafter: Drafter, vllm: str) -> bool:
+    return any(
+        problem.level == "error" and (not problem.vllm or versions.in_range(vllm, problem.vllm))
+        for problem in drafter.problems
+    )
+
+
+def compared_ks(
+    drafter: Drafter | None, runs: Sequence[SpeedRun], names: Collection[str | None]
+) -> tuple[int, ...]:
+    """The values of K to compare: some up to the trained one; 0 without a drafter."""
+    if drafter is None:
+        return (0,)
+    measured = {row.k for run in runs for row in run.speeds if row.drafter in names}
+    most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
+    return tuple(sorted(k for k in {drafter.k_recommended, *_KS, *measured} if 0 < k <= most))
+
+
+@dataclass(frozen=True)
+class SpeedsByK:
+    """The performance of one engine at ``load`` with each drafter, by name, and K."""
+
+    load: float
+    speeds: Mapping[tuple[str | None, int], Performance]
+
+    @property
+    def alone(self) -> float | None:
+        """Tokens per second of the target alone; ``None`` if unknown."""
+        return self.by_k(None).get(0)
+
+    def by_k(self, drafter: Drafter | None) -> dict[int, float]:
+        """Tokens per second with this drafter by K, where known; only measured ones if any is."""
+        name = drafter.name if drafter else None
+        known = {
+            k: (speed.tokens_per_second, speed.basis == "measured")
+            for (one, k), speed in self.speeds.items()
+            if one == name and speed.tokens_per_second is not None
+        }
+        some = any(measured for _, measured in known.values())
+        return {k: speed for k, (speed, measured) in known.items() if measured or not some}
+
+    def fastest_k(self, drafter: Drafter | None) -> int | None:
+        """The smallest of the K with the most tokens per second; ``None`` if none is known."""
+        found = self.by_k(drafter)
+        return min(found, key=lambda k: (-found[k], k)) if found else None
+
+
 def choose_k(
-    options: Options, drafter: Drafter, own: bool, speculation: SpeculationChoice
+    options: Options, drafter: Drafter, own: bool, k: int, compared: SpeedsByK
 ) -> Decision[int]:
-    """Tokens drafted per step: the user's, the fastest measured, else the recommended ones.
+    """Tokens drafted per step: the user's, the fastest, else the recommended ones.
 
     ``own``: the drafter is the user's own head, whose model card is known only if it is a copy.
     """
     if options.k is not None:
         return Decision(options.k)
-    if speculation.compared is not None:
-        because = _fastest(speculation.compared, speculation.speed is not None)
+    found = compared.by_k(drafter)
+    if k in found:
+        basis = compared.speeds[drafter.name, k].basis
+        others = ", ".join(
+            f"{speed:,.0f} with K={n}" for n, speed in sorted(found.items()) if n != k
+        )
+        because = f"the fastest ({basis}): {found[k]:,.0f} tokens/s with "
+        because += format_concurrency(compared.load) + (f", {others}" if others else "")
     elif own:
         because = f"recommended for {drafter.source}"
         if drafter.licence is None:  # only a copy of the catalogue's head has one
             because = f"the model card of your head is unknown; {because}"
     else:
         because = f"recommended for {drafter.title} ({drafter.source})"
-    return decide(speculation.k, "k", because)
+    return decide(k, "k", because)
 
 
-def _fastest(compared: SpeedComparison, at_this_load: bool) -> str:
-    best = compared.fastest
-    others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
-    nearest = "" if at_this_load else ", the nearest measured load"
-    speed = f"{best.speed_text} with {format_concurrency(best.load)}{nearest}"
-    if not others:
-        return f"the only measured K: {speed} ({best.source})"
-    slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
-    return f"the fastest measured: {speed}, {slower} ({best.source})"
-
-
-def without_speculation(
-    pair: SelectedPair, speculation: SpeculationChoice
-) -> Decision[SelectedPair]:
-    """The pair without its drafter, which evidence shows to be slower."""
-    because = "the target alone is measured to be faster at this load; see the findings"
-    alone = decide(replace(pair, drafter=None), "drafter", because, shown="none")
-    return replace(alone, findings=speculation_findings(pair, speculation))
-
-
-def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> tuple[Finding, ...]:
-    """Evidence against this drafter or K on that GPU at that load."""
-    if pair.drafter is None or speculation.compared is None:
-        return ()
-    best, alone = speculation.compared.fastest, speculation.compared.alone
-    if speculation.is_slower_than_target and alone is not None:
+def speculation_findings(
+    options: Options, pair: SelectedPair, k: int, compared: SpeedsByK
+) -> Iterator[Finding]:
+    """Against the drafter or K that the user named: what is faster on the same GPUs."""
+    drafter, best = pair.drafter, compared.fastest_k(pair.drafter)
+    if drafter is None or best is None or not is_drafter_named(options):
+        return
+    found, alone = compared.speeds[drafter.name, best], compared.alone
+    by_k, origin = compared.by_k(drafter), f"{found.basis}, {found.source}"
+    if alone is not None and alone > by_k[best]:
         message = (
-            f"with {format_concurrency(best.load)}, {pair.target.title} reaches "
-            f"{alone.speed_text} alone and {best.tokens_per_second:,.0f} at best (K={best.k}) with "
-            f"{pair.drafter.title}: {best.source}"
+            f"with {format_concurrency(compared.load)}, {pair.target.title} reaches {alone:,.0f} "
+            f"tokens/s alone and {by_k[best]:,.0f} at best (K={best}) with {drafter.title}: "
+            f"{origin}"
         )
-        faster = _faster_drafter(pair.target, pair.drafter, alone)
-        if speculation.drafter is not None:
-            choices = filter(None, (faster, f"--no-speculation ({alone.speed_text})"))
-            fix = f"use {' or '.join(choices)}, unless your requests are more predictable"
-        else:
-            name = f"{pair.target.short_name}+{pair.drafter.name}"
-            fix = "planned without speculation" + (f"; faster: {faster}" if faster else "")
-            fix += f"; to speculate anyway, plan {name} or set --k"
-        return (warning("speculation-loses", "drafter", message, fix),)
-    speed = speculation.speed
-    if speed is None or speed.tokens_per_second >= _CLOSE_TO_FASTEST * best.tokens_per_second:
-        return ()
-    message = (
-        f"K={speed.k} reaches {speed.speed_text} with {format_concurrency(best.load)}, "
-        f"K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
-    )
-    return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
+        fix = "use --no-speculation, unless your requests are more predictable"
+        yield warning("speculation-loses", "drafter", message, fix)
+    elif k in by_k and by_k[k] < _CLOSE_TO_FASTEST * by_k[best]:
+        message = (
+            f"K={k} reaches {by_k[k]:,.0f} tokens/s with {format_concurrency(compared.load)}, "
+            f"K={best} {by_k[best]:,.0f}: {origin}"
+        )
+        yield note("k-below-fastest", "k", message, f"use --k {best}, or leave --k out")
 
 
 def build_speculation(drafter: Drafter, k: int) -> Speculation:

@@ -5,7 +5,7 @@ plan states many facts twice: K in ``speculation`` and in vLLM's arguments, the 
 an environment, the environment again in a request. Reading computes these again and rejects a file
 whose parts disagree, or whose digest does not match.
 
-Files of the previous version, whose findings have no ``command``, are valid.
+Files of the previous version, whose speeds have no range, are valid; these speeds are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
 from peagle.planning.pins import PIN_VARIABLES, pin_arguments, pin_variables
-from peagle.planning.plan import PLAN_FORMAT, Overrides, Pins, Plan
+from peagle.planning.plan import PLAN_FORMAT, Overrides, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
@@ -210,7 +210,7 @@ def plan_from(document: Any, file: str) -> Plan:
         raise PlanFileError(message, recreate_fix(document, file))
     fields = {key: value for key, value in document.items() if key not in _MADE}
     try:
-        plan = Plan.model_validate_json(json.dumps(fields))
+        plan = plan_of(fields)
     except ValidationError as error:
         raise PlanFileError(
             f"{file}: {first_problem(error, Plan)}", recreate_fix(document, file)
@@ -236,7 +236,7 @@ _STALE_FINDING = "image-without-counters"
 
 _RENEWED = {
     "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,
-    "concurrency": int,
+    "concurrency": int, "prompt_tokens": int, "output_tokens": int,
 }  # fmt: skip
 """Keys of a plan that are options of `peagle plan`, with their types."""
 

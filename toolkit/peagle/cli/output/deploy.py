@@ -12,6 +12,7 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
+from peagle.cli.output.answer import speed_text
 from peagle.cli.output.console import print_facts, print_status
 from peagle.cli.output.plan import licences_text, pinned_text, proof_text, speculation_text
 from peagle.deploy.diff import SettingChange
@@ -46,6 +47,7 @@ def show_plan(
         "licences": licences_text(plan),
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
+        **({"speed": speed_text(plan.speed)} if plan.speed else {}),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
     uploads = _new_uploads(found) if found.change in ("create", "update") else []

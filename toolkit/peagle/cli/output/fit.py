@@ -13,7 +13,7 @@ from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
 from peagle.fit.report import FitReport
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
-from peagle.planning.settings import USUAL_CONCURRENCY
+from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.text import format_concurrency
 from peagle.vllm.defaults import schedules_ahead
 

@@ -1,4 +1,4 @@
-"""``peagle plan`` on the terminal: facts, GPU memory, best instances, findings, decisions."""
+"""``peagle plan --verbose``: facts, GPU memory, best instances, findings, decisions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from peagle.cli.output.answer import method_name, speed_text, times_text
 from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
 from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, Speculation
+from peagle.planning.plan import Alternative, Speculation, SpeedEstimate
 from peagle.proof import MIN_DRAFTS
-from peagle.text import (
-    format_concurrency,
-    format_price,
-    format_requests,
-    format_usd,
-    json_object,
+from peagle.text import format_concurrency, format_price, format_requests, json_object
+
+UNKNOWN = "unknown"
+"""The text for a speed that is neither measured nor estimated."""
+
+_DIM = (UNKNOWN, "-")
+
+HEADINGS = (
+    "",
+    "instances",
+    "GPUs each",
+    "USD/hour",
+    "requests",
+    "drafter, K",
+    "tokens/s",
+    "USD/1M",
 )
-
-UNVERIFIED = "unverified"
-"""The text for a speed without a measurement."""
-
-_UNKNOWN = (UNVERIFIED, "-")
-
-HEADINGS = ("", "instances", "GPUs each", "USD/hour", "requests", "K", "tokens/s", "USD/1M")
 _LEFT = HEADINGS[:3]
 _DISPENSABLE = ("GPUs each", "USD/1M", "tokens/s")
 """Columns to drop on a narrow terminal, in this order."""
@@ -37,9 +41,6 @@ LEGEND = (
     "*: planned. requests: full-length requests that fit in the KV cache. "
     "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
 )
-
-_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
-"""Display names of speculation methods."""
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -86,21 +87,6 @@ _INDENT = len("GPU memory") + 2
 _FACTS = len("speculation") + 2
 
 
-def speed_text(plan: Plan) -> str:
-    """The plan's speed according to evidence, with its origin."""
-    speed = plan.speed
-    if speed is None:
-        gpus = f"{plan.fit.tensor_parallel_size} x {plan.fit.gpu}"
-        load = format_concurrency(plan.concurrency)
-        return f"{UNVERIFIED}: no measurement on {gpus} with {load}"
-    words = f"{speed.tokens_per_second:,.0f} tokens/s in total"
-    if speed.alone_tokens_per_second is not None and plan.speculation is not None:
-        words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
-    if speed.usd_per_million_tokens is not None:
-        words += f", {format_usd(speed.usd_per_million_tokens)} per million"
-    return f"{words}; {speed.source}"
-
-
 def instances_table(plan: Plan, width: int) -> Table:
     """One line for each of the best instances, and for the planned one, marked with a star."""
     instances = [*plan.alternatives]
@@ -113,7 +99,7 @@ def instances_table(plan: Plan, width: int) -> Table:
         table.add_column(justify="left" if heading in _LEFT else "right", no_wrap=True)
     table.add_row(*(Text(heading, "dim") for heading in rows[0]))
     for row in rows[1:]:
-        table.add_row(*(Text(cell, "dim" if cell in _UNKNOWN else "") for cell in row))
+        table.add_row(*(Text(cell, "dim" if cell in _DIM else "") for cell in row))
     return table
 
 
@@ -123,8 +109,9 @@ def _planned(plan: Plan, one: Alternative) -> bool:
 
 
 def _own(plan: Plan) -> Alternative:
-    fit, speed = plan.fit, plan.speed
+    fit, speed = plan.fit, plan.speed or _NO_SPEED
     return Alternative(
+        **dict(speed),
         instance_type=plan.instance_type,
         instance_count=plan.instance_count,
         gpu=fit.gpu,
@@ -132,12 +119,24 @@ def _own(plan: Plan) -> Alternative:
         price_per_hour_usd=plan.price_per_hour_usd,
         max_concurrency=fit.max_concurrency,
         kv_cache_tokens=fit.kv_cache_tokens,
+        drafter=plan.drafter.name if plan.drafter else None,
         k=plan.speculation.k if plan.speculation else 0,
-        tokens_per_second=speed.tokens_per_second if speed else None,
-        speed_source=speed.source if speed else None,
-        usd_per_million_tokens=speed.usd_per_million_tokens if speed else None,
-        verified=speed is not None,
+        verified=speed.tokens_per_second is not None,
     )
+
+
+_NO_SPEED = SpeedEstimate(
+    tokens_per_second=None,
+    low=None,
+    high=None,
+    basis="unknown",
+    ttft_seconds=None,
+    itl_seconds=None,
+    usd_per_million_tokens=None,
+    acceptance_length=None,
+    acceptance_basis="unknown",
+    source="a plan of an earlier version",
+)
 
 
 def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
@@ -148,8 +147,8 @@ def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
         f"{one.tensor_parallel_size} x {one.gpu}",
         _dollars(one.price_per_hour_usd),
         f"{one.max_concurrency * one.instance_count:,.1f}",
-        str(one.k) if one.k else "none",
-        UNVERIFIED if speed is None else f"{speed:,.0f}",
+        f"{one.drafter} K={one.k}" if one.drafter else "none",
+        UNKNOWN if speed is None else f"{speed:,.0f} {one.basis}",
         _dollars(one.usd_per_million_tokens),
     )
 
@@ -158,10 +157,10 @@ def _dollars(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
-def print_plan(plan: Plan, next_command: str | None = None) -> None:
-    """The plan on stdout."""
+def print_details(plan: Plan) -> None:
+    """The whole plan on stdout, after its answer."""
     console = make_console()
-    console.print(f"[bold]{escape(plan.pair)}[/]\n")
+    console.print(f"\n[bold]{escape(plan.pair)}[/]\n")
     for name, value in _facts(plan).items():
         text = indented(value, console.width, _FACTS)
         console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
@@ -177,8 +176,6 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
     for title, section in (("Engine arguments", _arguments(plan)), ("Decisions", _reasons(plan))):
         console.print(f"\n[bold]{title}[/]")
         console.print(section)
-    if next_command:
-        console.print(f"\nNext: [bold]{escape(next_command)}[/]", soft_wrap=True)
 
 
 def price_text(plan: Plan) -> str:
@@ -195,10 +192,8 @@ def speculation_text(speculation: Speculation | None) -> str:
     """The method's common name, and K."""
     if speculation is None:
         return "none"
-    if speculation.parallel_drafting:
-        text = f"P-EAGLE ({speculation.method} with parallel_drafting), K={speculation.k}"
-    else:
-        text = f"{_NAMES.get(speculation.method, speculation.method)}, K={speculation.k}"
+    how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
+    text = f"{method_name(speculation)}{how}, K={speculation.k}"
     floor = speculation.acceptance_floor
     if floor is None:
         return text
@@ -226,7 +221,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "price": price_text(plan),
         "speculation": speculation_text(plan.speculation),
         "proof": proof_text(plan),
-        "speed": speed_text(plan),
+        "speed": _speed(plan),
         "context": f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}",
         "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
         "image": plan.runtime.image,
@@ -235,6 +230,14 @@ def _facts(plan: Plan) -> dict[str, str]:
         "licences": licences_text(plan),
         **pinned_text(plan),
     }
+
+
+def _speed(plan: Plan) -> str:
+    """Speed and cost with their source."""
+    speed = plan.speed or _NO_SPEED
+    text = speed_text(speed, plan.price_per_hour_usd)
+    times = times_text(speed)
+    return text if speed.basis == "unknown" else f"{text}{times}; {speed.source}"
 
 
 def licences_text(plan: Plan) -> str:

@@ -1,0 +1,232 @@
+"""The answer that ``peagle plan`` prints: what to buy, how fast it is, what it costs, what next.
+
+At most ``MOST_LINES`` lines on a terminal of usual width; ``--verbose`` adds the rest of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import click
+
+from peagle.cli.context import fix_in_context
+from peagle.cli.output.console import terminal_width, where_text, wrapped
+from peagle.findings import Finding, errors
+from peagle.planning import Plan
+from peagle.planning.plan import Alternative, Speculation, SpeedEstimate
+from peagle.text import format_requests, format_usd
+
+MOST_LINES = 14
+"""Of the answer, the next command included."""
+
+_LABEL = 12
+_PIPE_WIDTH = 120
+
+_COLORS = {"error": "red", "warning": "yellow"}
+
+_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
+"""Display names of speculation methods."""
+
+_ACCEPTANCE = {
+    "measured": "was measured on text",
+    "imposed": "is imposed, not from your text",
+    "published": "is published, not from your text",
+    "unknown": "is unknown for this drafter",
+}
+"""What is said of the acceptance length, by its basis."""
+
+
+def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
+    """The answer on stdout. ``next_command`` is what to type next; ``verbose``: the whole plan
+    follows, findings included."""
+    width = min(terminal_width(_PIPE_WIDTH), _PIPE_WIDTH)
+    title = [click.style(line, bold=True) for line in wrapped(_load_text(plan), width)]
+    facts = {label: [*_labelled(label, text, width)] for label, text in _facts(plan)}
+    left = MOST_LINES - len(title) - 1
+
+    def free() -> int:
+        return left - sum(map(len, facts.values()))
+
+    found = [] if verbose else _finding_lines(plan.findings, width, free())
+    for label in ("uncertain", "or", "without"):  # an error matters more
+        if not verbose and len(found) > free():
+            facts.pop(label, None)
+    lines = [*title, *(line for fact in facts.values() for line in fact), *found]
+    if next_command:
+        lines.append(f"{click.style('Next:', bold=True)} {next_command}")
+    click.echo("\n".join(lines))
+
+
+def _label(text: str, color: str | None = None) -> str:
+    return click.style(f"{text:<{_LABEL}}", bold=True, fg=color)
+
+
+def _labelled(label: str, text: str, width: int, color: str | None = None) -> Iterator[str]:
+    for number, line in enumerate(wrapped(text, width - _LABEL)):
+        yield f"{' ' * _LABEL if number else _label(label, color)}{line}"
+
+
+def _load_text(plan: Plan) -> str:
+    """The target and the load: ``openai/gpt-oss-20b for 10 requests at a time ...``."""
+    text = f"{plan.target.id} for {format_requests(plan.concurrency)} at a time"
+    if plan.prompt_tokens and plan.output_tokens:
+        text += f", {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
+    text += f", context {plan.max_model_len:,}"
+    return f"{text}, {plan.slo.text}" if plan.slo else text
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    because = {reason.what: reason.because for reason in plan.reasons}
+    why = because.get("speculation", "")
+    yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
+    where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}) in {plan.region}"
+    price = "price unknown"
+    if plan.price_per_hour_usd is not None:
+        price = f"{format_usd(plan.price_per_hour_usd)} per hour ({_price_source(plan)})"
+    yield "instance", f"{where}, {price}"
+    if plan.speed is not None:
+        speed = speed_text(plan.speed, plan.price_per_hour_usd)
+        yield "speed", f"{speed}{times_text(plan.speed)}"
+    alone, other = plan.without_speculation, other_choice(plan)
+    if alone is not None and plan.speculation is not None:
+        yield "without", _alternative_text(plan, alone, "")
+    if other is not None:
+        drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
+        without = " without speculation" if plan.speculation else ""
+        yield "or", _alternative_text(plan, other, drafts or without)
+    if plan.speed is not None and not errors(plan.findings):
+        yield "uncertain", _uncertain(plan.speed)
+
+
+def _gpus(plan: Plan) -> str:
+    """``L40S``, ``4 x L4``, ``2 of 4 x L4``."""
+    used, count = plan.fit.tensor_parallel_size, plan.fit.gpu_count
+    if used == count:
+        return plan.fit.gpu if count == 1 else f"{count} x {plan.fit.gpu}"
+    return f"{used} of {count} x {plan.fit.gpu}"
+
+
+def _price_source(plan: Plan) -> str:
+    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    source = "not AWS's price, queried on" if not_aws else "list price of"
+    return f"{source} {plan.price_date}"
+
+
+def _choice(plan: Plan) -> str:
+    """``yes, P-EAGLE with K=3``, or ``no``."""
+    if plan.speculation is None:
+        return "no"
+    head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
+    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{head}"
+
+
+def method_name(speculation: Speculation) -> str:
+    """``P-EAGLE``, ``EAGLE-3``."""
+    if speculation.parallel_drafting:
+        return "P-EAGLE"
+    return _NAMES.get(speculation.method, speculation.method)
+
+
+def speed_text(speed: SpeedEstimate, price: float | None = None) -> str:
+    """Tokens per second and cost, measured or estimated with their ranges."""
+    if speed.tokens_per_second is None:
+        return f"unknown: {speed.source}"
+    text = f"{speed.tokens_per_second:,.0f} tokens/s {speed.basis}"
+    ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
+    if ranged:
+        text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
+    if speed.usd_per_million_tokens is None:
+        return text
+    text += f", {format_usd(speed.usd_per_million_tokens)} per million"
+    if not ranged or price is None:
+        return text
+    low, high = (price / 3600 / one * 1e6 for one in (speed.high, speed.low) if one)
+    return f"{text} ({format_usd(low)} to {format_usd(high)})"
+
+
+def times_text(speed: SpeedEstimate) -> str:
+    """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
+    if speed.ttft_seconds is None or speed.itl_seconds is None:
+        return ""
+    tokens = "one" if not speed.acceptance_length else f"{speed.acceptance_length:.2g} tokens"
+    if speed.acceptance_basis == "none":
+        tokens = "one"
+    first, then = _seconds(speed.ttft_seconds), _seconds(speed.itl_seconds)
+    return f"; first token after {first}, then {tokens} every {then}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def other_choice(plan: Plan) -> Alternative | None:
+    """The cheapest other instances: those with the lowest price per hour, else the next best."""
+    ours = plan.instance_type, plan.instance_count
+    others = [
+        one
+        for one in plan.alternatives
+        if (one.instance_type, one.instance_count) != ours and one != plan.without_speculation
+    ]
+    price = plan.price_per_hour_usd
+    for one in sorted(others, key=lambda one: one.price_per_hour_usd or math.inf):
+        if one.price_per_hour_usd and price and one.price_per_hour_usd < price:
+            return one
+    another_gpu = (one for one in others if one.gpu != plan.fit.gpu)
+    return next(another_gpu, others[0] if others else None)
+
+
+def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
+    price = "price unknown"
+    if one.price_per_hour_usd is not None:
+        price = f"{format_usd(one.price_per_hour_usd)} per hour"
+    ours = plan.instance_type, plan.instance_count
+    if (one.instance_type, one.instance_count) == ours:
+        where = "the same instance"
+    else:
+        where = f"{one.instance_count} x {one.instance_type} ({one.gpu}){how}, {price}"
+    return f"{where}: {speed_text(one)}"
+
+
+def _uncertain(speed: SpeedEstimate) -> str:
+    """What the numbers rest on."""
+    parts = []
+    if speed.acceptance_basis in _ACCEPTANCE:
+        about = _ACCEPTANCE[speed.acceptance_basis]
+        length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
+        parts.append(f"acceptance length{length} {about}")
+    if speed.basis == "estimated":
+        parts.append("speed is computed, not measured for this GPU and load")
+    elif speed.basis == "measured":
+        parts.append(f"speed was measured with this size of requests ({speed.source})")
+    return "; ".join(parts)
+
+
+def _finding_lines(findings: Sequence[Finding], width: int, most: int) -> list[str]:
+    """Errors, and the fixes of warnings, as many as fit in ``most`` lines; how many are left."""
+    shown: list[str] = []
+    for number, finding in enumerate(findings):
+        if finding.level == "note":
+            return [*shown, _rest(findings[number:])]
+        fix = fix_in_context(finding.fix, finding.command)
+        text = f"{finding.code}: {fix or finding.message}"
+        if finding.level == "error":
+            text = f"{where_text(finding.where)}: {finding.message}" + (fix and f"; fix: {fix}")
+        lines = [*_labelled(finding.level, text, width, _COLORS[finding.level])]
+        left = number + 1 < len(findings)
+        urgent = finding.level == "error" and not shown
+        if not urgent and len(shown) + len(lines) + left > most:
+            return [*shown, _rest(findings[number:])]
+        shown += lines
+    return shown
+
+
+def _rest(findings: Sequence[Finding]) -> str:
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``."""
+    parts = []
+    for level in ("error", "warning", "note"):
+        found = [finding.code for finding in findings if finding.level == level]
+        names = f" ({', '.join(dict.fromkeys(found))})" if level != "note" else ""
+        if found:
+            parts.append(f"{len(found)} {level}{'' if len(found) == 1 else 's'}{names}")
+    return f"{_label('more')}{', '.join(parts)}: --verbose"

@@ -1,0 +1,141 @@
+"""The load that a plan is for: the longest context, concurrent requests, and their size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from peagle.catalog.schema import Target
+from peagle.errors import UserError
+from peagle.findings import Finding, error
+from peagle.planning.plan import Decision, Options, decide
+from peagle.speed.models import Workload
+
+USUAL_CONCURRENCY = 8
+"""The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
+(vLLM's blog of 2026-03-13, GPT-OSS-20B on a B200)."""
+
+USUAL_WORKLOAD = Workload(prompt_tokens=2048, output_tokens=256)
+"""The default size of a request: a question with some context, which the evidence has, too."""
+
+MIN_LOAD_SHARE = 0.25
+"""Minimum share of the load, at full length, that the KV cache must hold, if requests are not
+longer. Most requests are much shorter than the longest context, so a cache for all of them would
+mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
+
+HELD_SHARE_TEXT = "a quarter"
+
+CHAT_TEMPLATE_TOKENS = 128
+"""Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
+
+
+def choose_length(options: Options, target: Target) -> Decision[int]:
+    """The longest context in tokens, at most what the target supports; the rules report a longer
+    one from the options."""
+    length, longest = options.max_model_len, target.architecture.max_positions
+    if length is not None:
+        if length < 1:
+            raise UserError(
+                f"--max-model-len {length} is less than 1", "use the longest context in tokens"
+            )
+        # A larger context is rejected; the rejected plan shows the longest possible one.
+        return Decision(min(length, longest), findings=_too_short(length, target))
+    length = target.default_max_model_len
+    because = f"the catalogue's default for {target.id}, which supports more"
+    needed = (options.prompt_tokens or 0) + (options.output_tokens or USUAL_WORKLOAD.output_tokens)
+    if needed > length:
+        length, because = needed, "the tokens of a request"
+    if length >= longest:
+        because = f"the maximum of {target.id}"
+    choice = decide(min(length, longest), "max_model_len", because, shown=f"{length:,}")
+    return replace(choice, findings=_too_short(length, target))
+
+
+def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
+    """An error for a context that is too short for the proof."""
+    proof = target.proof
+    # A token has at least one byte, so this is more than any prompt can take.
+    longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
+    least = longest + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
+    if length >= least:
+        return ()
+    message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
+    fix = f"use --max-model-len {least} or more"
+    return (error("context-too-small", "max_model_len", message, fix),)
+
+
+def choose_concurrency(options: Options) -> Decision[int]:
+    """The number of concurrent requests; excess requests queue."""
+    if options.concurrency is not None:
+        if options.concurrency < 1:
+            raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
+        return Decision(options.concurrency)
+    because = "speculation gains most with few concurrent requests; excess requests queue"
+    return decide(USUAL_CONCURRENCY, "concurrency", because)
+
+
+def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
+    """The tokens of one request; the defaults are shortened to what the context leaves.
+
+    Raises UserError for less than one token.
+    """
+    for flag, given in (
+        ("--prompt-tokens", options.prompt_tokens),
+        ("--output-tokens", options.output_tokens),
+    ):
+        if given is not None and given < 1:
+            raise UserError(f"{flag} {given} is less than 1", "use the tokens of a usual request")
+    output = options.output_tokens
+    if output is None:
+        left = max_model_len - (options.prompt_tokens or max_model_len // 2)
+        output = max(1, min(USUAL_WORKLOAD.output_tokens, left))
+    prompt = options.prompt_tokens
+    if prompt is None:
+        prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, max_model_len - output))
+    workload, longest = Workload(prompt, output), target.architecture.max_positions
+    given = options.prompt_tokens is not None or options.output_tokens is not None
+    findings = _above_context(workload, max_model_len, longest) if given else ()
+    if options.prompt_tokens is not None and options.output_tokens is not None:
+        return Decision(workload, findings=findings)
+    because = "a usual request; --prompt-tokens and --output-tokens change it"
+    choice = decide(workload, "workload", because, shown=f"{prompt:,} + {output:,} tokens")
+    return replace(choice, findings=findings)
+
+
+def _above_context(workload: Workload, length: int, longest: int) -> tuple[Finding, ...]:
+    """An error for requests that exceed the context ``length``; the target supports ``longest``."""
+    tokens = workload.prompt_tokens + workload.output_tokens
+    if tokens <= length:
+        return ()
+    message = (
+        f"requests of {workload.prompt_tokens:,} + {workload.output_tokens:,} tokens exceed the "
+        f"context of {length:,} tokens"
+    )
+    shorter = "lower --prompt-tokens or --output-tokens"
+    fix = f"use --max-model-len {tokens}, or {shorter}" if tokens <= longest else shorter
+    return (error("requests-above-context", "prompt_tokens", message, fix),)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the endpoint serves: requests of this size at a time, each up to the longest context."""
+
+    max_model_len: int
+    concurrency: int
+    workload: Workload
+
+    @property
+    def request_tokens(self) -> int:
+        """Tokens of one request, prompt and output together."""
+        return self.workload.prompt_tokens + self.workload.output_tokens
+
+    @property
+    def cache_share(self) -> float:
+        """The tokens of one request that the KV cache must hold, as a share of the context."""
+        return min(1.0, max(MIN_LOAD_SHARE, self.request_tokens / self.max_model_len))
+
+
+def load_of(options: Options, target: Target) -> Load:
+    """The load for these options; its reasons and findings are those of the functions above."""
+    length = choose_length(options, target).value
+    concurrency = choose_concurrency(options).value
+    return Load(length, concurrency, choose_workload(options, target, length).value)
