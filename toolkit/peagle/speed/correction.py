@@ -29,11 +29,12 @@ MEASURED_STEP = 8192
 _PRIOR = 0.5
 """Weight of a ratio of 1."""
 
-_OTHER_GPU, _ALONE = 0.3, 0.4
+_OTHER_GPU, _ALONE = 0.3, 0.1
 """Weights of rows of another GPU, and of the target alone for a drafter."""
 
-_LOAD, _K, _PROMPT, _ANSWER = math.log(4), 4, math.log(16), math.log(64)
-"""Distances at which a weight falls to 1/e."""
+_LOAD, _K, _PROMPT, _ANSWER = math.log(2.5), 2.5, math.log(5), math.log(12)
+"""Distances at which a weight falls to 1/e: held-out settings and request sizes have the smallest
+errors around these, and hardly larger ones at half and twice of them."""
 
 
 @dataclass(frozen=True)
