@@ -5,10 +5,16 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.checkpoints import FolderSource, read_checkpoint
+from peagle.planning import Options, make_plan
+from peagle.render.requests import pair_arguments
+from peagle.weights.own_target import with_own_target
 from tests.support import in_process
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
 from tests.unit.checks.cases import GEOMETRY
@@ -125,6 +131,29 @@ def test_fit_and_check_read_the_hub_where_asked(hub: FakeHub) -> None:
 
     assert fitted.document["fits"]
     assert (checked.code, checked.document["pair"]) == (0, REPO)
+
+
+def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
+    words = ("deploy", str(model), "--instance-type", "ml.g5.xlarge", "--yes")
+
+    done = terminal.run(*words)
+
+    assert done.code == 0, done.err
+    assert "peagle-my-model is InService" in done.out + done.err
+
+
+def test_a_target_in_s3_is_mounted() -> None:
+    read = replace(
+        read_checkpoint(FolderSource(tiny("target"))), location="s3://bucket/models/chat/"
+    )
+    own = with_own_target(load_catalog(), "s3://bucket/models/chat/", lambda location: read)
+    options = Options(pair="s3://bucket/models/chat/", target_checkpoint=own.checkpoint)
+
+    made = make_plan(options, own.catalog)
+
+    assert made.pair == "own/chat"
+    assert [mount.s3_uri for mount in made.mounts] == ["s3://bucket/models/chat/"]
+    assert pair_arguments(made) == ["s3://bucket/models/chat/"]
 
 
 def test_an_id_near_one_of_the_catalogue_gets_a_suggestion() -> None:

@@ -37,6 +37,9 @@ def print_list(targets: list[dict[str, Any]]) -> None:
     console = make_console(_PIPE_WIDTH)
     for target in targets:
         needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
+        if not target["drafters"]:
+            click.echo(f"{click.style(target['id'], bold=True)}  {needs}, no drafters")
+            continue
         rows = [_COLUMNS, *_rows(target)]
         rows, _ = fit_columns(rows, console.width, _DISPENSABLE)
         if table_width(rows) > console.width or not f"{needs}{rows}".isascii():
