@@ -18,7 +18,7 @@ from peagle.bench.models import (
     Interval,
 )
 from peagle.bench.saturation import grows, queue_reason, with_saturation
-from peagle.bench.sender import Sent, SentRequest, busiest_share
+from peagle.bench.sender import Sent, SentRequest, busiest_share, machine_share
 from peagle.errors import EngineError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
@@ -166,3 +166,10 @@ def test_the_busiest_process_of_the_sender_is_recorded() -> None:
 
     assert busiest_share(Sent((), readings), 0.0, 2.0) == pytest.approx(0.8)
     assert busiest_share(Sent((), readings), 1.5, 2.0) is None
+
+
+def test_a_busy_machine_is_recorded() -> None:
+    sent = Sent((), machine=((0.0, 10.0, 20.0), (1.0, 11.5, 22.0), (2.0, 13.0, 24.0)))
+
+    assert machine_share(sent, 0.0, 2.0) == pytest.approx(0.75)
+    assert machine_share(sent, 0.5, 1.5) is None

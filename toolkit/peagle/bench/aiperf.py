@@ -69,12 +69,14 @@ class Aiperf:
             folder = Path(name)
             _write_inputs(folder, server, phases, concurrency)
             records = folder / "out" / "profile_export.jsonl"
-            cpu = _run(self.installed.program, folder, server.key, records, progress)
+            cpu = _CpuReadings()
+            _run(self.installed.program, folder, server.key, _LineCount(records), progress, cpu)
             requests = tuple(requests_in(_lines(records)))
             if not requests:
                 raise EngineError(f"aiperf sent nothing: {_last_error(folder / 'log')}")
             expected = sum(map(len, phases))
-            return Sent(requests, tuple(cpu), _ended(requests, expected, folder / "log"))
+            ended = _ended(requests, expected, folder / "log")
+            return Sent(requests, tuple(cpu.sender), tuple(cpu.machine), ended)
 
 
 def load_sender() -> Aiperf:
@@ -136,20 +138,35 @@ def configuration(
     }  # fmt: skip
 
 
+class _CpuReadings:
+    """CPU times of the sender's processes and of this machine, read now and then."""
+
+    def __init__(self) -> None:
+        self.sender: list[tuple[float, Mapping[int, float]]] = []
+        self.machine: list[tuple[float, float, float]] = []
+
+    def read(self, leader: int) -> None:
+        """Add the times of the process ``leader`` with its descendants, and of the machine."""
+        now, times = time.time(), psutil.cpu_times()
+        total = sum(times) - getattr(times, "guest", 0) - getattr(times, "guest_nice", 0)
+        idle = times.idle + getattr(times, "iowait", 0)
+        self.sender.append((now, _cpu_seconds(leader)))
+        self.machine.append((now, total - idle, total))
+
+
 def _run(
     program: Path,
     folder: Path,
     key: str | None,
-    records: Path,
+    finished: _LineCount,
     progress: Callable[[int], object],
-) -> list[tuple[float, Mapping[int, float]]]:
-    """Run aiperf to its end and read the CPU times of its processes meanwhile."""
+    cpu: _CpuReadings,
+) -> None:
+    """Run aiperf to its end and read the CPU times meanwhile."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
     command = [str(program), "profile", "--config", str(folder / "load.yaml")]
-    readings: list[tuple[float, Mapping[int, float]]] = []
-    finished = _LineCount(records)
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
@@ -158,14 +175,13 @@ def _run(
     ):
         try:
             while started.poll() is None:
-                readings.append((time.time(), _cpu_seconds(started.pid)))
+                cpu.read(started.pid)
                 progress(finished.now())
                 with suppress(subprocess.TimeoutExpired):
                     started.wait(_READ_EVERY)
         except BaseException:
             _end(started)
             raise
-    return readings
 
 
 def _cpu_seconds(leader: int) -> dict[int, float]:

@@ -30,7 +30,7 @@ class SenderCheck:
     """Mean times in seconds, as the simulated server sent and as the sender measured them.
 
     The first output is measured from before the request is sent. ``cpu_share`` is the share of one
-    CPU that the sender's busiest process used.
+    CPU that the sender's busiest process used, ``machine_share`` of all CPUs that were busy.
     """
 
     sender: tuple[str, str]
@@ -42,6 +42,7 @@ class SenderCheck:
     measured_itl: float
     tokens_per_second: float
     cpu_share: float | None
+    machine_share: float | None
 
     @property
     def passed(self) -> bool:
@@ -84,6 +85,7 @@ def check_sender(
         measured_itl=row.itl.mean,
         tokens_per_second=row.tokens_per_second.value,
         cpu_share=row.sender_cpu_share,
+        machine_share=row.machine_cpu_share,
     )
 
 

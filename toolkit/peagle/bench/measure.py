@@ -24,7 +24,7 @@ from peagle.bench.models import (
 )
 from peagle.bench.probe import Probe
 from peagle.bench.saturation import queue_reason
-from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share
+from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share, machine_share
 from peagle.bench.workloads import request_bodies
 from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters, acceptance_length
@@ -131,10 +131,8 @@ def evaluate(
         usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
         saturated=queue_reason(load, good, waiting),
         incomplete=_incomplete(load, sent, failed, len(complete)),
-        sender_cpu_share=max(
-            (one.sender_cpu_share for one in measured if one.sender_cpu_share is not None),
-            default=None,
-        ),
+        sender_cpu_share=_highest(one.sender_cpu_share for one in measured),
+        machine_cpu_share=_highest(one.machine_cpu_share for one in measured),
     )
 
 
@@ -176,7 +174,12 @@ def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
         request_seconds=times_of([one.end - one.start for one in good]),
         errors=tuple(one.error for one in requests if one.error),
         sender_cpu_share=busiest_share(sent, start, end),
+        machine_cpu_share=machine_share(sent, start, end),
     )
+
+
+def _highest(shares: Iterable[float | None]) -> float | None:
+    return max((share for share in shares if share is not None), default=None)
 
 
 def _incomplete(load: BenchLoad, sent: Sent, failed: Sequence[SentRequest], complete: int) -> str:

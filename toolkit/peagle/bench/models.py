@@ -108,7 +108,8 @@ class Repetition:
     first output; ``itl``: between two outputs of a request, each of several tokens with
     speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
     requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
-    used: near 1, the sender itself limits the load.
+    used: near 1, the sender itself limits the load. ``machine_cpu_share`` is the share of all CPUs
+    of its machine that were busy, with whatever: near 1, times are too long.
     """
 
     seconds: float
@@ -122,6 +123,7 @@ class Repetition:
     errors: tuple[str, ...] = ()
     sender_cpu_share: float | None = None
     acceptance: MeasuredAcceptance | None = None
+    machine_cpu_share: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -136,7 +138,7 @@ class BenchRow:
     ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
     requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
     ended the load early; empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this
-    load and the result's price. ``sender_cpu_share`` is the highest of the repetitions.
+    load and the result's price. Both shares of CPUs are the highest of the repetitions.
     """
 
     setting: BenchSetting
@@ -153,6 +155,7 @@ class BenchRow:
     saturated: str = ""
     incomplete: str = ""
     sender_cpu_share: float | None = None
+    machine_cpu_share: float | None = None
 
     @property
     def errors(self) -> tuple[str, ...]:

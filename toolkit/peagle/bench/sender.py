@@ -36,11 +36,13 @@ class Sent:
     """All requests of a load, also of one that ended early: ``ended`` is then why.
 
     ``cpu`` are pairs of a time in seconds since 1970 and the CPU seconds that each process of the
-    sender has used until then, by its id.
+    sender has used until then, by its id. ``machine`` are such times with the busy and with all CPU
+    seconds of this machine.
     """
 
     requests: tuple[SentRequest, ...]
     cpu: tuple[tuple[float, Mapping[int, float]], ...] = ()
+    machine: tuple[tuple[float, float, float], ...] = ()
     ended: str = ""
 
 
@@ -77,3 +79,13 @@ def busiest_share(sent: Sent, start: float, end: float) -> float | None:
         return None
     used = (seconds - before.get(process, 0.0) for process, seconds in after.items())
     return max(used, default=0.0) / (last - first)
+
+
+def machine_share(sent: Sent, start: float, end: float) -> float | None:
+    """The share of this machine's CPUs that were busy between two times, with whatever; ``None``
+    with fewer than two readings in between."""
+    inside = [reading for reading in sent.machine if start <= reading[0] <= end]
+    if len(inside) < 2:
+        return None
+    (_, busy, total), (_, later_busy, later_total) = inside[0], inside[-1]
+    return (later_busy - busy) / (later_total - total) if later_total > total else None

@@ -23,7 +23,7 @@ _HEADINGS = (
 )  # fmt: skip
 _DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
 BUSY_SHARE = 0.8
-"""A sender that uses so much of one CPU has no headroom."""
+"""A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
 
 
 def print_result(result: BenchResult) -> None:
@@ -117,13 +117,17 @@ def _print_notes(row: BenchRow) -> None:
 
 def _print_footer(result: BenchResult) -> None:
     busiest = max((row.sender_cpu_share or 0.0 for row in result.rows), default=0.0)
+    machine = max((row.machine_cpu_share or 0.0 for row in result.rows), default=0.0)
     name, version = result.sender
     print_status(
         f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
-        f"first. Sent by {name} {version}, whose busiest process used {busiest:.0%} of a CPU."
+        f"first. Sent by {name} {version}, whose busiest process used {busiest:.0%} of a CPU; this "
+        f"machine's CPUs were {machine:.0%} busy."
     )
     if busiest > BUSY_SHARE:
         print_status("The sender has no headroom: it, not the server, may limit these numbers.")
+    elif machine > BUSY_SHARE and result.server.where in ("aws", "url"):
+        print_status("This machine is busy, which makes the times longer than the server's.")
     if result.usd_per_hour is not None:
         print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
 
@@ -143,6 +147,8 @@ def print_check(found: SenderCheck) -> None:
         click.echo(line)
     name, version = found.sender
     share = "unknown" if found.cpu_share is None else f"{found.cpu_share:.0%} of a CPU"
+    if found.machine_share is not None:
+        share += f", this machine {found.machine_share:.0%} busy"
     click.echo(
         f"{name} {version}: {found.requests} requests, {found.concurrency} at a time, "
         f"{found.tokens_per_second:,.0f} tokens/s; busiest process {share}"

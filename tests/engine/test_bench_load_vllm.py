@@ -1,0 +1,65 @@
+"""`peagle bench` with the real load generator and real vLLM: the tiny pair on this machine's CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from peagle.engine.machine import Engine
+from tests.support import Peagle
+
+pytestmark = [pytest.mark.engine, pytest.mark.install]
+
+NAME = "bench-test"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(
+    peagle: Peagle, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """aiperf and a running engine in a home of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PEAGLE_HOME", str(tmp_path_factory.mktemp("bench")))
+        done = peagle("bench", "install", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["megabytes"] < 400
+        done = peagle("local", "up", "tiny", "--name", NAME)
+        assert done.returncode == 0, done.stderr
+        yield
+        peagle("local", "down", "--all")
+
+
+def test_a_local_engine_is_measured(peagle: Peagle) -> None:
+    done = peagle("bench", NAME, "--concurrency", "2", "--prompt-tokens", "48",
+                  "--output-tokens", "32", "--requests", "4", "--json")  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]
+    assert document["server"]["pair"] == "peagle/tiny+p-eagle"
+    assert row["setting"] == {"drafter": "p-eagle", "k": 5, "imposed_rates": []}
+    assert row["incomplete"] == ""
+    # Twelve answers of exactly 32 tokens, by the server's count.
+    assert [one["output_tokens"] for one in row["repetitions"]] == [4 * 32] * 3
+    assert row["output_tokens"] == 32
+    assert row["prompt_tokens"] == pytest.approx(48, abs=12)
+    # A step gives as many tokens as the acceptance length, so fewer outputs than tokens.
+    assert row["itl"]["count"] < 12 * 31
+    assert row["tpot"]["mean"] < row["itl"]["mean"]
+    assert 1 < row["acceptance"]["length"] <= 6
+    assert len(row["acceptance"]["per_position"]) == 5
+
+
+def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
+    (engine,) = json.loads(peagle("local", "list", "--json").stdout)["engines"]
+    assert engine["name"] == NAME
+
+    done = peagle("bench", engine["openai_base_url"], "--concurrency", "1", "--prompt-tokens",
+                  "48", "--output-tokens", "8", "--requests", "4", "--json")  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["setting"] == {"drafter": None, "k": 5, "imposed_rates": []}
+    assert row["acceptance"]["drafts"] > 0
