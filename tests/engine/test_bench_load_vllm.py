@@ -1,4 +1,4 @@
-"""`peagle bench` with the real load generator and real vLLM: the tiny pair on this machine's CPU."""
+"""`peagle bench` with aiperf and real vLLM: the tiny pair on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from peagle.bench.install import installed_sender
 from peagle.engine.machine import Engine
 from tests.support import Peagle
 
@@ -19,9 +20,17 @@ NAME = "bench-test"
 def installed(
     peagle: Peagle, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """aiperf and a running engine in a home of their own."""
+    """aiperf and a running engine in a home of their own. Where the user has installed this aiperf,
+    it is not installed again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PEAGLE_HOME", str(tmp_path_factory.mktemp("bench")))
+        patch.delenv("PEAGLE_HOME")
+        present = installed_sender()
+        home = tmp_path_factory.mktemp("bench")
+        patch.setenv("PEAGLE_HOME", str(home))
+        if present:
+            folder = present.program.parents[1]
+            (home / "engines").mkdir()
+            (home / "engines" / folder.name).symlink_to(folder)
         done = peagle("bench", "install", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["megabytes"] < 400
