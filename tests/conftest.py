@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _SECONDS = {
     "sandbox with sandbox": 330, "docker": 180, "engine with sandbox": 170,
     "test_warm_vllm.py": 130, "test_refusals_vllm.py": 125, "test_local_vllm.py": 55,
-    "test_bench_load_vllm.py": 50, "test_serve_vllm.py": 50, "test_faults_sample.py": 45, "test_parsers_vllm.py": 45,
-    "engine with ask": 25, "test_cfn_lint.py": 20, "test_wheel.py": 17,
+    "test_bench_load_vllm.py": 50, "test_serve_vllm.py": 50, "test_faults_sample.py": 45,
+    "test_parsers_vllm.py": 45, "engine with ask": 25, "test_cfn_lint.py": 20, "test_wheel.py": 17,
 }  # fmt: skip
 """What the longest groups take on one processor."""
 
