@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.pictures.__main__ import FOLDER, NAME, picture
 from peagle.bench.chart import Chart, Line, Point, draw, linear_ticks, log_ticks
 from peagle.bench.compare import Objectives
 from peagle.bench.models import BenchResult, BenchSetting, BenchWorkload, Interval
@@ -21,7 +22,8 @@ from peagle.speed.models import Workload
 from tests.golden import assert_golden
 from tests.unit.bench.made import ALONE, K3, RESULT, ROWS, row, two_workloads
 
-FROZEN = Path(__file__).parents[2] / "catalog" / "evidence" / "speed-gpt-oss-20b-h200.json"
+ROOT = Path(__file__).parents[3]
+FROZEN = ROOT / "tests" / "catalog" / "evidence" / "speed-gpt-oss-20b-h200.json"
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "&lt;b&gt;", "]]>", "'/*")
 
 
@@ -163,8 +165,8 @@ def test_a_large_result_stays_below_a_megabyte() -> None:
 def test_few_and_extreme_rows(rows: tuple[object, ...]) -> None:
     text = report(replace(RESULT, rows=rows), Objectives(itl=0.1))  # type: ignore[arg-type]
     reader = Reader(text)
-    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        ElementTree.fromstring(picture)
+    for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(drawn)
     assert "NaN" not in reader.text
     assert "inf" not in reader.text
 
@@ -194,3 +196,10 @@ def test_every_point_lies_in_the_plot(values: list[float], log_x: bool, log_y: b
         across, down = map(float, place.removeprefix("translate(").removesuffix(")").split(","))
         assert 0 <= across <= width
         assert 0 <= down <= height
+
+
+def test_the_picture_of_the_readme_shows_the_evidence() -> None:
+    written = (FOLDER / NAME).read_text(encoding="utf-8")
+    assert written == picture(), "write it with `python -m benchmarks.pictures`"
+    ElementTree.fromstring(written)
+    assert (FOLDER / NAME).relative_to(ROOT).as_posix() in (ROOT / "README.md").read_text()

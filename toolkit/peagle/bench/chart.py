@@ -7,6 +7,7 @@ are CSS variables), and by a screen reader (title and description).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -36,6 +37,10 @@ _LEFT, _RIGHT, _BOTTOM, _PLOT = 62, 16, 50, 236
 _LETTER = 7.9
 """Pixels of a letter, about."""
 
+_HEAD = 62
+"""Pixels of the titles above charts in one picture."""
+
+_VIEW_BOX = re.compile(r'viewBox="0 0 \d+ ([\d.]+)"')
 _MOST_LETTERS = 40
 _LONGEST_INTERVAL = 4.0
 """How far below the lowest value a logarithmic axis follows an interval, as a factor."""
@@ -102,6 +107,26 @@ def draw(chart: Chart, number: int = 1, alone: bool = False) -> str:
         parts += _line(line, x, y, 3.0 * (place - (len(chart.lines) - 1) / 2))
     parts += _marks(chart, x, top)
     return "\n".join([*parts, "</svg>"])
+
+
+def beside(charts: Sequence[Chart], title: str) -> str:
+    """The charts side by side, each with its title, as an SVG file with a title of its own."""
+    drawn = [draw(one, number) for number, one in enumerate(charts, 1)]
+    heights = [float(_VIEW_BOX.findall(one)[0]) for one in drawn]
+    width, height = _WIDTH * len(charts), round(max(heights)) + _HEAD
+    parts = [
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">',
+        f"<style>{CSS}</style>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
+        f'<text class="title" x="8" y="24">{escape(title)}</text>',
+    ]
+    for number, (chart, one) in enumerate(zip(charts, drawn, strict=True)):
+        left, high = number * _WIDTH, round(heights[number])
+        parts.append(f'<text class="title" x="{left + 8}" y="52">{escape(chart.title)}</text>')
+        place = f'<svg x="{left}" y="{_HEAD}" width="{_WIDTH}" height="{high}"'
+        parts.append(one.replace("<svg", place, 1))
+    return "\n".join([*parts, "</svg>\n"])
 
 
 @dataclass(frozen=True)

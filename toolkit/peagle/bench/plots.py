@@ -26,13 +26,8 @@ class Plots:
     ) -> Iterator[Chart]:
         """The charts of one workload's rows, each if it has something to show."""
         yield self.speed(rows)
-        alone = {
-            row.load.concurrency: row.tokens_per_second.value
-            for row in compare.usable(rows)
-            if not row.setting.k
-        }
-        if alone and len(compare.settings(rows)) > 1:
-            yield self._gain(rows, alone)
+        if _speeds_alone(rows) and len(compare.settings(rows)) > 1:
+            yield self.gain(rows)
         if any(row.usd_per_million_tokens is not None for row in rows):
             yield self._cost(rows)
         for name in ("ttft", "itl"):
@@ -84,7 +79,9 @@ class Plots:
             marks=tuple(marks[:3]),
         )
 
-    def _gain(self, rows: Sequence[BenchRow], alone: dict[int, float]) -> Chart:
+    def gain(self, rows: Sequence[BenchRow]) -> Chart:
+        """The speed of one workload's rows as a multiple of that without speculation."""
+        alone = _speeds_alone(rows)
         measured = [row for row in rows if row.setting.k and row.load.concurrency in alone]
 
         def gain(row: BenchRow) -> tuple[float, float | None, float | None]:
@@ -149,3 +146,12 @@ class Plots:
             )
             for setting in compare.settings(measured)
         )
+
+
+def _speeds_alone(rows: Sequence[BenchRow]) -> dict[int, float]:
+    """Load -> output tokens per second without speculation."""
+    return {
+        row.load.concurrency: row.tokens_per_second.value
+        for row in compare.usable(rows)
+        if not row.setting.k
+    }
