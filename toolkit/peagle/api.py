@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from peagle.bench.install import installed_sender as installed_sender
     from peagle.bench.lossless import check_lossless as check_lossless
     from peagle.bench.lossless import require_lossless as require_lossless
+    from peagle.bench.on_text import with_text_acceptance as with_text_acceptance
     from peagle.bench.pair_prompts import prompts_of_pair as prompts_of_pair
     from peagle.bench.prices import priced_result as priced_result
     from peagle.bench.prompts import read_prompts as read_prompts
@@ -220,6 +221,7 @@ _FUNCTIONS = {
     "peagle.bench.check": ("check_sender", "require_agreement"),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
     "peagle.bench.lossless": ("check_lossless", "require_lossless"),
+    "peagle.bench.on_text": ("with_text_acceptance",),
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),

@@ -78,6 +78,14 @@ class PublishedAcceptance(CatalogEntry):
     source: str
 
 
+class TextAcceptance(CatalogEntry):
+    """An acceptance length that ``peagle bench --acceptance`` measured on the user's own text."""
+
+    k: Positive
+    acceptance_length: float = Field(ge=1)
+    source: str
+
+
 class KnownProblem(CatalogEntry):
     """A known problem of a drafter on the versions ``vllm``, and on ``instance_families`` such as
     ``g7e`` (empty: on all).
@@ -135,6 +143,7 @@ class Drafter(CatalogEntry):
     engine_arguments: tuple[EngineSetting, ...] = ()
     speculative_settings: dict[str, Value] = {}
     published: tuple[PublishedAcceptance, ...] = ()
+    on_text: tuple[TextAcceptance, ...] = ()
     problems: tuple[KnownProblem, ...] = ()
     source: str
 

@@ -93,6 +93,13 @@ Examples:
     shell_complete=complete_region,
 )
 @click.option(
+    "--acceptance",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Acceptance on your own text: a file of bench --save-acceptance.",
+)
+@click.option("--domain", help="With --acceptance: of this domain only.")
+@click.option(
     "-o",
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -107,6 +114,8 @@ def verdict(
     pair: str,
     prompt_tokens: int | None,
     output_tokens: int | None,
+    acceptance: Path | None,
+    domain: str | None,
     out: Path | None,
     as_json: bool,
     **options: Any,
@@ -126,7 +135,14 @@ def verdict(
     if prompt_tokens is not None and output_tokens is not None:
         sizes = {"requests": Workload(prompt_tokens, output_tokens)}
     given = {name: value for name, value in options.items() if value is not None}
-    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), command_catalog(ctx))
+    if domain and not acceptance:
+        raise UserError("--domain is one of --acceptance", "add --acceptance FILE")
+    catalog = command_catalog(ctx)
+    if acceptance:
+        catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
+        if "+" not in pair:
+            print_status("Other drafters have the acceptance of other texts: measure them, too.")
+    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
     if out is not None:
         write_file(out, api.verdict_bytes(made))
         print_status(f"wrote {out}")

@@ -54,11 +54,15 @@ def acceptance_of(
     """The acceptance length with K drafts; basis ``unknown`` and length 1 where nothing is known.
 
     ``runs`` are those of the target on any GPU, ``names`` the drafter's names in them. A measured
-    acceptance is preferred to an imposed one, which is preferred to the published ones; lengths
-    between and beyond the known K follow the curve through them.
+    acceptance is preferred to an imposed one, which is preferred to the published ones, and one of
+    the user's own text to all; lengths between and beyond the known K follow the curve through
+    them.
     """
     if drafter is None or k < 1:
         return ALONE
+    if drafter.on_text:
+        lengths = {one.k: one.acceptance_length for one in drafter.on_text}
+        return Acceptance(_at(lengths, k, decay), "measured", drafter.on_text[0].source)
     runs = tuple(runs)
     for synthetic in (False, True):
         for run in sorted(runs, key=lambda run: run.date, reverse=True):
