@@ -145,10 +145,12 @@ if TYPE_CHECKING:
     from peagle.images.sbom import sbom_file as sbom_file
     from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
+    from peagle.planning.by_verdict import plan_by_verdict as plan_by_verdict
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
     from peagle.planning.verdict import make_verdict as make_verdict
+    from peagle.proof import floor_text as floor_text
     from peagle.proof import require_passed as require_passed
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
@@ -286,9 +288,10 @@ _FUNCTIONS = {
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
+    "peagle.planning.by_verdict": ("plan_by_verdict",),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.planning.verdict": ("make_verdict",),
-    "peagle.proof": ("require_passed",),
+    "peagle.proof": ("floor_text", "require_passed"),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
+from peagle.planning.plan import FloorSource
 from peagle.protocol import Counters, acceptance_length, request_body
 
 Source = Literal["counters", "log"]
@@ -47,8 +48,9 @@ class Proof:
     ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
     ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
     drafts whose token at that position was accepted. ``floor`` is the least length that passes;
-    ``None`` when the server does not speculate: then a response is the proof. ``min_drafts`` is the
-    least number of drafts of each of ``instance_count`` instances.
+    ``None`` when the server does not speculate: then a response is the proof. ``floor_source`` is
+    the floor's origin; ``None``: any accepted draft passes. ``min_drafts`` is the least number of
+    drafts of each of ``instance_count`` instances.
     """
 
     acceptance_length: float | None
@@ -60,6 +62,7 @@ class Proof:
     min_drafts: int = 1
     instance_count: int = 1
     instances: tuple[InstanceProof, ...] = ()
+    floor_source: FloorSource | None = None
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -239,7 +242,11 @@ def require_passed(proof: Proof, pair: str = "PAIR", name: str = "NAME") -> None
 
 def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     has_floor = proof.floor is not None and proof.floor > 1.0
-    least = f"the floor of {proof.floor:.2f}" if has_floor else "1.00: no draft was accepted"
+    least = "1.00: no draft was accepted"
+    if has_floor and proof.floor_source == "break-even":
+        least = f"{proof.floor:.2f}, where speculation becomes faster than the target alone"
+    elif has_floor:
+        least = f"the floor of {proof.floor:.2f}"
     where = f" of {one.stream}" if one.stream and proof.instance_count > 1 else ""
     return NotProved(
         f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
@@ -249,6 +256,20 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
             ("peagle", "catalog", "show", pair),
         ),
     )
+
+
+_BY: Mapping[FloorSource, str] = {
+    "catalogue": "by the catalogue",
+    "break-even": "to break even",
+    "option": "by --floor",
+}
+
+
+def floor_text(floor: float | None, source: FloorSource | None) -> str:
+    """``, at least 2.10 required by the catalogue``; empty where any accepted draft passes."""
+    if floor is None or floor <= 1:
+        return ""
+    return f", at least {floor:.2f} required {_BY[source] if source else ''}".rstrip()
 
 
 def _no_statistics(name: str) -> NotProved:

@@ -10,7 +10,7 @@ def test_a_proof_is_shown_by_instance(deployed: Terminal) -> None:
 
     assert done.code == 0, done.err
     assert done.out.startswith(f"{NAME} is proved: acceptance length 3.00 over ")
-    assert "at least 2.20 required (from the endpoint's log)" in done.out
+    assert "at least 2.20 required by the catalogue (from the endpoint's log)" in done.out
     assert "  AllTraffic/i-1: acceptance length 3.00 over " in done.out
 
 

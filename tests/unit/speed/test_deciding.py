@@ -37,13 +37,13 @@ def performance(
 def verdict(
     curves: Mapping[Setting, Curve],
     estimated: Sequence[Setting] = (),
-    loads: Sequence[float] = LOADS,
+    loads: Sequence[int] = LOADS,
     spread: float = 0.35,
 ) -> WorkloadVerdict:
     def performance_of(setting: Setting, _: Workload, load: float) -> Performance:
         basis: Basis = "estimated" if setting in estimated else "measured"
         length = 1.0 if setting == ALONE else 2.5
-        return performance(curves[setting][loads.index(load)], length, basis, spread)
+        return performance(curves[setting][loads.index(int(load))], length, basis, spread)
 
     question = Question(tuple(curves), loads, 36.0, "p-eagle")
     return decide_workload(question, "short prompt", SHORT, performance_of)

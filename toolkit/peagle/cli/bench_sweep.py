@@ -40,7 +40,9 @@ from peagle.errors import PeagleError, UserError
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_usd
 
-_OWN = ("k", "concurrency", "no_speculation", "min_tokens_per_second", "max_price_per_hour")
+_OWN = (
+    "k", "concurrency", "no_speculation", "verdict", "min_tokens_per_second", "max_price_per_hour",
+)  # fmt: skip
 """Planning options that a sweep sets itself, or that say nothing about it."""
 
 _NAME = ("bench", "sweep")

@@ -41,5 +41,7 @@ def compared_plan(ctx: click.Context, text: str) -> Plan:
         raise UserError(message, "use planning options only")
     shared: dict[str, Any] = {}
     if not is_plan_file(pair):
-        shared = {name: ctx.params[name] for name in PLAN_FIELDS - {"pair"} & ctx.params.keys()}
+        shared = {
+            name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
+        }
     return planned(ctx, pair, {**shared, **own})

@@ -99,6 +99,12 @@ _PLAN_OPTIONS = (
         "--drafter", help="Drafter in the catalogue, or your own head: s3://..., Hub id, folder."
     ),
     click.option(
+        "--verdict",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Take drafter and K from this file of `peagle verdict`.",
+    ),
+    click.option(
         "--model-source",
         help="s3:// prefix that holds the target's weights.  [default: the Hub]",
     ),
@@ -165,7 +171,7 @@ the location that the user typed; ``None`` where the catalogue has the target.""
 _ONLINE = ("deploy",)
 """Commands that use the network in any case, so that they also read a model there."""
 
-PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
+PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
 """The parameters that these options have in click."""
 
 
@@ -296,9 +302,12 @@ def resolve_plan(
         if aws_of and is_s3_uri(given["drafter"]):
             pair = api.copied_pair(aws_of(), given["drafter"])
             given["drafter_checkpoint"] = replace(given["drafter_checkpoint"], pair=pair)
+    verdict = given.pop("verdict", None)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
     try:
+        if verdict is not None:
+            return api.plan_by_verdict(options, api.read_verdict(verdict), verdict, catalog)
         return api.plan(options, catalog)
     except NotFound as error:
         hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""

@@ -97,7 +97,7 @@ def _show(name: str, proved: Proof) -> None:
 def _measured(proved: Proof) -> str:
     if proved.floor is None:
         return ": it answers; it does not speculate"
-    least = f", at least {proved.floor:.2f} required" if proved.floor > 1 else ""
+    least = api.floor_text(proved.floor, proved.floor_source)
     where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
     if proved.acceptance_length is None:
         return f": no drafts in {where}"

@@ -133,7 +133,7 @@ def verdict(
         raise UserError(f"{flag} is missing", "give the tokens of prompts and of answers")
     sizes = None
     if prompt_tokens is not None and output_tokens is not None:
-        sizes = {"requests": Workload(prompt_tokens, output_tokens)}
+        sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise UserError("--domain is one of --acceptance", "add --acceptance FILE")

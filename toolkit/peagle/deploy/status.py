@@ -27,7 +27,6 @@ from peagle.deploy.revisions import (
 )
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError, UserError
-from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.store import SANDBOX
 
@@ -62,7 +61,8 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
     live = sagemaker.describe(aws, record.name)
     revision = shown_revision(record, live)
-    plan, served, proof = revision.plan, revision.served, revision.proof
+    served, proof = revision.served, revision.proof
+    speculation = revision.plan.speculation if revision.plan else None
     engine = sandbox_engine(aws, live)
     failure = record.failure or unfinished(record, live)
     return {
@@ -74,7 +74,8 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "sandbox": record.scope == SANDBOX,
         "acceptance_length": proof.acceptance_length if proof else None,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
-        "acceptance_floor": _floor(plan),
+        "acceptance_floor": speculation.acceptance_floor if speculation else None,
+        "acceptance_floor_source": speculation.floor_source if speculation else None,
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "proof": proof.document() if proof else None,
@@ -116,10 +117,6 @@ def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | Non
         "k": target.served.k or None,
         "image": target.served.image,
     }
-
-
-def _floor(plan: Plan | None) -> float | None:
-    return plan.speculation.acceptance_floor if plan and plan.speculation else None
 
 
 def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:

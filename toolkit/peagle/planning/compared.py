@@ -13,16 +13,13 @@ from peagle.checks import check
 from peagle.findings import errors
 from peagle.fit.estimate import fit_of
 from peagle.fit.models import Fit, FitCase
+from peagle.planning.break_even import likely_acceptance
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.speed.acceptance import acceptance_of
 from peagle.speed.estimate import performance
 from peagle.speed.evidence import names_in_runs
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import ALONE, Setting
-
-LIKELY_LENGTH = 2.0
-"""Tokens per step that a drafter without a known acceptance is assumed to make, to find its
-break-even length, which hardly depends on it."""
 
 
 class ComparedSettings:
@@ -68,8 +65,7 @@ class ComparedSettings:
 
     def assumed(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed if the drafter has a likely acceptance, which nobody has measured."""
-        likely = Acceptance(min(LIKELY_LENGTH, setting.k + 1), "published", "assumed")
-        return self._performance(setting, workload, load, likely)
+        return self._performance(setting, workload, load, likely_acceptance(setting.k))
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
@@ -83,8 +79,13 @@ class ComparedSettings:
     ) -> Performance:
         drafter = self.drafter(setting)
         most = drafter.max_positions if drafter else None
-        if most is not None and workload.prompt_tokens + workload.output_tokens > most:
+        tokens = workload.prompt_tokens + workload.output_tokens
+        if most is not None and tokens > most:
             lacking = f"{setting.drafter} drafts nothing in requests above {most:,} tokens"
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+        longer = drafter.long_context if drafter else None
+        if longer is not None and tokens >= longer.request_tokens:
+            lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
             return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
         case, fit = self._fitted(setting)
         names = names_in_runs(drafter, own=False)

@@ -160,10 +160,16 @@ class DrafterChoice(Frozen):
     weights: Weights | None
 
 
+FloorSource = Literal["catalogue", "break-even", "option"]
+"""Where the least acceptance length of a proof comes from. ``break-even``: from the performance
+model; with less, the target alone is faster at the planned load."""
+
+
 class Speculation(Frozen):
     """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
     ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
-    ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved.
+    ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved, and
+    ``acceptance_floor_source`` its origin: the catalogue in plans of earlier versions.
     """
 
     method: str
@@ -171,6 +177,13 @@ class Speculation(Frozen):
     k: int
     settings: dict[str, Any] = {}
     acceptance_floor: float | None = None
+    acceptance_floor_source: FloorSource | None = None
+
+    @property
+    def floor_source(self) -> FloorSource | None:
+        """The origin of the floor, also in a plan of an earlier version."""
+        known = self.acceptance_floor_source
+        return known or ("catalogue" if self.acceptance_floor is not None else None)
 
 
 class RuntimeChoice(Frozen):

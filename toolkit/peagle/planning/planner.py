@@ -15,6 +15,7 @@ from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
 from peagle.checks import check
 from peagle.findings import Finding, severity
+from peagle.planning.break_even import with_break_even
 from peagle.planning.candidates import Candidate, InstanceFit, PairLoad, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.evaluation import CandidateEvaluator
@@ -134,7 +135,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         region=region,
         target=_target_choice(pair.target, placed),
         drafter=_drafter_choice(pair, placed),
-        speculation=engine.speculation,
+        speculation=with_break_even(
+            engine.speculation, work, candidate.on_instance, work.concurrency / candidate.busy
+        ),
         runtime=chosen,
         instance_type=instance.type,
         instance_count=count,

@@ -171,7 +171,8 @@ def build_speculation(drafter: Drafter, k: int) -> Speculation:
         parallel_drafting=drafter.parallel_drafting,
         k=k,
         settings=dict(drafter.speculative_settings),
-        acceptance_floor=floor_of(drafter, k),
+        acceptance_floor=(floor := floor_of(drafter, k)),
+        acceptance_floor_source=None if floor is None else "catalogue",
     )
 
 

@@ -19,7 +19,6 @@ from peagle.speed.verdict import (
     VerdictChange,
     WorkloadVerdict,
 )
-from peagle.text import format_requests
 from peagle.vllm import versions
 
 
@@ -55,7 +54,7 @@ def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str)
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
     origin = origins.get(one.acceptance_basis, one.acceptance_basis)
     text = (
-        f"{size.name} with {format_requests(load)}: {one.setting.text} {pays} from "
+        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} from "
         f"{one.break_even_acceptance_length:.2f} tokens per step on; {one.acceptance_length:.2f} "
         f"is {origin}"
     )
@@ -85,8 +84,8 @@ def _evidence(
         wins = [(load, load.speed(load.best)) for load in size.loads if load.best]
         guessed = [load.concurrency for load, one in wins if one and one.basis == "estimated"]
         if guessed:
-            loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} requests"
-            estimated.append(f"{size.name} with {loads}")
+            loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} at a time"
+            estimated.append(f"{size.name}, {loads}")
     if estimated:
         yield VerdictChange(
             kind="evidence", text=f"estimated, not measured: {'; '.join(estimated)}"
@@ -99,6 +98,15 @@ def _evidence(
     if unknown:
         text = f"no acceptance is known of {_listed(unknown)}; nothing of them is compared"
         yield VerdictChange(kind="evidence", text=text)
+    for size in decided:
+        reasons = {
+            speed.source
+            for load in size.loads
+            for speed in load.speeds
+            if speed.basis == "unknown" and speed.setting.drafter not in unknown
+        }
+        for reason in sorted(reasons):
+            yield VerdictChange(kind="evidence", text=f"{size.name}: {reason}")
     for reason in dict.fromkeys(compared.refused.values()):
         names = _listed([name for name, why in compared.refused.items() if why == reason])
         yield VerdictChange(kind="evidence", text=f"not compared: {names}; {reason}")

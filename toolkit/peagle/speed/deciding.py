@@ -13,10 +13,10 @@ from itertools import pairwise
 from peagle.speed.models import Performance, Workload
 from peagle.speed.verdict import (
     ALONE,
-    Crossover,
     LoadVerdict,
     Setting,
     SettingSpeed,
+    VerdictCrossover,
     WorkloadVerdict,
 )
 
@@ -40,7 +40,7 @@ class Question:
     the price of the instance. Of tied settings, those of ``default_drafter`` are simpler."""
 
     settings: Sequence[Setting]
-    loads: Sequence[float]
+    loads: Sequence[int]
     usd_per_hour: float | None
     default_drafter: str | None = None
 
@@ -74,7 +74,7 @@ def decide_workload(
 def _at_load(
     question: Question,
     workload: Workload,
-    load: float,
+    load: int,
     performance_of: PerformanceOf,
     assumed: PerformanceOf | None,
 ) -> LoadVerdict:
@@ -240,7 +240,7 @@ class _Point:
     measured: bool
 
 
-def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[Crossover]:
+def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[VerdictCrossover]:
     """Where the ratio passes 1, interpolated on the logarithm of the load."""
     points = [point for load in loads if (point := _point(question, load))]
     for before, after in pairwise(points):
@@ -250,7 +250,7 @@ def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[Cr
         share = math.log(requests / before.load) / math.log(after.load / before.load)
         alone = before.alone * (after.alone / before.alone) ** share
         ends = _equal_range(points, before, after)
-        yield Crossover(
+        yield VerdictCrossover(
             direction="stops" if before.ratio > 1 else "starts",
             requests=round(requests, 1),
             low=round(min(ends[0], requests), 1),

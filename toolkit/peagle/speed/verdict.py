@@ -90,7 +90,7 @@ class LoadVerdict(VerdictEntry):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
     ``ties`` are the others; ``None`` where no speed is known."""
 
-    concurrency: Load
+    concurrency: Annotated[int, Field(ge=1, le=2**31)]
     best: Setting | None
     ties: tuple[Setting, ...]
     speeds: tuple[SettingSpeed, ...]
@@ -110,7 +110,7 @@ class LoadVerdict(VerdictEntry):
         return next((one for one in self.speeds if one.setting == setting), None)
 
 
-class Crossover(VerdictEntry):
+class VerdictCrossover(VerdictEntry):
     """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay.
 
     Between ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens``
@@ -136,7 +136,7 @@ class WorkloadVerdict(VerdictEntry):
     prompt_tokens: Positive
     output_tokens: Positive
     loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
-    crossovers: tuple[Crossover, ...]
+    crossovers: tuple[VerdictCrossover, ...]
     steady: Setting | None
     steady_regret_percent: Percent | None
 

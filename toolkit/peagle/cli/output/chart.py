@@ -51,7 +51,11 @@ def draw(
     for number, cells in enumerate(grid):
         value = high - span * number / (height - 1)
         label = baseline if number == row(baseline) else value
-        shown = f"{label:.1f}" if number in (0, height - 1, row(baseline)) else ""
+        shown = (
+            f"{label:.{1 if span >= 0.5 else 2}f}"
+            if number in (0, height - 1, row(baseline))
+            else ""
+        )
         yield f"{shown:>{_AXIS - 1}} {''.join(cells)}".rstrip()
     yield _loads(loads, columns, width)
     legend = (f"{marks[n % len(marks)]} {one.name}" for n, one in enumerate(series) if one.points)

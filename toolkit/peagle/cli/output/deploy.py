@@ -136,7 +136,7 @@ def measured(document: dict[str, Any]) -> str:
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = f", at least {floor:.2f} required" if floor else ""
+    least = api.floor_text(floor, document["acceptance_floor_source"])
     return (
         f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
         f"drafts{least}"

@@ -197,7 +197,8 @@ def speculation_text(speculation: Speculation | None) -> str:
     floor = speculation.acceptance_floor
     if floor is None:
         return text
-    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}"
+    origin = ", to break even" if speculation.floor_source == "break-even" else ""
+    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
 
 
 def proof_text(plan: Plan) -> str:

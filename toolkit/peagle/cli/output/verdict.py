@@ -20,10 +20,10 @@ from peagle.cli.output.console import (
 )
 from peagle.speed.verdict import (
     ALONE,
-    Crossover,
     LoadVerdict,
     SettingSpeed,
     Verdict,
+    VerdictCrossover,
     WorkloadVerdict,
 )
 from peagle.text import format_usd
@@ -174,7 +174,7 @@ def _regrets(size: WorkloadVerdict) -> Iterator[str]:
     yield from align_columns(rows, rows[0][1:])
 
 
-def _crossover(crossover: Crossover) -> str:
+def _crossover(crossover: VerdictCrossover) -> str:
     price = crossover.usd_per_million_tokens
     cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
     between = f"{crossover.low:,.0f} to {crossover.high:,.0f}"
@@ -188,7 +188,7 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
     """How many times as fast the best drafting setting is, by load, for each size of requests."""
     series = []
     for size in sizes:
-        points = {
+        points: dict[float, float] = {
             load.concurrency: ratio for load in size.loads if (ratio := _ratio(load)) is not None
         }
         series.append(Series(size.name, points))

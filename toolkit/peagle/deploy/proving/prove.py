@@ -80,7 +80,7 @@ def _request(
             "leave out --floor to prove only that it answers",
             code="no-speculation",
         )
-    return replace(request, floor=floor, floor_is_set=True)
+    return replace(request, floor=floor, floor_source="option")
 
 
 def prove_revision(context: DeploymentContext, revision: Revision, started: float = 0.0) -> Proof:

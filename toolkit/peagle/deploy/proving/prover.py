@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,12 @@ class Prover:
         if not request.speculates:
             return self._by_answer(request)
         is_stand_in = sandbox_engine(self.aws, live).stand_in is not None
-        floor = None if is_stand_in and not request.floor_is_set else request.floor
+        floor = None if is_stand_in and request.floor_source != "option" else request.floor
+        source = None if floor is None else request.floor_source
+        return replace(self._counted(request, live, floor), floor_source=source)
+
+    def _counted(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
+        """The proof from the engine's counters, else from the log."""
         if request.source == "counters" and live.instance_count <= 1:
             counters = runtime.counters(self.aws, request.name)
             if counters is not None:

@@ -9,7 +9,7 @@ from peagle import proof
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.deploy.served import Served
-from peagle.planning.plan import Plan
+from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import floor_of
 from peagle.proof import MIN_DRAFTS
@@ -31,7 +31,7 @@ class ProofRequest:
     """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
 
     ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
-    whose acceptance says nothing about the pair, unless ``floor_is_set`` by the user.
+    whose acceptance says nothing about the pair, unless the user set it (``floor_source``).
     ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
     is known: log streams that are older do not count.
     """
@@ -45,7 +45,7 @@ class ProofRequest:
     source: proof.Source
     pair: str = "PAIR"
     min_drafts: int = MIN_DRAFTS
-    floor_is_set: bool = False
+    floor_source: FloorSource | None = None
     revision_started: float = 0.0
 
     def bodies(self) -> list[dict[str, Any]]:
@@ -66,6 +66,7 @@ def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> Pro
         floor=speculation.acceptance_floor if speculation else None,
         source=settings.source,
         pair=plan.pair,
+        floor_source=speculation.floor_source if speculation else None,
         revision_started=revision_started,
     )
 
@@ -75,15 +76,17 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     else with default prompts and no floor."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
     settings = target.proof if target else None
+    floor = floor_of(drafter, served.k) if drafter and served.k else None
     return ProofRequest(
         name=served.name,
         prompts=settings.prompts if settings else DEFAULT_PROMPTS,
         chat=settings.chat if settings else True,
         max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
         speculates=served.k > 0,
-        floor=floor_of(drafter, served.k) if drafter and served.k else None,
+        floor=floor,
         source=proof_source(served.image, catalog.runtimes),
         pair=served.pair or "PAIR",
+        floor_source=None if floor is None else "catalogue",
     )
 
 

@@ -1,0 +1,116 @@
+"""A plan whose drafter and K are those of a verdict, at the planned load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peagle.catalog.find import find_instance, find_pair
+from peagle.catalog.schema import Catalog
+from peagle.errors import Fix, UserError, VerdictFileError
+from peagle.findings import Finding, warning
+from peagle.planning.load import USUAL_CONCURRENCY
+from peagle.planning.plan import Options, Plan, Reason
+from peagle.planning.planner import make_plan
+from peagle.speed.models import Workload
+from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.text import format_concurrency
+from peagle.vllm import versions
+
+
+def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
+    """The plan with the verdict's drafter and K for the load of each instance, on the verdict's
+    instance type unless the options name another with the same GPU.
+
+    Raises VerdictFileError for a verdict on another target, GPU or vLLM version, UserError for
+    options that decide the same, and what ``make_plan`` raises.
+    """
+    _refuse_contradictions(options)
+    pair = find_pair(catalog, options.pair)
+    if pair.target.id != verdict.target:
+        raise _about_another(file, verdict.target, pair.target.id, options)
+    instance_type = options.instance_type or verdict.instance_type
+    instance = find_instance(catalog.instances, instance_type)
+    if instance.gpu != verdict.gpu:
+        raise _about_another(file, verdict.gpu, f"{instance.gpu} ({instance_type})", options)
+    options = options.model_copy(update={"instance_type": instance_type})
+    load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
+    workload = None
+    if options.prompt_tokens and options.output_tokens:
+        workload = Workload(options.prompt_tokens, options.output_tokens)
+    tried: list[Setting] = []
+    while True:
+        size, entry = verdict.at(workload, load)
+        if entry.best is None:
+            raise VerdictFileError(
+                f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
+                Fix("create the verdict again", (*_create(options, verdict), "--out", str(file))),
+            )
+        if entry.best in tried:
+            break
+        tried.append(entry.best)
+        made = make_plan(_with_setting(options, entry.best), catalog)
+        if versions.compare(made.runtime.vllm, verdict.vllm) != 0:
+            planned = f"vLLM {made.runtime.vllm}"
+            raise _about_another(file, f"vLLM {verdict.vllm}", planned, options)
+        if made.prompt_tokens and made.output_tokens:
+            workload = Workload(made.prompt_tokens, made.output_tokens)
+        load = made.concurrency / made.instance_count
+    reasons = tuple(_reasons(tried[-1], size, entry, file))
+    found = (*made.findings, *_other_gpus(verdict, made, file, options))
+    return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": found})
+
+
+def _refuse_contradictions(options: Options) -> None:
+    given = {
+        "--drafter": options.drafter is not None,
+        "--k": options.k is not None,
+        "--no-speculation": not options.speculation,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UserError(f"{flag} and --verdict exclude each other", f"leave out {flag}")
+
+
+def _about_another(file: Path, has: str, needs: str, options: Options) -> VerdictFileError:
+    fix = Fix("create a verdict for this plan", ("peagle", "verdict", options.pair))
+    return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
+
+
+def _create(options: Options, verdict: Verdict) -> tuple[str, ...]:
+    return ("peagle", "verdict", options.pair, "--gpu", verdict.gpu)
+
+
+def _with_setting(options: Options, setting: Setting) -> Options:
+    """The options with the drafter and K, or without speculation."""
+    if setting.drafter is None:
+        return options.model_copy(update={"speculation": False})
+    return options.model_copy(update={"drafter": setting.drafter, "k": setting.k})
+
+
+def _reasons(
+    setting: Setting, size: WorkloadVerdict, load: LoadVerdict, file: Path
+) -> list[Reason]:
+    speed = load.speed(setting)
+    known = f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
+    because = (
+        f"the verdict {file.name}: best with {format_concurrency(load.concurrency)} of "
+        f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens{known}"
+    )
+    drafter = Reason(what="drafter", value=setting.drafter or "none", because=because)
+    if setting.drafter is None:
+        return [drafter]
+    return [drafter, Reason(what="k", value=str(setting.k), because=because)]
+
+
+def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> tuple[Finding, ...]:
+    """A warning where the plan runs the model on another number of GPUs."""
+    size = plan.fit.tensor_parallel_size
+    if size == verdict.tensor_parallel_size:
+        return ()
+    message = (
+        f"{file.name} compares engines on {verdict.tensor_parallel_size} x {verdict.gpu}; the plan "
+        f"uses {size}"
+    )
+    command = (*_create(options, verdict), "--tensor-parallel-size", str(size))
+    fix = Fix("create a verdict for this number of GPUs", (*command, "--out", str(file)))
+    return (warning("verdict-other-gpus", "verdict", message, fix),)
