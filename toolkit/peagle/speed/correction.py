@@ -2,7 +2,7 @@
 
 The factor is the weighted geometric mean of measured over modelled time of the rows, with a ratio
 of 1 as one row more. A row weighs less the further its load, K and request size are, and on other
-GPUs; rows of the target alone count for its drafters too, with less weight.
+GPUs; for a drafter without rows those of the target alone count, with little weight.
 
 Evidence of random weights can have requests that are more alike than real ones (``alike`` in
 speed_model.yaml): it is compared with a model that has its exponent, so that other GPUs are
@@ -19,6 +19,7 @@ from functools import lru_cache
 
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import SpeedModel
+from peagle.speed.evidence import TARGET_ALONE
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
 from peagle.speed.step import StepTimes, closed_load
@@ -50,7 +51,6 @@ class Correction:
 class _Ratio:
     """Measured over modelled time of one row; logarithms of that, of its load and tokens."""
 
-    drafter: str | None
     k: int
     log_load: float
     log_prompt: float
@@ -66,16 +66,18 @@ def correct(
     names: Collection[str | None],
 ) -> Correction:
     """The correction of this engine's estimate by the target's runs, on any GPU."""
-    ranges, geometry = times.model.ranges, times.geometry
-    log_load, k = math.log(load), geometry.k
+    ranges, geometry, model = times.model.ranges, times.geometry, times.model
+    k, log_load = geometry.k, math.log(load)
     log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
-    total, logs, same, files = _PRIOR, 0.0, False, []
-    for run in runs:
+    trusted, found = 1.0, _rows(runs, geometry, frozenset(names), model)
+    if k and not found:
+        trusted, found = _ALONE, _rows(runs, geometry.with_k(0), TARGET_ALONE, model)
+    total, logs, same = _PRIOR, 0.0, False
+    for run, rows in found:
         here = run.gpu == times.gpu.gpu
         here &= run.tensor_parallel_size == geometry.tensor_parallel_size
-        rows = [
-            row for row in _rows(run, times) if row.drafter is None or (k and row.drafter in names)
-        ]
+        same |= here
+        weight_of_run = trusted * (1 if here else _OTHER_GPU)
         for row in rows:
             distance = (
                 abs(row.log_load - log_load) / _LOAD
@@ -83,15 +85,11 @@ def correct(
                 + abs(row.log_prompt - log_prompt) / _PROMPT
                 + abs(row.log_answer - log_answer) / _ANSWER
             )
-            weight = math.exp(-distance) * (1 if here else _OTHER_GPU)
-            weight *= _ALONE if k and not row.k else 1
+            weight = weight_of_run * math.exp(-distance)
             total, logs = total + weight, logs + weight * row.log_ratio
-        if rows:
-            files.append(run.file)
-            same |= here
-    known = any(fitted.gpu == times.gpu.gpu for fitted in times.model.evidence)
-    width = ranges.both if same else ranges.one if files or known else ranges.none
-    return Correction(math.exp(logs / total), width, tuple(files))
+    known = any(fitted.gpu == times.gpu.gpu for fitted in model.evidence)
+    width = ranges.both if same else ranges.one if found or known else ranges.none
+    return Correction(math.exp(logs / total), width, tuple(run.file for run, _ in found))
 
 
 class _Same:
@@ -108,41 +106,45 @@ class _Same:
         return id(self.value)
 
 
-def _rows(run: SpeedRun, times: StepTimes) -> tuple[_Ratio, ...]:
-    pair = _measured_pair(times.geometry, run.tensor_parallel_size)
-    return _ratios(_Same(run), pair, _Same(times.model))
+def _rows(
+    runs: Sequence[SpeedRun], geometry: Geometry, names: frozenset[str | None], model: SpeedModel
+) -> list[tuple[SpeedRun, tuple[_Ratio, ...]]]:
+    """The runs with rows of these drafters, and the ratios of those."""
+    pair = geometry
+    if geometry.k or geometry.tensor_parallel_size > 1:
+        # All K and numbers of GPUs share the ratios.
+        draft = geometry.draft and replace(geometry.draft, passes=1)
+        pair = replace(geometry, k=0, draft=draft, tensor_parallel_size=1)
+    found = ((run, _ratios(_Same(run), pair, names, _Same(model))) for run in runs)
+    return [(run, rows) for run, rows in found if rows]
 
 
 @lru_cache(maxsize=256)
-def _measured_pair(geometry: Geometry, size: int) -> Geometry:
-    """The geometry whatever K is, so that all K share the ratios."""
-    draft = geometry.draft and replace(geometry.draft, passes=1)
-    return replace(geometry, k=0, draft=draft, tensor_parallel_size=size)
-
-
-@lru_cache(maxsize=256)
-def _ratios(of: _Same, pair: Geometry, by: _Same) -> tuple[_Ratio, ...]:
+def _ratios(
+    of: _Same, pair: Geometry, names: frozenset[str | None], by: _Same
+) -> tuple[_Ratio, ...]:
     run, model = of.value, by.value
     assert isinstance(run, SpeedRun)
     assert isinstance(model, SpeedModel)
-    return tuple(_ratios_of(run, pair, model))
+    return tuple(_ratios_of(run, pair, names, model))
 
 
-def _ratios_of(run: SpeedRun, pair: Geometry, model: SpeedModel) -> Iterable[_Ratio]:
+def _ratios_of(
+    run: SpeedRun, pair: Geometry, names: Collection[str | None], model: SpeedModel
+) -> Iterable[_Ratio]:
     gpu = model.gpu(run.gpu)
     model = model.as_measured(run.target) if run.synthetic else model
+    pair = replace(pair, tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():
-        lacks = not row.prompt_tokens or not row.output_tokens
-        if gpu is None or lacks or (row.k and not (row.acceptance_length and pair.draft)):
+        lacks = not row.prompt_tokens or not row.output_tokens or row.drafter not in names
+        if gpu is None or lacks or (row.k and not row.acceptance_length):
             continue
         size = Workload(row.prompt_tokens or 1, row.output_tokens or 1)
-        length = row.acceptance_length or 1.0
         times = StepTimes(pair.with_k(row.k), gpu, model)
-        load = row.concurrency
+        load, length = row.concurrency, row.acceptance_length or 1.0
         timing = closed_load(times, size, load, math.inf, MEASURED_STEP, length)
         time = load * size.output_tokens / row.output_tokens_per_second
         yield _Ratio(
-            row.drafter,
             row.k,
             math.log(load),
             math.log(size.prompt_tokens),
