@@ -50,6 +50,7 @@ class CandidateEvaluator:
         self._runs = best_first(work.catalog.speeds.get(work.target.id, ()))
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
         self._speeds: dict[tuple[object, ...], Performance] = {}
+        self._found: dict[tuple[str, str | None], list[Candidate]] = {}
         named = other_drafters(options, pair, work.vllm, work.max_model_len, work.request_tokens)
         self._others = tuple(one for one in named if self._may_be_known(one))
 
@@ -69,13 +70,11 @@ class CandidateEvaluator:
         ]
         priced = [one for _, found in own for one in found if one.usd_per_hour is not None]
         by_cost = all(one.tokens_per_second is not None for one in priced)
-        best = [
-            rank(self.options, [*found, *self._with_others(type, found, by_cost or bool(found))])[
-                :1
-            ]
-            for type, found in own
-        ]
-        ranked = rank(self.options, [one for some in best for one in some], by_cost)
+        best: list[Candidate] = []
+        for type, found in own:
+            others = self._with_others(type, found, by_cost or bool(found))
+            best += rank(self.options, [*found, *others])[:1]
+        ranked = rank(self.options, best, by_cost)
         first = [self._as_planned(one) for one in ranked[:COMPARED]]
         return [*rank(self.options, first, by_cost), *ranked[COMPARED:]]
 
@@ -103,7 +102,7 @@ class CandidateEvaluator:
         options = self.options if drafter else self.options.model_copy(update={"k": None})
         pair, work = replace(self.pair, drafter=drafter), replace(self.work, drafter=drafter, k=k)
         other = CandidateEvaluator(options, pair, work, self._region)
-        other._others = ()
+        other._others, other._found = (), self._found
         return self._sharing(other)
 
     def with_options(self, **changed: Any) -> CandidateEvaluator:
@@ -187,9 +186,12 @@ class CandidateEvaluator:
             yield from (one for one in found if one.performance.basis in bases)
 
     def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
-        """For each number of GPUs on which it fits, with as many instances as the load needs."""
-        fits = self._fits_on(instance, drafter)
-        return [self._with_count(one, drafter) for one in fits if one.fit.fits]
+        """On the fewest GPUs that hold the load and on all, with as many instances as it needs."""
+        key = (instance.type, _name(drafter))
+        if key not in self._found:
+            fits = self._fits_on(instance, drafter)
+            self._found[key] = [self._with_count(one, drafter) for one in fits if one.fit.fits]
+        return self._found[key]
 
     def _with_count(
         self, on: InstanceFit, drafter: Drafter | None, ks: Sequence[int] = ()
@@ -216,8 +218,13 @@ class CandidateEvaluator:
 
     def _fits_on(self, instance: Instance, drafter: Drafter | None) -> list[InstanceFit]:
         k = max(self._ranking_ks(drafter))
-        sizes = divisions(self.work.target.architecture, instance.gpu_count)
-        return [self._fit(instance, size, drafter, k) for size in sizes]
+        *some, most = divisions(self.work.target.architecture, instance.gpu_count)
+        found: list[InstanceFit] = []
+        for size in some:
+            found.append(self._fit(instance, size, drafter, k))
+            if found[-1].holds(self.work.concurrency):
+                break
+        return [*found, self._fit(instance, most, drafter, k)]
 
     def _fit(self, instance: Instance, size: int, drafter: Drafter | None, k: int) -> InstanceFit:
         """The fit, computed once for types with equal GPUs."""

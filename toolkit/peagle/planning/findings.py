@@ -201,7 +201,7 @@ class Review:
         if held * (candidate.count - 1) < self._work.concurrency:
             because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
         message = f"{candidate.count} instances are planned and billed, because {because}"
-        fix = "set the number with --instance-count"
+        fix = f"confirm the number with --instance-count {candidate.count}"
         return warning("several-instances", "instance_count", message, fix)
 
     def _requirements(self) -> Iterator[Finding]:
