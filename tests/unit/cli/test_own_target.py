@@ -52,6 +52,13 @@ def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     assert note["command"] == ["peagle", "catalog", "init", str(model)]
 
 
+def test_the_answer_says_what_is_unknown(model: Path) -> None:
+    answer = in_process("plan", str(model)).out
+
+    assert "licence and the settings of its model card are unknown" in " ".join(answer.split())
+    assert len(answer.splitlines()) <= 14
+
+
 def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None:
     assert in_process("plan", str(model), "--out", str(tmp_path / "plan.json")).code == 0
 

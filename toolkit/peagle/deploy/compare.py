@@ -28,9 +28,10 @@ _IN_ANSWER = frozenset(
 
 @dataclass(frozen=True)
 class PlanComparison:
-    """The answers of two plans, with equal keys, and their ``changes`` from the first to the
+    """Two ``plans``, their answers with equal keys, and their ``changes`` from the first to the
     second. ``refused`` is the first error of a plan that cannot be deployed, else ``None``."""
 
+    plans: tuple[Plan, Plan]
     answers: tuple[dict[str, Any], dict[str, Any]]
     changes: tuple[SettingChange, ...]
 
@@ -50,7 +51,8 @@ class PlanComparison:
 def compare_plans(first: Plan, second: Plan) -> PlanComparison:
     """The comparison of two plans."""
     served = (served_by_plan(first), served_by_plan(second))
-    return PlanComparison((_answer(first), _answer(second)), changes(*served))
+    answers = (_answer(first), _answer(second))
+    return PlanComparison((first, second), answers, changes(*served))
 
 
 def _answer(plan: Plan) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         without = " without speculation" if plan.speculation else ""
         yield "or", _alternative_text(plan, other, drafts or without)
     if plan.speed is not None and not errors(plan.findings):
-        yield "uncertain", _uncertain(plan.speed)
+        yield "uncertain", _uncertain(plan, plan.speed)
 
 
 def _gpus(plan: Plan) -> str:
@@ -188,9 +188,13 @@ def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
     return f"{where}: {speed_text(one)}"
 
 
-def _uncertain(speed: SpeedEstimate) -> str:
-    """What the numbers rest on."""
+def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
+    """What is unknown of the target, and what the numbers rest on."""
     parts = []
+    if any(finding.code == "target-not-in-catalogue" for finding in plan.findings):
+        parts.append(
+            "licence and the settings of its model card are unknown (not in the catalogue)"
+        )
     if speed.acceptance_basis in _ACCEPTANCE:
         about = _ACCEPTANCE[speed.acceptance_basis]
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""

@@ -7,17 +7,19 @@ from typing import Any
 
 import click
 
+from peagle.cli.output.answer import method_name
 from peagle.cli.output.console import align_columns
 from peagle.deploy.compare import PlanComparison
+from peagle.planning.plan import Speculation
 from peagle.text import format_requests, format_usd
 
-_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 _UNKNOWN = "unknown"
 
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (dict(_facts(answer)) for answer in comparison.answers)
+    both = zip(comparison.answers, comparison.plans, strict=True)
+    first, second = (dict(_facts(answer, plan.speculation)) for answer, plan in both)
     rows = [("", "", "A", "B")]
     for name, value in first.items():
         rows.append(("*" if value != second[name] else "", name, value, second[name]))
@@ -31,11 +33,11 @@ def print_comparison(comparison: PlanComparison) -> None:
         click.echo("\nThe two plans are equal.")
 
 
-def _facts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(answer: dict[str, Any], speculation: Speculation | None) -> Iterator[tuple[str, str]]:
     target, _, drafter = answer["pair"].partition("+")
     yield "target", target
     yield "drafter", drafter or "none"
-    yield "speculation", _speculation(answer)
+    yield "speculation", f"{method_name(speculation)}, K={speculation.k}" if speculation else "none"
     yield "instance", f"{answer['instance_count']} x {answer['instance_type']}"
     yield "GPUs", f"{answer['tensor_parallel_size']} of {answer['gpu_count']} x {answer['gpu']}"
     yield "region", answer["region"]
@@ -50,13 +52,6 @@ def _facts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "deployable", f"no: {answer['refused']}"
     else:
         yield "deployable", "yes"
-
-
-def _speculation(answer: dict[str, Any]) -> str:
-    if answer["method"] is None:
-        return "none"
-    name = _NAMES.get(answer["method"], answer["method"])
-    return f"{'P-EAGLE' if answer['parallel_drafting'] else name}, K={answer['k']}"
 
 
 def _speed(answer: dict[str, Any]) -> str:
