@@ -14,7 +14,7 @@ from peagle.bench.acceptance import (
     refused_error,
 )
 from peagle.bench.imposed import rates_of, read_acceptance
-from peagle.bench.models import Interval
+from peagle.bench.models import BenchSetting, Interval
 from peagle.bench.prompts import PromptSet
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
@@ -128,7 +128,8 @@ def test_an_end_before_the_first_answer_keeps_nothing() -> None:
 
 def test_a_server_without_counters_is_an_error() -> None:
     with raises_code("no-counters", Unsupported):
-        measure_acceptance(target_of(Drafting().ask), prompts_of("a"), AcceptanceRequest())
+        target = target_of(Drafting().ask, setting=BenchSetting("p-eagle", 3))
+        measure_acceptance(target, prompts_of("a"), AcceptanceRequest())
 
 
 def test_a_server_that_does_not_speculate_is_an_error() -> None:

@@ -75,6 +75,10 @@ def test_numbers_that_are_none_and_other_formats_are_refused(
     with pytest.raises(UserError, match="NaN"):
         read_acceptance(file)
 
+    file.write_text(json.dumps(changed(document, length="nan")))
+    with raises_code("acceptance-file", UserError):
+        read_acceptance(file)
+
     file.write_text(json.dumps({**document, "format": 2}))
     with raises_code("acceptance-file", UserError):
         read_acceptance(file)

@@ -7,6 +7,7 @@ random weights. The rates are of all drafts (not of those accepted so far), one 
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,10 @@ def read_acceptance(file: Path) -> AcceptanceResult:
         raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
     if found.format != ACCEPTANCE_FORMAT:
         raise _wrong(file, f"its format is {found.format}, not {ACCEPTANCE_FORMAT}")
+    try:
+        json.dumps(found.document(), allow_nan=False)
+    except ValueError:  # a text such as "nan" is a number for pydantic
+        raise _wrong(file, "a number is infinite or none") from None
     for one in (found.total, *found.domains):
         if why := _impossible(one, found.k):
             raise _wrong(file, f"{one.domain[:60]!r} {why}")
@@ -52,7 +57,7 @@ def _impossible(one: DomainAcceptance, k: int) -> str:
         return "has a rate above that of the position before"
     if not math.isclose(length, 1 + sum(rates), rel_tol=1e-3):
         return f"has a length of {length:.4g}, and its rates give {1 + sum(rates):.4g}"
-    if not 1 <= one.interval.low <= length + 1e-6 <= one.interval.high + 2e-6:
+    if not 1 <= one.interval.low <= length + 1e-6 <= one.interval.high + 2e-6 <= k + 1.001:
         return "has an interval that does not hold its length"
     return ""
 
