@@ -43,6 +43,7 @@ class Published:
     tensor_parallel_size: int = 1
     quantization: str | None = None
     first: float | None = None
+    between: float | None = None
 
     @property
     def group(self) -> str:

@@ -38,6 +38,11 @@ class Compared:
         return (self.estimate.ttft_seconds or 0.0) / (self.row.first or 1.0) - 1
 
     @property
+    def between_error(self) -> float:
+        """Relative error of the mean ITL, with its sign."""
+        return (self.estimate.itl_seconds or 0.0) / (self.row.between or 1.0) - 1
+
+    @property
     def inside(self) -> bool:
         """Whether the measured speed is within the estimate's range."""
         low, high = self.estimate.low or 0.0, self.estimate.high or 0.0
@@ -47,7 +52,7 @@ class Compared:
 @dataclass(frozen=True)
 class Errors:
     """Some estimates together: median and 90th percentile of the error's size, the share within
-    the range, the median error of TTFT (``None`` where it is not known), and the regrets."""
+    the range, the median errors of TTFT and ITL (``None`` where unknown), and the regrets."""
 
     name: str
     rows: int
@@ -55,12 +60,15 @@ class Errors:
     p90: float
     inside: float
     first: float | None
+    between: float | None
     regrets: tuple[Regret, ...]
 
     @property
     def markdown(self) -> str:
         """A row of the table in README.md."""
-        first = "-" if self.first is None else f"{self.first:.0%}"
+        first, between = (
+            "-" if error is None else f"{error:.0%}" for error in (self.first, self.between)
+        )
         choice = "-"
         if self.regrets:
             worse = [one for one in self.regrets if one.loss > 0.05]
@@ -68,13 +76,14 @@ class Errors:
             mean = statistics.mean(one.loss for one in self.regrets)
             choice = f"{mean:.1%}; {len(worse)}, {beyond} of {len(self.regrets)}"
         cells = (self.name, self.rows, f"{self.median:.0%}", f"{self.p90:.0%}",
-                 f"{self.inside:.0%}", first, choice)  # fmt: skip
+                 f"{self.inside:.0%}", first, between, choice)  # fmt: skip
         return f"| {' | '.join(map(str, cells))} |"
 
 
 def errors_of(name: str, compared: Sequence[Compared]) -> Errors:
     """The errors of these estimates."""
     sizes = sorted(abs(one.error) for one in compared)
+    betweens = [abs(one.between_error) for one in compared if one.row.between]
     firsts = [abs(one.first_error) for one in compared if one.row.first]
     return Errors(
         name=name,
@@ -83,6 +92,7 @@ def errors_of(name: str, compared: Sequence[Compared]) -> Errors:
         p90=sizes[min(round(0.9 * len(sizes)), len(sizes) - 1)],
         inside=sum(one.inside for one in compared) / len(sizes),
         first=statistics.median(firsts) if firsts else None,
+        between=statistics.median(betweens) if betweens else None,
         regrets=tuple(regrets(compared)),
     )
 
@@ -138,7 +148,7 @@ def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
 
 def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performance:
     """The performance that the model gives for a row's engine, with the row's acceptance."""
-    case = case_of(row.pair, row.gpu, row.drafter, row.k)
+    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus)
     return performance(
         replace(case, engine=replace(case.engine, vllm=row.vllm)),
         Workload(row.prompt, row.answer),

@@ -66,6 +66,7 @@ class Row:
     file: str
     pair: str
     gpu: str
+    gpus: int
     vllm: str
     drafter: str | None
     k: int
@@ -76,6 +77,7 @@ class Row:
     tokens_per_second: float
     low: float
     first: float
+    between: float
     step: float
     alike: bool
 
@@ -102,12 +104,11 @@ def key_of(file: str, speed: Speed) -> tuple[object, ...]:
 
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
-    """Every row of the evidence files that benchmarks/gpu/speed.py wrote, on one GPU."""
+    """Every row of the evidence files that benchmarks/gpu/speed.py wrote."""
     found = []
     for path in sorted(folder.glob("speed-*.json")):
         document = json.loads(path.read_text())
-        if document.get("tensor_parallel_size") == 1:
-            found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
+        found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
     return [row for row in found if row.drafter is None or not row.drafter.endswith("-adaptive")]
 
 
@@ -118,6 +119,7 @@ def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
         file=file,
         pair=document["pair"],
         gpu=document["gpu"],
+        gpus=document["tensor_parallel_size"],
         vllm=document["engine"]["version"],
         drafter=raw["drafter"],
         k=raw["k"],
@@ -128,6 +130,7 @@ def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
         tokens_per_second=best["output_tokens_per_second"],
         low=min(one["output_tokens_per_second"] for one in tries),
         first=best["ttft_seconds"]["mean"],
+        between=best["itl_seconds"]["mean"],
         step=best["itl_seconds"]["p50"],
         alike=is_gpt_oss(catalog().targets[document["pair"]].architecture),
     )
@@ -156,10 +159,10 @@ def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> Fi
 
 
 @cache
-def reference_times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTimes:
+def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -> StepTimes:
     """The step times of an engine with the bundled constants."""
     model = catalog().speed_model
-    case = case_of(pair, gpu, drafter, k)
+    case = case_of(pair, gpu, drafter, k, tp)
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
     if speed is None:
         raise ValueError(f"{gpu} is not in speed_model.yaml")
@@ -168,7 +171,8 @@ def reference_times(pair: str, gpu: str, drafter: str | None, k: int) -> StepTim
 
 def times_of(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    return replace(reference_times(row.pair, row.gpu, row.drafter, row.k), model=model)
+    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    return replace(times, model=model)
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
     pairs = {(row.pair, row.alike) for row in of}
     alike = {pair: model.request_exponent for pair, is_alike in sorted(pairs) if is_alike}
     found = Exponents(model.request_exponent, model.token_exponent, alike)
-    captured = [row for row in of if _captured(row, model)]
+    captured = [row for row in of if row.gpus == 1 and _captured(row, model)]
     names = (*alike, "tokens", *(["requests"] if len(alike) < len(pairs) else []))
     for around in (False, True):
         for name in names:
@@ -339,6 +343,9 @@ def _launches(of: Sequence[Row], model: SpeedModel) -> dict[str, float]:
     long = [row for row in of if row.load * row.prompt >= 2 * MEASURED_STEP]
     if long:
         found["prefill"] = _best_prefill(long, model.model_copy(update={"constants": constants}))
+    parallel = [row for row in of if row.gpus > 1 and _captured(row, model)]
+    if parallel:
+        found["nvlink_reduce"] = max(_reduce(parallel, model), 1e-6)
     short = [row for row in of if row.load == 1 and row.prompt <= 256]
     if short:
         unlaunched = constants.model_copy(update={**found, "prefill_layer": 1e-9})
@@ -348,6 +355,20 @@ def _launches(of: Sequence[Row], model: SpeedModel) -> dict[str, float]:
             for row, times in ((row, times_of(row, without)) for row in short)
         )
     return found
+
+
+def _reduce(of: Sequence[Row], model: SpeedModel) -> float:
+    """The latency of an all-reduce: what the other terms leave of the step."""
+    constants = model.constants.model_copy(update={"nvlink_reduce": 1e-9})
+    without = model.model_copy(update={"constants": constants})
+    left = []
+    for row in of:
+        times = times_of(row, without.as_measured(row.pair))
+        draft = times.geometry.draft
+        layers = times.geometry.layers + (draft.layers * draft.passes if draft else 0)
+        seconds = row.step - times.decode_seconds(row.load, row.prompt + row.answer / 2)
+        left.append(seconds / (2 * layers))
+    return statistics.median(left)
 
 
 def _layers(of: Sequence[Row], model: SpeedModel) -> list[int]:

@@ -35,8 +35,8 @@ README = FILE.parents[1] / "README.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
-| rows | number | median error | 90 % below | in range | TTFT | regret; above 5 %, and interval |
-|---|---|---|---|---|---|---|"""
+| rows | n | tokens/s: median | 90 % below | in range | TTFT | ITL | regret; above 5 %, interval |
+|---|---|---|---|---|---|---|---|"""
 
 
 def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
