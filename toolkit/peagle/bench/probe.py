@@ -18,7 +18,7 @@ from peagle_serve.counters import sum_counters
 
 _LARGEST = 16 << 20
 _TOKENS = 8
-_FEW_WORDS, _MANY_WORDS = 8, 40
+_FEW_WORDS, _MANY_WORDS = 8, 100
 _WAITING = "vllm:num_requests_waiting"
 
 
