@@ -72,6 +72,9 @@ lock: .venv/dev.ready
 			--generate-hashes --no-header --no-annotate --quiet --upgrade \
 			--output-file requirements/$$name.txt || exit 1; \
 	done
+	cd requirements && ../$(BIN)/uv pip compile aiperf.in --excludes aiperf.excludes --universal \
+		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --upgrade \
+		--output-file aiperf.txt
 	grep -A 2 '^sagemaker-core==' requirements/sagemaker.txt | grep -v '^[^s ]' >requirements/sdk.txt
 	$(BIN)/python -m peagle.images.sbom requirements/core.txt >requirements/core.cdx.json
 

@@ -1,11 +1,13 @@
 """``python -m benchmarks``: every benchmark, one after the other.
 
-Exits with 1 if entrypoint, images, crash, check, catalog_size or weights_sync misses its goal.
+Exits with 1 if entrypoint, images, crash, check, catalog_size, bench_load or weights_sync misses
+its goal.
 """
 
 import sys
 
 from benchmarks import (
+    bench_load,
     catalog_size,
     check,
     crash,
@@ -21,5 +23,5 @@ startup.main()
 met = [entrypoint.main(), images.main(), crash.main()]
 first_token.main()
 streaming_overhead.main()
-met += [check.main(), catalog_size.main(), weights_sync.main()]
+met += [check.main(), catalog_size.main(), bench_load.main(), weights_sync.main()]
 sys.exit(0 if all(met) else 1)
