@@ -98,7 +98,7 @@ def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
     cls=PeagleCommand,
     epilog="""\b
 Examples:
-  peagle bench tiny --sweep k=none,5 --concurrency 1,2
+  peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2
   peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
   peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
 """,
