@@ -111,6 +111,13 @@ def test_the_document_is_the_file(tmp_path: Path) -> None:
     assert [load.concurrency for load in read_verdict(path).workloads[0].loads] == [1, 8, 64]
 
 
+def test_the_next_command_uses_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "my verdict.json"
+    done = peagle(*SMALL, "--gpu", "H200", "-o", str(path))
+
+    assert done.out.splitlines()[-1].endswith(f"peagle plan openai/gpt-oss-20b --verdict '{path}'")
+
+
 def test_the_users_own_requests() -> None:
     sizes = ("--prompt-tokens", "8k", "--output-tokens", "300")
     done = peagle(*SMALL, "--gpu", "H200", *sizes, "--json")

@@ -53,6 +53,7 @@ def verdict_loads(
 Examples:
   peagle verdict gpt-oss-20b --gpu H200
   peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json
+  peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json
 """,
 )
 @click.argument("pair", shell_complete=complete_pair)

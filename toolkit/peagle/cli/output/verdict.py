@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from peagle.cli.context import command_text
 from peagle.cli.output.chart import Series, draw
 from peagle.cli.output.console import (
     Row,
@@ -56,6 +57,9 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             click.echo(
                 "\n".join(f"  {'-' if not n else ' '} {line}" for n, line in enumerate(lines))
             )
+    if written is not None:
+        command = ("peagle", "plan", verdict.target, "--verdict", str(written))
+        click.echo(f"\nPlan with it: {command_text(command)}")
 
 
 def price_text(verdict: Verdict) -> str:
