@@ -9,7 +9,7 @@ from statistics import median
 from peagle.catalog.schema import Drafter, Speed, SpeedRun
 from peagle.catalog.tables import MethodSupport, support_of
 from peagle.planning.compared import ComparedSettings
-from peagle.speed.deciding import Question
+from peagle.speed.deciding import ESTIMATE_MUST_WIN_BY, Question
 from peagle.speed.models import Workload
 from peagle.speed.verdict import (
     ALONE,
@@ -90,6 +90,8 @@ def _evidence(
         yield VerdictChange(
             kind="evidence", text=f"estimated, not measured: {'; '.join(estimated)}"
         )
+    for size in decided:
+        yield from _faster_estimates(size)
     unknown = {
         one.drafter: basis.source
         for one in question.settings
@@ -110,6 +112,28 @@ def _evidence(
     for reason in dict.fromkeys(compared.refused.values()):
         names = _listed([name for name, why in compared.refused.items() if why == reason])
         yield VerdictChange(kind="evidence", text=f"not compared: {names}; {reason}")
+
+
+def _faster_estimates(size: WorkloadVerdict) -> Iterator[VerdictChange]:
+    """Settings that the model finds faster than the best measured one."""
+    faster: dict[Setting, list[tuple[float, float]]] = {}
+    for load in size.loads:
+        best = load.speed(load.best)
+        if best is None or best.basis != "measured" or not best.tokens_per_second:
+            continue
+        for one in load.speeds:
+            gain = (one.tokens_per_second or 0) / best.tokens_per_second - 1
+            if one.basis == "estimated" and gain > ESTIMATE_MUST_WIN_BY:
+                faster.setdefault(one.setting, []).append((load.concurrency, gain))
+    if faster:
+        setting, gains = max(faster.items(), key=lambda item: max(gain for _, gain in item[1]))
+        most = max(gain for _, gain in gains)
+        loads = _listed([load for load, _ in gains])
+        yield VerdictChange(
+            kind="evidence",
+            text=f"{size.name}, {loads} at a time: {setting.text} is estimated to be up to "
+            f"{most:.0%} faster; a measurement would decide",
+        )
 
 
 _MOST_LISTED = 9

@@ -109,10 +109,16 @@ def rank_settings(
 ) -> Ranking:
     """The best settings of these; none where no speed is known.
 
-    Where something is measured, the fastest measured setting wins, unless an estimate is clearly
+    Estimates of a drafter do not count where another K of it is measured. Where something is
+    measured, the fastest measured setting wins, unless the estimate of another drafter is clearly
     faster; the target alone may tie with it by an estimate.
     """
-    known = {one: found for one, found in speeds.items() if found.tokens_per_second}
+    drafted = {one.drafter for one, found in speeds.items() if found.basis == "measured"}
+    known = {
+        one: found
+        for one, found in speeds.items()
+        if found.tokens_per_second and (found.basis == "measured" or one.drafter not in drafted)
+    }
     if not known:
         return Ranking((), 0.0)
     measured = {one: found for one, found in known.items() if found.basis == "measured"}

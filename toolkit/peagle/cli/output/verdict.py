@@ -205,7 +205,9 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
 
 def _ratio(load: LoadVerdict) -> float | None:
     alone = load.speed(ALONE)
-    speeds = [one.tokens_per_second or 0 for one in load.speeds if one.setting.k]
-    if alone is None or not alone.tokens_per_second or not any(speeds):
+    drafting = [one for one in load.speeds if one.setting.k and one.tokens_per_second]
+    known = [one for one in drafting if one.setting == load.best]
+    known = known or [one for one in drafting if one.basis == "measured"] or drafting
+    if alone is None or not alone.tokens_per_second or not known:
         return None
-    return max(speeds) / alone.tokens_per_second
+    return max(one.tokens_per_second or 0 for one in known) / alone.tokens_per_second
