@@ -125,7 +125,8 @@ def verdict(
 
     Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
     speculation, from measurements and the performance model; estimates of a drafter count only
-    where none of its K is measured. Settings within 3 % tie, and the simpler one wins. Speeds are of one engine; the price is that of a whole instance.
+    where none of its K is measured. Settings within 3 % tie, and the simpler one wins. Speeds are
+    of one engine; the price is that of a whole instance.
     """
     if options["gpu"] is None and options["instance_type"] is None:
         raise UserError("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")

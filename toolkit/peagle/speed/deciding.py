@@ -158,11 +158,11 @@ def _speed(
     return SettingSpeed(
         setting=setting,
         basis=found.basis,
-        tokens_per_second=speed,
-        low=found.low,
-        high=found.high,
-        ttft_seconds=found.ttft_seconds,
-        itl_seconds=found.itl_seconds,
+        tokens_per_second=_rounded(speed),
+        low=_rounded(found.low),
+        high=_rounded(found.high),
+        ttft_seconds=_rounded(found.ttft_seconds),
+        itl_seconds=_rounded(found.itl_seconds),
         usd_per_million_tokens=usd_per_million(usd_per_hour, speed),
         acceptance_length=round(min(found.acceptance.length, setting.k + 1), 4),
         acceptance_basis=found.acceptance.basis,
@@ -170,6 +170,11 @@ def _speed(
         regret_percent=None if regret is None else round(100 * regret, 2),
         source=found.source,
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six digits; more say nothing."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
