@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,26 @@ def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
     (row,) = json.loads(done.stdout)["rows"]
     assert row["setting"] == {"drafter": None, "k": 5, "imposed_rates": []}
     assert row["acceptance"]["drafts"] > 0
+
+
+def test_a_sweep_measures_each_setting_and_saves_evidence(peagle: Peagle, tmp_path: Path) -> None:
+    result, html, catalog = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "mine"
+    sweep = ("bench", "tiny", "--sweep", "k=none,5", "--concurrency", "1,2", "--prompt-tokens",
+             "48", "--output-tokens", "24", "-o", str(result))  # fmt: skip
+
+    done = peagle(*sweep, "--save", str(catalog), "--report", str(html), "--json")
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    settings = [(row["setting"]["k"], row["load"]["concurrency"]) for row in document["rows"]]
+    assert settings == [(0, 1), (0, 2), (5, 1), (5, 2)]
+    assert all(row["tokens_per_second"]["value"] > 0 for row in document["rows"])
+    assert document["rows"][0]["acceptance"] is None
+    assert 1 < document["rows"][2]["acceptance"]["length"] <= 6
+    assert "<svg" in html.read_text()
+    assert peagle("--catalog", str(catalog), "catalog", "check").returncode == 0
+    # The same command measures nothing again; no engine of the sweep is left.
+    again = peagle(*sweep, "--json")
+    assert json.loads(again.stdout)["rows"] == document["rows"]
+    engines = json.loads(peagle("local", "list", "--json").stdout)["engines"]
+    assert [one["name"] for one in engines] == [NAME]

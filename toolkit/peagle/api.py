@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from peagle.bench.bench import with_price as with_price
     from peagle.bench.check import check_sender as check_sender
     from peagle.bench.check import require_agreement as require_agreement
-    from peagle.bench.compare import parse_objectives as parse_objectives
     from peagle.bench.compare import verdicts as verdicts
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
@@ -227,7 +226,7 @@ _FUNCTIONS = {
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
-    "peagle.bench.compare": ("parse_objectives", "verdicts"),
+    "peagle.bench.compare": ("verdicts",),
     "peagle.bench.prices": ("priced_result",),
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),

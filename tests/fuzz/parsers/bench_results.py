@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from peagle.bench.compare import parse_objectives
 from peagle.bench.evidence import evidence_document
 from peagle.bench.local import catalog_name
 from peagle.bench.report import LARGEST_REPORT, report
@@ -34,13 +33,6 @@ PARSERS = (
         json_bytes(*RESULTS),
         (UserError,),
         [json.dumps(one).encode() for one in RESULTS],
-    ),
-    Parser(
-        "bench-objectives",
-        parse_objectives,
-        texts("ttft=0.5,itl=0.02", more=TEXTS),
-        (UserError,),
-        ["ttft=0.5,itl=0.02"],
     ),
     Parser(
         "bench-settings",

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from benchmarks.pictures.__main__ import FOLDER, NAME, picture
 from peagle.bench.chart import Chart, Line, Point, draw, linear_ticks, log_ticks
-from peagle.bench.compare import Objectives
 from peagle.bench.models import BenchResult, BenchSetting, BenchWorkload, Interval
 from peagle.bench.report import LARGEST_REPORT, report
 from peagle.bench.results import read_result
 from peagle.speed.models import Workload
+from peagle.speed.slo import Slo
 from tests.golden import assert_golden
 from tests.unit.bench.made import ALONE, K3, RESULT, ROWS, row, two_workloads
 
@@ -65,8 +65,8 @@ ELEMENTS = {
 
 
 def test_the_report_of_a_sweep() -> None:
-    objectives = Objectives(ttft=0.5, itl=0.004)
-    assert_golden("bench/report.html", report(two_workloads(), objectives).encode())
+    slo = Slo(ttft=0.5, itl=0.004)
+    assert_golden("bench/report.html", report(two_workloads(), slo).encode())
 
 
 def test_the_report_of_evidence() -> None:
@@ -163,7 +163,7 @@ def test_a_large_result_stays_below_a_megabyte() -> None:
     ids=["none", "nothing-measured", "one", "far-apart", "interval-below-zero"],
 )
 def test_few_and_extreme_rows(rows: tuple[object, ...]) -> None:
-    text = report(replace(RESULT, rows=rows), Objectives(itl=0.1))  # type: ignore[arg-type]
+    text = report(replace(RESULT, rows=rows), Slo(itl=0.1))  # type: ignore[arg-type]
     reader = Reader(text)
     for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ElementTree.fromstring(drawn)

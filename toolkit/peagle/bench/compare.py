@@ -1,4 +1,4 @@
-"""Compares the settings of a sweep: the fastest at each load, crossovers, objectives of latency."""
+"""Compares the settings of a sweep: the fastest at each load, crossovers, objectives."""
 
 from __future__ import annotations
 
@@ -8,64 +8,21 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from peagle.bench.models import BenchResult, BenchRow, BenchSetting, BenchWorkload, Times
-from peagle.errors import UserError
-
-PERCENTILE = "p90"
-"""Of the latencies that an objective limits."""
-
-_LATENCIES = ("ttft", "itl", "tpot")
-
-
-@dataclass(frozen=True)
-class Objectives:
-    """The longest latencies in seconds, at the 90th percentile of the requests' times; ``None``
-    without a limit."""
-
-    ttft: float | None = None
-    itl: float | None = None
-    tpot: float | None = None
-
-    @property
-    def text(self) -> str:
-        """``ttft 0.5 s, itl 0.02 s at the 90th percentile``."""
-        limits = [f"{name} {limit:g} s" for name, limit in self._limits()]
-        return f"{', '.join(limits)} at the 90th percentile"
-
-    def met_by(self, row: BenchRow) -> bool:
-        """Whether the row is within all limits; a latency that was not measured is not."""
-        return all(
-            known(times := getattr(row, name)) and getattr(times, PERCENTILE) <= limit
-            for name, limit in self._limits()
-        )
-
-    def _limits(self) -> list[tuple[str, float]]:
-        limits = ((name, getattr(self, name)) for name in _LATENCIES)
-        return [(name, limit) for name, limit in limits if limit is not None]
-
-
-def parse_objectives(text: str) -> Objectives:
-    """The objectives of ``ttft=0.5,itl=0.02``, in seconds; raises UserError for other text."""
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        try:
-            limit = float(value)
-        except ValueError:
-            limit = math.nan
-        if name not in _LATENCIES or name in limits or not 0 < limit < math.inf:
-            raise UserError(
-                f"--slo {text[:80]}: {part.strip()[:40]!r} is no limit of a latency",
-                f"use each of {', '.join(_LATENCIES)} at most once, in seconds, such as "
-                "ttft=0.5,itl=0.02",
-                "invalid-slo",
-            )
-        limits[name] = limit
-    return Objectives(**limits)
+from peagle.speed.slo import Slo
 
 
 def known(times: Times | None) -> bool:
     """Whether the times were measured."""
     return times is not None and times.count > 0
+
+
+def meets(row: BenchRow, slo: Slo) -> bool:
+    """Whether the row's mean times are within the objective; a time that was not measured is not,
+    if it is limited."""
+    ttft = row.ttft.mean if known(row.ttft) else None
+    itl = row.itl.mean if row.itl and known(row.itl) else None
+    excess = slo.excess(ttft, itl)
+    return excess is not None and excess <= 1
 
 
 @dataclass(frozen=True)
@@ -110,8 +67,8 @@ def settings(rows: Iterable[BenchRow]) -> list[BenchSetting]:
     return sorted(found, key=lambda one: (one.k > 0, one.drafter or "", one.k, one.imposed_rates))
 
 
-def winners(rows: Iterable[BenchRow], objectives: Objectives | None = None) -> list[Winner]:
-    """The fastest setting at each load of one workload, ascending; with ``objectives`` only of the
+def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
+    """The fastest setting at each load of one workload, ascending; with ``slo`` only of the
     settings that meet them, so that a load may be missing."""
     by_load: dict[int, list[BenchRow]] = {}
     for row in usable(rows):
@@ -119,7 +76,7 @@ def winners(rows: Iterable[BenchRow], objectives: Objectives | None = None) -> l
     found = []
     for _, at_load in sorted(by_load.items()):
         alone = next((row for row in at_load if not row.setting.k), None)
-        allowed = [row for row in at_load if objectives is None or objectives.met_by(row)]
+        allowed = [row for row in at_load if slo is None or meets(row, slo)]
         ranked = sorted(allowed, key=lambda row: -row.tokens_per_second.value)
         if ranked:
             found.append(Winner(ranked[0], ranked[1] if ranked[1:] else None, alone))
@@ -188,27 +145,27 @@ def verdict(rows: Sequence[BenchRow]) -> str:
     return f"Fastest{against}: {', '.join(parts)}."
 
 
-def verdicts(result: BenchResult, objectives: Objectives | None = None) -> list[str]:
+def verdicts(result: BenchResult, slo: Slo | None = None) -> list[str]:
     """The verdict of each workload, with its name if there are several."""
     lines = []
     every = workloads(result.rows)
     for workload in every:
         rows = [row for row in result.rows if row.load.workload == workload]
         text = verdict(rows)
-        text += f" {objectives_verdict(rows, objectives)}" if objectives else ""
+        text += f" {slo_verdict(rows, slo)}" if slo else ""
         lines.append(f"{workload.name}: {text}" if every[1:] else text)
     return lines
 
 
-def objectives_verdict(rows: Sequence[BenchRow], objectives: Objectives) -> str:
-    """Which setting meets the objectives at the highest speed, as one sentence."""
-    allowed = winners(rows, objectives)
+def slo_verdict(rows: Sequence[BenchRow], slo: Slo) -> str:
+    """Which setting meets the objective at the highest speed, as one sentence."""
+    allowed = winners(rows, slo)
     if not allowed:
-        return f"No setting meets {objectives.text}."
+        return f"No setting meets {slo.text} (mean times in seconds)."
     best = max(allowed, key=lambda one: one.best.tokens_per_second.value).best
     return (
-        f"Within {objectives.text}: {best.setting.text} serves up to {best.load.concurrency:,} "
-        f"concurrent requests at {best.tokens_per_second.value:,.0f} tokens/s."
+        f"Within {slo.text} (mean times in seconds): {best.setting.text} serves up to "
+        f"{best.load.concurrency:,} concurrent requests at {best.tokens_per_second.value:,.0f} tokens/s."
     )
 
 

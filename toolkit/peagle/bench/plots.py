@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from peagle.bench import compare
 from peagle.bench.chart import Chart, Line, Point
-from peagle.bench.compare import Objectives
 from peagle.bench.models import BenchRow, BenchSetting
+from peagle.speed.slo import Slo
 
 
 class Plots:
@@ -21,9 +21,7 @@ class Plots:
         self._styles = {one: at for at, one in enumerate(speculating, 1)}
         self._intervals = intervals
 
-    def of_workload(
-        self, rows: Sequence[BenchRow], objectives: Objectives | None
-    ) -> Iterator[Chart]:
+    def of_workload(self, rows: Sequence[BenchRow], slo: Slo | None) -> Iterator[Chart]:
         """The charts of one workload's rows, each if it has something to show."""
         yield self.speed(rows)
         if _speeds_alone(rows) and len(compare.settings(rows)) > 1:
@@ -32,7 +30,7 @@ class Plots:
             yield self._cost(rows)
         for name in ("ttft", "itl"):
             if any(compare.known(getattr(row, name)) for row in rows):
-                yield self._latency(rows, name, getattr(objectives, name, None))
+                yield self._latency(rows, name, getattr(slo, name, None))
 
     def acceptance(self, curves: Sequence[tuple[BenchSetting, tuple[float, ...]]]) -> Chart:
         """The chart of acceptance by position."""
@@ -117,12 +115,12 @@ class Plots:
         measured = [row for row in rows if compare.known(getattr(row, name))]
         limited = f" The line is the objective, {limit:g} s." if limit is not None else ""
         return Chart(
-            f"{words}, 90th percentile",
-            f"{words} at the 90th percentile by the number of concurrent requests, for each "
+            f"{words}, mean",
+            f"Mean {words.lower()} by the number of concurrent requests, for each "
             f"setting.{limited}",
             "concurrent requests",
             "ms",
-            self._lines(measured, lambda row: (1000 * getattr(row, name).p90, None, None)),
+            self._lines(measured, lambda row: (1000 * getattr(row, name).mean, None, None)),
             "{:,g}".format,
             level=None if limit is None else (1000 * limit, "objective"),
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from peagle.bench import compare
 from peagle.bench.chart import CSS, Chart, draw
-from peagle.bench.compare import Objectives
 from peagle.bench.html import Html, element, joined, page, table
 from peagle.bench.models import BenchResult, BenchRow, BenchSetting, BenchWorkload, Times
 from peagle.bench.plots import Plots
+from peagle.speed.slo import Slo
 from peagle.text import format_usd
 
 LARGEST_REPORT = 1_000_000
@@ -28,15 +28,13 @@ _NONE = "-"
 _STYLE = CSS + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
-def report(
-    result: BenchResult, objectives: Objectives | None = None, intervals: str = CONFIDENCE
-) -> str:
+def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
     """The report as a document of at most ``LARGEST_REPORT`` bytes.
 
     ``intervals`` says what low and high of a speed are.
     """
     for amount in _AMOUNTS:
-        text = page(_title(result), _STYLE, _body(result, objectives, intervals, amount))
+        text = page(_title(result), _STYLE, _body(result, slo, intervals, amount))
         if len(text.encode()) <= LARGEST_REPORT:
             break
     return text
@@ -46,19 +44,17 @@ def _title(result: BenchResult) -> str:
     return f"{result.server.pair or result.server.model or result.server.name}: speed and cost"
 
 
-def _body(
-    result: BenchResult, objectives: Objectives | None, intervals: str, amount: tuple[int, int]
-) -> Html:
+def _body(result: BenchResult, slo: Slo | None, intervals: str, amount: tuple[int, int]) -> Html:
     most_rows, most_plots = amount
     workloads = compare.workloads(result.rows)
     parts = [element("h1", _title(result)), element("p", _subtitle(result), class_="soft")]
-    parts += _summary(result, workloads, objectives)
+    parts += _summary(result, workloads, slo)
     figures = _Figures(result, intervals)
     for number, workload in enumerate(workloads[:_MOST_WORKLOADS]):
         rows = [row for row in result.rows if row.load.workload == workload]
         parts.append(element("h2", workload_text(workload)))
         if number < most_plots:
-            parts.append(figures.of_workload(rows, objectives))
+            parts.append(figures.of_workload(rows, slo))
         parts.append(_fastest(rows, most_rows))
     parts += _acceptance(result.rows, figures)
     parts += [_all_numbers(result.rows, intervals, most_rows), _method(result, intervals)]
@@ -80,13 +76,13 @@ def _subtitle(result: BenchResult) -> str:
 
 
 def _summary(
-    result: BenchResult, workloads: Sequence[BenchWorkload], objectives: Objectives | None
+    result: BenchResult, workloads: Sequence[BenchWorkload], slo: Slo | None
 ) -> Iterator[Html]:
     for workload in workloads:
         rows = [row for row in result.rows if row.load.workload == workload]
         name = [element("strong", workload.name), Html(": ")] if workloads[1:] else []
         text = compare.verdict(rows)
-        text += f" {compare.objectives_verdict(rows, objectives)}" if objectives else ""
+        text += f" {compare.slo_verdict(rows, slo)}" if slo else ""
         yield element("p", *name, text, class_="verdict")
     if not workloads:
         yield element("p", "Nothing was measured.", class_="verdict")
@@ -116,8 +112,8 @@ class _Figures:
         self._plots = Plots(result.rows, intervals)
         self._number = 0
 
-    def of_workload(self, rows: Sequence[BenchRow], objectives: Objectives | None) -> Html:
-        return self._drawn(self._plots.of_workload(rows, objectives))
+    def of_workload(self, rows: Sequence[BenchRow], slo: Slo | None) -> Html:
+        return self._drawn(self._plots.of_workload(rows, slo))
 
     def acceptance(self, curves: Sequence[tuple[BenchSetting, tuple[float, ...]]]) -> Html:
         return self._drawn([self._plots.acceptance(curves)])

@@ -26,7 +26,7 @@ from peagle.cli.output.console import json_option, print_json, write_file
     help="The report.  [default: FILE with the ending .html]",
 )
 @click.option(
-    "--slo", metavar="LIMITS", help="Longest latencies in seconds, such as ttft=0.5,itl=0.02."
+    "--slo", metavar="TIMES", help="Longest mean times in seconds, such as ttft=0.5,itl=0.02."
 )
 @click.option(
     "--price-per-hour",
@@ -41,11 +41,10 @@ def bench_report(
 
     One file with plots and tables, which loads nothing from elsewhere.
     """
-    objectives = api.parse_objectives(slo) if slo else None
     result, intervals = api.read_result(file)
     result = api.priced_result(result, command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
-    text = api.report(result, objectives, intervals)
+    text = api.report(result, api.parse_slo(slo) if slo else None, intervals)
     write_file(path, text.encode())
     if as_json:
         print_json({"report": str(path), "bytes": len(text.encode())})

@@ -11,14 +11,13 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.bench.compare import Objectives
 from peagle.bench.models import BenchResult, BenchSetting
 from peagle.bench.sweep import SweepProgress
 from peagle.bench.sweeping import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.local import local_image
-from peagle.cli.options import TOKENS, command_catalog, complete_pair, refuse_errors, yes_option
+from peagle.cli.options import command_catalog, complete_pair, refuse_errors, yes_option
 from peagle.cli.output.console import (
     confirm,
     json_option,
@@ -38,6 +37,7 @@ from peagle.cli.plan_options import (
 from peagle.engine.runner import LocalOptions
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Plan
+from peagle.speed.slo import Slo
 from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
@@ -45,6 +45,9 @@ _OWN = (
     "prompt_tokens", "output_tokens", "slo",
 )  # fmt: skip
 """Planning options that a sweep sets itself, or that say nothing about it."""
+
+_OF_LOADS = ("region", "prompt_tokens", "output_tokens", "slo")
+"""Planning options that a sweep of a deployment takes too."""
 
 _NAME = ("bench", "sweep")
 _OPTIONS = (
@@ -55,14 +58,10 @@ _OPTIONS = (
     click.option("--workload", "workloads", multiple=True, metavar="NAME|FILE",
                  help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
                  "[default: short-prompt]"),
-    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Tokens of each prompt."),
-    click.option("--output-tokens", type=TOKENS, metavar="N", help="Tokens of each answer."),
     click.option("--repetitions", type=click.IntRange(1, 50), default=3, show_default=True,
                  help="Repetitions of each load, for the intervals."),
     click.option("--requests", type=click.IntRange(1),
                  help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
-    click.option("--slo", metavar="LIMITS",
-                 help="Longest latencies in seconds, such as ttft=0.5,itl=0.02."),
     click.option("--engine", "engine_kind", type=click.Choice(["process", "docker"]),
                  default="process", show_default=True,
                  help="Run the engines as processes or in containers."),
@@ -115,7 +114,6 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     proved and measured, and afterwards it is what it was before. Each row is kept in FILE as soon
     as it is measured; after an interrupt or an error the same command continues.
     """
-    objectives = api.parse_objectives(given["slo"]) if given["slo"] else None
     request = _request(ctx, given)
     account: Account = given["account"]
     on_aws = account.sandbox or account.profile or given["pair"] in api.deployment_names()
@@ -126,7 +124,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
         if given["max_cost"]:
             raise UserError("--max-cost limits what a deployment costs", "omit it")
         file, result = _on_this_machine(ctx, given, request)
-    _report(ctx, given, file, result, objectives)
+    _report(ctx, given, file, result)
 
 
 def _on_this_machine(
@@ -198,7 +196,7 @@ def _refuse_plan_options(ctx: click.Context) -> None:
     """Raise UserError for an option of planning: a deployment has its plan."""
     for name in planning_choices(ctx.params):
         source = ctx.get_parameter_source(name)
-        if source is ParameterSource.COMMANDLINE and name != "region":
+        if source is ParameterSource.COMMANDLINE and name not in _OF_LOADS:
             raise UserError(
                 f"--{name.replace('_', '-')} plans anew, and the deployment has its plan",
                 "omit it, or deploy with it first",
@@ -228,14 +226,17 @@ def _plans(
 ) -> Callable[[BenchSetting], Plan]:
     """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
     largest load."""
-    chosen = planning_choices(given) | {"concurrency": max(api.parse_loads(request.loads))}
+    chosen = planning_choices(given) | {
+        "concurrency": max(api.parse_loads(request.loads)),
+        "slo": None,
+    }
     made: dict[int, Plan] = {}
 
     def plan_of(setting: BenchSetting) -> Plan:
         k = setting.k
         if k not in made:
             largest = made.get(max(request.ks))
-            same = {"instance_type": largest.instance_type} if largest else {}
+            same = {"instance_type": largest.instance_type, "name": largest.name} if largest else {}
             speculation = {"k": k} if k else {"no_speculation": True}
             made[k] = planned(ctx, given["pair"], {**chosen, **speculation, **same})
         return made[k]
@@ -272,20 +273,20 @@ def _report(
     given: dict[str, Any],
     file: Path,
     result: BenchResult,
-    objectives: Objectives | None,
 ) -> None:
     """Print the result, and write evidence and report as asked."""
+    slo: Slo | None = given["slo"]
     result = api.priced_result(result, command_catalog(ctx))
     evidence = api.save_evidence(result, given["save"]) if given["save"] else None
     html = given["report_file"]
     if html:
-        write_file(html, api.report(result, objectives).encode())
+        write_file(html, api.report(result, slo).encode())
     if given["as_json"]:
         written = {"file": str(file), "report": str(html) if html else None,
                    "evidence": str(evidence) if evidence else None}  # fmt: skip
-        print_json({**result.document(), "verdict": api.verdicts(result, objectives), **written})
+        print_json({**result.document(), "verdict": api.verdicts(result, slo), **written})
         return
-    print_sweep(result, api.verdicts(result, objectives))
+    print_sweep(result, api.verdicts(result, slo))
     click.echo(f"Result:   {file}")
     if evidence:
         click.echo(f"Evidence: {evidence}")
