@@ -165,7 +165,8 @@ def slo_verdict(rows: Sequence[BenchRow], slo: Slo) -> str:
     best = max(allowed, key=lambda one: one.best.tokens_per_second.value).best
     return (
         f"Within {slo.text} (mean times in seconds): {best.setting.text} serves up to "
-        f"{best.load.concurrency:,} concurrent requests at {best.tokens_per_second.value:,.0f} tokens/s."
+        f"{best.load.concurrency:,} concurrent requests at "
+        f"{best.tokens_per_second.value:,.0f} tokens/s."
     )
 
 

@@ -42,7 +42,6 @@ from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
     "k", "concurrency", "no_speculation", "verdict", "min_tokens_per_second", "max_price_per_hour",
-    "prompt_tokens", "output_tokens", "slo",
 )  # fmt: skip
 """Planning options that a sweep sets itself, or that say nothing about it."""
 
