@@ -279,10 +279,12 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
 def show_and_refuse(
     found: Preflight, account: Account, choices: ProofChoices = ProofChoices()
 ) -> None:
-    """Show plan, findings and change; raise Refused with the first error."""
+    """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
+    `peagle plan --verbose` shows."""
     show_plan(found, account, **asdict(choices))
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
-    planned = [f for f in found.desired.plan.findings if f.code not in omitted]
+    planned = found.desired.plan.findings
+    planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)
     refuse_errors((*planned, *found.findings))
 
 

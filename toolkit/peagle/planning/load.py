@@ -63,6 +63,14 @@ def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
     return (error("context-too-small", "max_model_len", message, fix),)
 
 
+def choose_load(options: Options, target: Target) -> Decision[None]:
+    """Reasons and findings of the length, the workload and the concurrency."""
+    length = choose_length(options, target)
+    found = (length, choose_workload(options, target, length.value), choose_concurrency(options))
+    reasons = tuple(reason for one in found for reason in one.reasons)
+    return Decision(None, reasons, tuple(finding for one in found for finding in one.findings))
+
+
 def choose_concurrency(options: Options) -> Decision[int]:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog, Target
@@ -16,10 +16,15 @@ from peagle.catalog.tables import Instance, Price
 from peagle.checks import check
 from peagle.findings import Finding, severity
 from peagle.planning.break_even import with_break_even
-from peagle.planning.candidates import Candidate, InstanceFit, PairLoad, price_of
+from peagle.planning.candidates import Candidate, PairLoad, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.evaluation import CandidateEvaluator
-from peagle.planning.load import choose_concurrency, choose_length, choose_workload
+from peagle.planning.load import (
+    choose_concurrency,
+    choose_length,
+    choose_load,
+    choose_workload,
+)
 from peagle.planning.overrides import (
     check_overrides,
     refuse_secrets,
@@ -110,19 +115,14 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     region = record(choose_region(options, catalog.runtimes))
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
-    # The evaluator's workload has their values; the reasons depend on the drafter.
-    record(choose_length(options, pair.target))
-    record(choose_workload(options, pair.target, work.max_model_len))
-    record(choose_concurrency(options))
+    record(choose_load(options, pair.target))
     record(ranked)
     ami = record(choose_ami(options, catalog.runtimes, runtime, instance.type))
     count = record(choose_count(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
     sizes = _weight_sizes(placed, work)
     streamed = stream(sizes, candidate.on_instance, runtime, catalog.runtimes, region)
-    engine = _configure_engine(
-        options, work, candidate.on_instance, placed, streamed, image, decisions
-    )
+    engine = _configure_engine(options, work, candidate, placed, streamed, image, decisions)
     chosen = RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami)
     decisions.report(_check(options, catalog, pair, work, candidate, chosen, region, engine))
     price = record(_price(options, instance, region))
@@ -135,14 +135,11 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         region=region,
         target=_target_choice(pair.target, placed),
         drafter=_drafter_choice(pair, placed),
-        speculation=with_break_even(
-            engine.speculation, work, candidate.on_instance, work.concurrency / candidate.busy
-        ),
+        speculation=engine.speculation,
         runtime=chosen,
         instance_type=instance.type,
         instance_count=count,
-        max_model_len=work.max_model_len,
-        concurrency=work.concurrency,
+        **_load_fields(options, work),
         engine_arguments=engine.arguments,
         environment=engine.environment,
         mounts=placed.mounts,
@@ -151,20 +148,39 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         fit=candidate.fit,
         price_per_hour_usd=candidate.usd_per_hour,
         price_date=price.date.isoformat() if price else None,
-        prompt_tokens=work.workload.prompt_tokens,
-        output_tokens=work.workload.output_tokens,
-        slo=options.slo,
-        speed=speed_of(candidate),
-        without_speculation=ranked.value.alone,
-        alternatives=ranked.value.alternatives,
-        proof=ProofPlan(
-            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
-        ),
+        **_speed_fields(ranked.value),
+        proof=_proof(pair, image, catalog),
         overrides=options.overrides,
         pins=choose_pins(options),
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
+
+
+def _load_fields(options: Options, work: PairLoad) -> dict[str, Any]:
+    """The load that is planned for."""
+    return {
+        "max_model_len": work.max_model_len,
+        "concurrency": work.concurrency,
+        "prompt_tokens": work.workload.prompt_tokens,
+        "output_tokens": work.workload.output_tokens,
+        "slo": options.slo,
+    }
+
+
+def _speed_fields(choice: InstanceChoice) -> dict[str, Any]:
+    """The speed of the selected candidate, and others for comparison."""
+    return {
+        "speed": speed_of(choice.candidate),
+        "without_speculation": choice.alone,
+        "alternatives": choice.alternatives,
+    }
+
+
+def _proof(pair: SelectedPair, image: str, catalog: Catalog) -> ProofPlan:
+    """The target's prompts, and where the drafts of this image are counted."""
+    source = proof_source(image, catalog.runtimes)
+    return ProofPlan(**pair.target.proof.model_dump(), source=source)
 
 
 def _price(options: Options, instance: Instance, region: str) -> Decision[Price | None]:
@@ -232,14 +248,16 @@ class _Engine:
 def _configure_engine(
     options: Options,
     work: PairLoad,
-    on_instance: InstanceFit,
+    candidate: Candidate,
     placed: PlacedWeights,
     streamed: Decision[dict[str, str]],
     image: str,
     decisions: _Decisions,
 ) -> _Engine:
     """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
+    on_instance, load = candidate.on_instance, work.concurrency / candidate.busy
     speculation = build_speculation(work.drafter, work.k) if work.drafter else None
+    speculation = with_break_even(speculation, work, on_instance, load)
     arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
     extra = decisions.record(engine_environment(options, work, on_instance, placed))
     planned = to_environment(arguments) | extra | decisions.record(streamed)

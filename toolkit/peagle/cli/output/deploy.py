@@ -18,6 +18,7 @@ from peagle.cli.output.plan import licences_text, pinned_text, proof_text, specu
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
+from peagle.planning import Plan
 from peagle.protocol import request_body
 from peagle.sandbox.state import engine_version
 from peagle.text import format_price, format_usd
@@ -47,7 +48,7 @@ def show_plan(
         "licences": licences_text(plan),
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
-        **({"speed": speed_text(plan.speed)} if plan.speed else {}),
+        **_speed(plan),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
     uploads = _new_uploads(found) if found.change in ("create", "update") else []
@@ -68,6 +69,13 @@ def show_plan(
     print_status(click.style(plan.name, bold=True))
     print_facts(lines.items())
     show_changes(found.changes)
+
+
+def _speed(plan: Plan) -> dict[str, str]:
+    """The speed and the cost of a million tokens, if known."""
+    if plan.speed is None or plan.speed.tokens_per_second is None:
+        return {}
+    return {"speed": speed_text(plan.speed)}
 
 
 def show_changes(changes: Iterable[SettingChange]) -> None:
