@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 _ANSWER_EVENT = 'data: {"choices": [{"delta": {"content": "an answer"}}]}\n\n'
+_USAGE_EVENT = 'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 8}}\n\n'
 HOW = os.environ.get("FAKE_ENGINE", "")
 
 
@@ -44,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
     def _complete(self, request: dict[str, Any], body: bytes) -> None:
         STATISTICS.count(int(request.get("max_tokens", 16)))
         if request.get("stream"):
-            self._stream({"chunks": [_ANSWER_EVENT, "data: [DONE]\n\n"]}, body)
+            usage = [_USAGE_EVENT] if request.get("stream_options") else []
+            self._stream({"chunks": [_ANSWER_EVENT, *usage, "data: [DONE]\n\n"]}, body)
             return
         choice = {"text": "an answer", "message": {"content": "an answer"}}
         self._answer(200, json.dumps({"choices": [choice]}).encode())
