@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.context import TYPED, PeagleCommand, command_text, typed_command
 from peagle.cli.options import complete_pair, raise_first_error
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
-from peagle.cli.plan_compare import compared_plan
-from peagle.cli.plan_options import plan_options
+from peagle.cli.plan_options import PLAN_FIELDS, is_plan_file, plan_options, planned
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -95,7 +97,7 @@ def _compare(ctx: click.Context, first: Plan, text: str, out: Path | None, as_js
     """Print the two plans side by side. Raises Refused if one has an error."""
     if out is not None:
         raise UserError("--compare cannot be combined with --out", "omit one of them")
-    second = compared_plan(ctx, text)
+    second = _compared_plan(ctx, text)
     comparison = api.compare_plans(first, second)
     if as_json:
         print_json(comparison.document())
@@ -104,3 +106,36 @@ def _compare(ctx: click.Context, first: Plan, text: str, out: Path | None, as_js
 
         print_comparison(comparison)
     raise_first_error((*errors(first.findings), *errors(second.findings)))
+
+
+def _compared_plan(ctx: click.Context, text: str) -> Plan:
+    """The plan of ``text``: a plan file, or a pair with planning options of its own, in quotes.
+
+    For a pair, options that it does not have are those of the command. Raises what planning raises,
+    and UserError for text that is no command line.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--compare {text!r}: {error}", "quote it as for a shell") from error
+    if not words:
+        raise UserError("--compare has no PAIR|PLAN", "write --compare PAIR")
+    typed = ctx.meta.get(TYPED)
+    other = ctx.command.make_context("plan", words, parent=ctx.parent)
+    ctx.meta[TYPED] = typed
+    own = {
+        name: other.params[name]
+        for name in other.params
+        if other.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    pair = own.pop("pair")
+    if unusable := own.keys() - PLAN_FIELDS:
+        flags = (one.opts[-1] for one in ctx.command.params if one.name in unusable)
+        message = f"{next(flags)} cannot be used within --compare"
+        raise UserError(message, "use planning options only")
+    shared: dict[str, Any] = {}
+    if not is_plan_file(pair):
+        shared = {
+            name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
+        }
+    return planned(ctx, pair, {**shared, **own})
