@@ -115,6 +115,20 @@ def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub
     assert done.document["target"]["weights"]["kind"] == "hub"
 
 
+@pytest.mark.parametrize("command", [("plan", "--online"), ("deploy", "--yes")])
+def test_a_head_on_the_hub_is_read_for_an_own_target(
+    terminal: Terminal, hub: FakeHub, model: Path, command: tuple[str, str]
+) -> None:
+    hub.files = {path.name: path.read_bytes() for path in tiny("eagle3").iterdir()}
+    name, *flags = command
+    words = (str(model), "--drafter", REPO, "--instance-type", "ml.g5.xlarge", *flags)
+
+    done = terminal.run(name, *words)
+
+    assert done.code == 0, done.err
+    assert "EAGLE-3" in done.out + done.err
+
+
 @pytest.mark.parametrize(
     ("words", "fix"),
     [

@@ -14,8 +14,6 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
-from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REGION_VARIABLES,
@@ -27,10 +25,10 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
-    set_command_catalog,
     settings_option,
     variables_option,
 )
+from peagle.cli.own_target import account_of, reader_of_heads, with_own_target
 from peagle.errors import Fix, NotFound, UserError
 from peagle.planning import Options, Plan
 from peagle.planning.plan import Overrides
@@ -38,7 +36,6 @@ from peagle.planning.runtime import DEFAULT_REGION
 from peagle.s3uri import is_s3_uri
 
 if TYPE_CHECKING:
-    from peagle.cli.account import Account
     from peagle.weights.layout import AwsOf
 
 _LIMIT = click.FloatRange(min=0, min_open=True)
@@ -164,13 +161,6 @@ _PLAN_OPTIONS = (
     ),
 )
 
-_OWN_TARGETS = "peagle.own-targets"
-"""Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
-the location that the user typed; ``None`` where the catalogue has the target."""
-
-_ONLINE = ("deploy",)
-"""Commands that use the network in any case, so that they also read a model there."""
-
 PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
 """The parameters that these options have in click."""
 
@@ -197,65 +187,36 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
         # A plan file has its own region; AWS_REGION does not override it.
         chosen = {**chosen, "region": None}
-    chosen = _with_own_target(ctx, pair, chosen)
+    if is_plan_file(pair):
+        reader = None
+    else:
+        chosen = with_own_target(ctx, pair, chosen)
+        reader = reader_of_heads(ctx, pair)
     if ctx.params.get("online"):  # only `peagle plan` has it
-        return _online_plan(ctx, pair, chosen)
-    return resolve_plan(pair, chosen, command_catalog(ctx))
+        return _online_plan(ctx, pair, chosen, reader)
+    return resolve_plan(pair, chosen, command_catalog(ctx), reader)
 
 
 def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
     """The plan of the command's PAIR and planning options on another instance type."""
     chosen = {name: ctx.params[name] for name in PLAN_FIELDS & ctx.params.keys()}
     pair = chosen.pop("pair")
-    chosen = _with_own_target(ctx, pair, {**chosen, "instance_type": instance_type})
-    return resolve_plan(pair, chosen, command_catalog(ctx))
-
-
-def _with_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """``chosen`` with the checkpoint of a target that the catalogue does not have, which joins the
-    command's catalogue: from a folder, and where the command is online from S3 and the Hub.
-
-    Raises what reading raises, and NotFound where the command is not online.
-    """
+    chosen = {**chosen, "instance_type": instance_type}
     if is_plan_file(pair):
-        return chosen
-    read: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
-    if pair not in read:
-        catalog = command_catalog(ctx)
-        own = api.with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
-        read[pair] = own.checkpoint
-        set_command_catalog(ctx, own.catalog)
-    return {**chosen, "target_checkpoint": read[pair]}
+        return resolve_plan(pair, chosen, command_catalog(ctx))
+    chosen = with_own_target(ctx, pair, chosen)
+    return resolve_plan(pair, chosen, command_catalog(ctx), reader_of_heads(ctx, pair))
 
 
-def _read_target(ctx: click.Context, location: str) -> Checkpoint:
-    if not (is_s3_uri(location) or api.is_on_hub(location)):
-        return api.checkpoint_at(location)
-    if not (ctx.params.get("online") or ctx.command.name in _ONLINE):
-        command: tuple[str, ...]
-        command = ("peagle", "plan", location, "--online", "--out", "plan.json")
-        if ctx.command.name == "plan":
-            command = (*typed_command(ctx, "plan"), "--online")
-        raise api.target_not_read(location, command, command_catalog(ctx))
-    region = ctx.params.get("region") or DEFAULT_REGION
-    return api.checkpoint_at(location, lambda: _account(ctx).connect(region))
-
-
-def _account(ctx: click.Context) -> Account:
-    from peagle.cli.account import chosen_account  # imports boto3
-
-    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
-    account.start()
-    return account
-
-
-def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+def _online_plan(
+    ctx: click.Context, pair: str, chosen: dict[str, Any], reader: AwsOf | None
+) -> Plan:
     """The plan for PAIR|PLAN and the chosen options, with today's price, the Hub's commits, and
     findings about quota and weights. Of a plan file only the price and missing pins change.
 
     Raises what planning raises, and UserError for a wrong profile.
     """
-    account = _account(ctx)
+    account = account_of(ctx)
     catalog = command_catalog(ctx)
     saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
     aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)
@@ -264,11 +225,11 @@ def _online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if saved:
         return api.live_price_of_plan(limited, catalog, saved)
 
-    pinned = api.pin_revisions(catalog, resolve_plan(pair, chosen, catalog))
+    pinned = api.pin_revisions(catalog, resolve_plan(pair, chosen, catalog, reader))
     chosen = chosen | ({"drafter": pinned.drafter} if pinned.drafter else {})
 
     def planned(catalog: Catalog, reads_head: bool) -> Plan:
-        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else None)
+        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else reader)
 
     head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
     made = api.plan_with_live_prices(limited, pinned.catalog, planned, head_in_s3)

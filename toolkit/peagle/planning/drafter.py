@@ -23,7 +23,7 @@ from peagle.planning.plan import Decision, Options, decide
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""
 
-_READ_HEAD = "use a folder, or add --online to read a head on the Hub or in S3"
+_READ_HEAD = "use a folder, or plan with --online to read a head on the Hub or in S3"
 
 
 @dataclass(frozen=True)
