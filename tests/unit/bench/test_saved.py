@@ -99,7 +99,7 @@ def test_rows_that_failed_are_not_saved() -> None:
         evidence_document(replace(RESULT, rows=rows[1:]))
 
 
-@pytest.mark.parametrize("changed", [{"pair": None}, {"vllm": None}, {"stand_in": "peagle/tiny"}])
+@pytest.mark.parametrize("changed", [{"pair": None}, {"vllm": None}, {"where": "sandbox"}])
 def test_a_result_of_no_pair_is_no_evidence(changed: dict[str, Any]) -> None:
     with raises_code("not-evidence"):
         evidence_document(replace(RESULT, server=replace(RESULT.server, **changed)))

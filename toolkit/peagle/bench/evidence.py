@@ -16,6 +16,7 @@ from peagle.catalog.documents import BadFile
 from peagle.catalog.evidence import read_speeds
 from peagle.catalog.schema import NO_GPU, Speed
 from peagle.errors import UserError
+from peagle.store import SANDBOX
 
 SCRIPT = "toolkit/peagle/bench/sweep.py"
 
@@ -34,8 +35,9 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
     for a result that says nothing of a pair, and if no row is left.
     """
     server = result.server
-    if server.pair is None or server.vllm is None or server.stand_in:
-        what = f"{server.stand_in} answered instead" if server.stand_in else "pair or vLLM unknown"
+    if server.pair is None or server.vllm is None or server.where == SANDBOX:
+        is_sandbox = server.where == SANDBOX
+        what = "the sandbox has no GPU" if is_sandbox else "its pair or vLLM is unknown"
         raise UserError(
             f"the result of {server.name} is no evidence of a pair: {what}",
             "measure a pair of the catalogue on this machine, or a deployment on AWS",

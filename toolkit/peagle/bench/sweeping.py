@@ -177,6 +177,13 @@ class EndpointSweep:
 
         After another error or an interrupt the endpoint stays as it is.
         """
+        if max_cost is not None and self.usd_per_hour is None:
+            raise UserError(
+                f"the price of {self.revisions.record.name} is unknown, so that no cost can be "
+                "limited",
+                "omit --max-cost",
+                "price-unknown",
+            )
         budget = Budget(max_cost, self.usd_per_hour, start_factor=2.0)
         start_seconds = self.revisions.start_seconds
         try:

@@ -154,6 +154,8 @@ def _on_endpoint(
 ) -> tuple[Path, BenchResult]:
     """Measure a deployment, revision by revision, after a confirmation of the price."""
     name = given["pair"]
+    if given["save"] and account.sandbox:
+        raise UserError("speeds in the sandbox are no evidence: it has no GPU", "omit --save")
     record, aws = find_deployment(account, name, given["region"], complete=True)
     file = given["output"] or Path(f"bench-{name}.json")
     with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
