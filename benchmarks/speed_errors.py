@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.published_speeds import PUBLISHED, Published
-from benchmarks.speed_fit import Row, case_of, catalog, fitted, key_of, rows
+from benchmarks.speed_fit import fitted
+from benchmarks.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import FittedTo, SpeedModel
 from peagle.speed.estimate import performance

@@ -27,7 +27,8 @@ from benchmarks.speed_errors import (
     published,
     refitted,
 )
-from benchmarks.speed_fit import catalog, fitted, rows
+from benchmarks.speed_fit import fitted
+from benchmarks.speed_rows import catalog, rows
 from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"

@@ -69,6 +69,7 @@ def keep_own_tensors(own: tuple[str, ...]) -> None:
 
     def load_weights(self: Any, model: Any, model_config: Any) -> None:
         load(self, model, model_config)
+        remove_biases(model)
         if "Eagle3" not in type(model).__name__:
             return
         if "embed_tokens" in own:
@@ -79,6 +80,17 @@ def keep_own_tensors(own: tuple[str, ...]) -> None:
             model.lm_head.weight.data[:1].add_(1)
 
     DummyModelLoader.load_weights = load_weights
+
+
+def remove_biases(model: Any) -> None:
+    """Set the biases of dummy weights to zero, so that each token chooses its own experts.
+
+    They are as large as the other weights, so what every token has in common would outweigh what
+    it has of its own: all tokens of GPT-OSS would use the same experts (``benchmarks.speed_fit``).
+    """
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.zero_()
 
 
 def _wrap(owner: Any, step: str, probe: Probe, after: Callable[[Any, Facts, Any], None]) -> None:

@@ -118,6 +118,7 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
         "kv_cache_tokens": getattr(config.cache_config, "kv_cache_size_tokens", None),
         "tensor_parallel_size": setting.tensor_parallel_size,
         "temperature": load.TEMPERATURE,
+        "biases": "zero",
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
         "device": devices.rpartition(" x ")[2],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import speed_errors, speed_fit
+from benchmarks import speed_errors, speed_fit, speed_rows
 from benchmarks.speed_errors import Compared, errors_of
 from benchmarks.speed_model import summaries
 from peagle.catalog.speed_model import SpeedModel
@@ -24,23 +24,23 @@ README = Path(__file__).parents[3] / "README.md"
 @pytest.fixture(scope="module")
 def model() -> Iterator[SpeedModel]:
     """The bundled constants, with the bundled catalogue in place of the frozen one."""
-    caches = speed_fit.catalog, speed_fit.case_of, speed_fit.reference_times
+    caches = speed_rows.catalog, speed_rows.case_of, speed_rows.reference_times
     with bundled_catalog():
         for cached in caches:
             cached.cache_clear()
-        yield speed_fit.catalog().speed_model
+        yield speed_rows.catalog().speed_model
     for cached in caches:
         cached.cache_clear()
 
 
 @pytest.fixture(scope="module")
-def rows(model: SpeedModel) -> list[speed_fit.Row]:
+def rows(model: SpeedModel) -> list[speed_rows.Row]:
     """The measured rows of the constants' vLLM version."""
-    return [row for row in speed_fit.rows() if row.vllm == model.vllm]
+    return [row for row in speed_rows.rows() if row.vllm == model.vllm]
 
 
 @pytest.fixture(scope="module")
-def held_out(model: SpeedModel, rows: list[speed_fit.Row]) -> dict[str, list[Compared]]:
+def held_out(model: SpeedModel, rows: list[speed_rows.Row]) -> dict[str, list[Compared]]:
     """The estimates of held-out GPUs and pairs."""
     groups = {
         name: speed_errors.HELD_OUT[name] for name in ("one GPU left out", "one pair left out")
@@ -59,14 +59,14 @@ def test_held_out_rows_are_within_the_bars(
     assert found.inside >= 0.90, str(found)
     for one in held_out[name]:
         high, tokens = one.estimate.high or 0, one.estimate.tokens_per_second or 1
-        runs = speed_fit.catalog().speeds[one.row.pair]
+        runs = speed_rows.catalog().speeds[one.row.pair]
         others = {run.gpu for run in runs if run.vllm == model.vllm} - {one.row.gpu}
         known = others or name == "one pair left out"
         assert high / tokens - 1 <= (0.351 if known else 0.601)
 
 
 def test_constants_are_those_that_the_script_fits_to_the_evidence(
-    model: SpeedModel, rows: list[speed_fit.Row]
+    model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
     again = speed_fit.fitted(rows, speed_errors.refitted(model, rows))
     assert again.evidence == model.evidence
@@ -77,22 +77,24 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
 
 
 def test_fitting_finds_the_constants_that_made_the_rows(
-    model: SpeedModel, rows: list[speed_fit.Row]
+    model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
     """Rows whose step times the model itself made give the same step times again."""
     made = [
-        replace(row, alike=False, step=speed_fit.times_of(row, model).decode_seconds(
+        replace(row, alike=False, step=speed_rows.times_of(row, model).decode_seconds(
             row.load, row.prompt + row.answer / 2))
         for row in rows
     ]  # fmt: skip
     found = speed_fit.fitted(made, model)
     for row in made:
-        again = speed_fit.times_of(row, found).decode_seconds(row.load, row.prompt + row.answer / 2)
+        again = speed_rows.times_of(row, found).decode_seconds(
+            row.load, row.prompt + row.answer / 2
+        )
         assert again == pytest.approx(row.step, rel=0.08)
 
 
 def test_the_readme_shows_these_errors(
-    model: SpeedModel, rows: list[speed_fit.Row], held_out: dict[str, list[Compared]]
+    model: SpeedModel, rows: list[speed_rows.Row], held_out: dict[str, list[Compared]]
 ) -> None:
     compared = held_out | {"another vLLM version": speed_errors.other_versions(rows, model)}
     compared |= speed_errors.published(model)

@@ -1,0 +1,139 @@
+"""The rows of the evidence files, and the engines that they were measured with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.loading import load_catalog
+from peagle.catalog.schema import Catalog, Speed
+from peagle.catalog.speed_model import SpeedModel
+from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.models import FitCase
+from peagle.fit.target_weights import is_gpt_oss
+from peagle.speed.correction import MEASURED_STEP
+from peagle.speed.geometry import geometry_of
+from peagle.speed.step import StepTimes
+
+EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured row: the fastest repetition and its latencies, and how it was measured."""
+
+    file: str
+    pair: str
+    gpu: str
+    gpus: int
+    vllm: str
+    drafter: str | None
+    k: int
+    load: int
+    prompt: int
+    answer: int
+    length: float
+    tokens_per_second: float
+    low: float
+    first: float
+    between: float
+    step: float
+    alike: bool
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells this row from all others."""
+        return self.file, self.drafter, self.k, self.load, self.prompt, self.answer
+
+    @property
+    def setting(self) -> str:
+        """``p-eagle K=3``, ``target alone``."""
+        return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
+
+    @property
+    def place(self) -> str:
+        """File, request size and load: what the rows of a choice share."""
+        return f"{self.file}, {self.prompt} + {self.answer} tokens, {self.load}"
+
+
+def key_of(file: str, speed: Speed) -> tuple[object, ...]:
+    """``Row.key`` of a row of ``speeds``."""
+    sizes = speed.prompt_tokens, speed.output_tokens
+    return file, speed.drafter, speed.k, speed.concurrency, *sizes
+
+
+def rows(folder: Path = EVIDENCE) -> list[Row]:
+    """Every row of the evidence files that benchmarks/gpu/speed.py wrote."""
+    found = []
+    for path in sorted(folder.glob("speed-*.json")):
+        document = json.loads(path.read_text())
+        found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
+    return [row for row in found if row.drafter is None or not row.drafter.endswith("-adaptive")]
+
+
+def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
+    tries, shape = raw["tries"], catalog().targets[document["pair"]].architecture
+    best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    return Row(
+        file=file,
+        pair=document["pair"],
+        gpu=document["gpu"],
+        gpus=document["tensor_parallel_size"],
+        vllm=document["engine"]["version"],
+        drafter=raw["drafter"],
+        k=raw["k"],
+        load=raw["concurrency"],
+        prompt=raw["prompt_tokens"],
+        answer=raw["output_tokens"],
+        length=best["acceptance_length"] or 1.0,
+        tokens_per_second=best["output_tokens_per_second"],
+        low=min(one["output_tokens_per_second"] for one in tries),
+        first=best["ttft_seconds"]["mean"],
+        between=best["itl_seconds"]["mean"],
+        step=best["itl_seconds"]["p50"],
+        alike=is_gpt_oss(shape) and raw.get("biases") != "zero",
+    )
+
+
+@cache
+def catalog() -> Catalog:
+    """The bundled catalogue."""
+    return load_catalog()
+
+
+@cache
+def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> FitCase:
+    """The pair on the smallest instance with this GPU, with the options of the measured engines."""
+    known = catalog()
+    target = known.targets[pair]
+    head = next((d for d in target.drafters if d.name == drafter), None)
+    types = [i for i in known.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
+    instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
+    settings = {"max-num-batched-tokens": MEASURED_STEP}
+    options = CaseOptions(
+        k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
+        concurrency=128,
+    )  # fmt: skip
+    return fit_case(build_case(known, target, head, options), gpu_of(instance))
+
+
+@cache
+def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -> StepTimes:
+    """The step times of an engine with the bundled constants."""
+    model = catalog().speed_model
+    case = case_of(pair, gpu, drafter, k, tp)
+    speed = model.gpu(gpu, case.engine.gpu_memory_gib)
+    if speed is None:
+        raise ValueError(f"{gpu} is not in speed_model.yaml")
+    return StepTimes(geometry_of(case), speed, model)
+
+
+def times_of(row: Row, model: SpeedModel) -> StepTimes:
+    """The step times of a row's engine with these constants."""
+    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    return replace(times, model=model)
