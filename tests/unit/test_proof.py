@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.errors import NotProved
-from peagle.proof import InstanceProof, Proof, evaluate, prove, require_passed
+from peagle.planning.plan import FloorSource
+from peagle.proof import InstanceProof, Proof, evaluate, floor_text, prove, require_passed
 from peagle.protocol import Counters
 from tests.support import raises_code
 
@@ -77,3 +79,29 @@ def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:
     assert "--speculative-config" in off.value.fix
     assert "over 5 drafts" in rejected.value.message
     assert "the head may not fit this target" in rejected.value.fix
+
+
+def test_below_break_even_the_fix_is_to_serve_the_target_alone() -> None:
+    proof = replace(evaluate(Counters(100, 500, 30), 1.5), floor_source="break-even")
+    with raises_code("not-proved", NotProved) as raised:
+        require_passed(proof, "gpt-oss-20b+ngram")
+
+    assert "below 1.50, from which on speculation is faster" in raised.value.message
+    assert raised.value.command == ("peagle", "plan", "gpt-oss-20b+ngram", "--no-speculation")
+
+
+@pytest.mark.parametrize(
+    ("floor", "source", "text"),
+    [
+        (2.1, "catalogue", ", at least 2.10 required by the catalogue"),
+        (1.42, "break-even", ", at least 1.42 required to break even"),
+        (3.0, "option", ", at least 3.00 required by --floor"),
+        (2.1, None, ", at least 2.10 required"),
+        (1.0, "catalogue", ""),
+        (None, None, ""),
+    ],
+)
+def test_the_floor_is_shown_with_its_origin(
+    floor: float | None, source: FloorSource | None, text: str
+) -> None:
+    assert floor_text(floor, source) == text

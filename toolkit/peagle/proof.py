@@ -241,20 +241,24 @@ def require_passed(proof: Proof, pair: str = "PAIR", name: str = "NAME") -> None
 
 
 def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
-    has_floor = proof.floor is not None and proof.floor > 1.0
     least = "1.00: no draft was accepted"
-    if has_floor and proof.floor_source == "break-even":
-        least = f"{proof.floor:.2f}, where speculation becomes faster than the target alone"
-    elif has_floor:
+    fix = Fix(
+        "the head may not fit this target: check its revision and its known problems",
+        ("peagle", "catalog", "show", pair),
+    )
+    if proof.floor is not None and proof.floor > 1.0:
         least = f"the floor of {proof.floor:.2f}"
+        if proof.floor_source == "break-even":
+            least = f"{proof.floor:.2f}, from which on speculation is faster than the target alone"
+            fix = Fix(
+                "plan without it, unless your own prompts are more predictable",
+                ("peagle", "plan", pair, "--no-speculation"),
+            )
     where = f" of {one.stream}" if one.stream and proof.instance_count > 1 else ""
     return NotProved(
         f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
         f"{least}",
-        Fix(
-            "the head may not fit this target: check its revision and its known problems",
-            ("peagle", "catalog", "show", pair),
-        ),
+        fix,
     )
 
 

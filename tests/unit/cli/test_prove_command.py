@@ -31,6 +31,14 @@ def test_below_the_floor_the_exit_code_is_3_and_the_proof_is_printed(deployed: T
     assert "below the floor of 3.50" in done.err
 
 
+def test_the_users_floor_is_named(deployed: Terminal) -> None:
+    done = deployed.run("prove", NAME, "--floor", "2.5")
+
+    assert "at least 2.50 required by --floor" in done.out
+    assert deployed.run("prove", NAME, "--json").document["floor_source"] == "catalogue"
+    assert deployed.run("status", NAME, "--json").document["acceptance_floor_source"] == "catalogue"
+
+
 def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
     without_record(deployed)
 
