@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from peagle.bench.prompts import read_prompts as read_prompts
     from peagle.bench.report import report as report
     from peagle.bench.results import read_result as read_result
+    from peagle.bench.sweep_lossless import sweep_lossless as sweep_lossless
     from peagle.bench.sweeping import parse_loads as parse_loads
     from peagle.bench.sweeping import save_evidence as save_evidence
     from peagle.bench.sweeping import sweep_on_endpoint as sweep_on_endpoint
@@ -225,6 +226,7 @@ _FUNCTIONS = {
     "peagle.bench.on_text": ("with_text_acceptance",),
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prompts": ("read_prompts",),
+    "peagle.bench.sweep_lossless": ("sweep_lossless",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
     "peagle.bench.compare": ("verdicts",),
     "peagle.bench.prices": ("priced_result",),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from peagle.bench.measure import measure_load
+from peagle.bench.measure import BenchTarget, measure_load
 from peagle.bench.models import BenchedServer, BenchLoad, BenchRow, BenchSetting
 from peagle.bench.probe import probe
 from peagle.bench.sender import LoadSender
@@ -33,6 +33,7 @@ class LocalEngines:
 
     ``plan_of`` makes the plan; ``options_of`` chooses process or container for it; ``say`` shows
     the step of a start and the last line of the log. ``usd_per_hour`` is of this machine.
+    ``started`` is called with each engine before it is measured.
     """
 
     plan_of: Callable[[BenchSetting], Plan]
@@ -40,6 +41,7 @@ class LocalEngines:
     sender: LoadSender
     say: Callable[[str, str], object] = lambda step, line: None
     usd_per_hour: float | None = None
+    started: Callable[[BenchSetting, BenchTarget], object] = lambda setting, target: None
 
     @contextmanager
     def opened(self, setting: BenchSetting) -> Iterator[Measure]:
@@ -56,6 +58,7 @@ class LocalEngines:
                 target = replace(
                     target_of_engine(engine), setting=setting, usd_per_hour=self.usd_per_hour
                 )
+                self.started(setting, target)
                 probed = probe(target.server)
 
                 def measure(load: BenchLoad, progress: Callable[[int, int], object]) -> BenchRow:

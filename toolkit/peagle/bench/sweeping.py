@@ -25,6 +25,7 @@ from peagle.bench.sweep import (
     SweepProgress,
     parse_settings,
 )
+from peagle.bench.sweep_lossless import SweepLossless
 from peagle.bench.targets import target_of_endpoint
 from peagle.bench.workloads import find_workload, make_load
 from peagle.catalog.schema import Catalog
@@ -128,8 +129,11 @@ def sweep_on_this_machine(
     uses_gpus: bool,
     say: StepProgress,
     observe: Callable[[SweepProgress], object],
+    lossless: SweepLossless | None = None,
 ) -> BenchResult:
     """Measure the settings with engines of this machine; every row is kept in ``file``.
+
+    With ``lossless`` each engine's greedy answers are collected, too, and those of the target.
 
     Raises SenderMissing, UserError, and what starting and measuring an engine raises.
     """
@@ -144,8 +148,13 @@ def sweep_on_this_machine(
     known = {instance.gpu for instance in catalog.instances.instances}
     server = local_server(plans[sweep.settings[-1]], known, uses_gpus)
     result = ResultFile.continued(file, _fresh(request, server, sender), request.again)
-    engines = LocalEngines(plans.__getitem__, options_of, sender, say, request.usd_per_hour)
-    return sweep.run(result, engines.opened, observe)
+    engines = LocalEngines(plan_of, options_of, sender, say, request.usd_per_hour)
+    if lossless is None:
+        return sweep.run(result, engines.opened, observe)
+    engines = replace(engines, started=lossless.ask)
+    found = sweep.run(result, engines.opened, observe)
+    lossless.complete(sweep.settings, engines.opened)
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,16 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
+from peagle.bench.lossless import LosslessResult
 from peagle.bench.models import BenchResult, BenchSetting
 from peagle.bench.sweep import SweepProgress
+from peagle.bench.sweep_lossless import SweepLossless
 from peagle.bench.sweeping import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import command_catalog, complete_pair, refuse_errors, yes_option
+from peagle.cli.output.bench_text import print_lossless
 from peagle.cli.output.console import (
     confirm,
     json_option,
@@ -35,7 +38,7 @@ from peagle.cli.plan_options import (
     planning_options,
 )
 from peagle.engine.runner import LocalOptions
-from peagle.errors import PeagleError, UserError
+from peagle.errors import Fix, PeagleError, UserError
 from peagle.planning import Plan
 from peagle.speed.slo import Slo
 from peagle.text import format_duration, format_price, format_usd
@@ -69,6 +72,9 @@ _OPTIONS = (
                  type=click.Path(path_type=Path),
                  help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
     click.option("--domain", help="With --impose-acceptance: of this domain only."),
+    click.option("--lossless", is_flag=True,
+                 help="Check that speculation changes no greedy answer to the prompts of the "
+                 "workload's file, else the catalogue's."),
     click.option("--price-per-hour", type=click.FloatRange(min=0, min_open=True), metavar="USD",
                  help="Price of this machine.  [default: of its GPUs in the catalogue]"),
     click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
@@ -116,19 +122,26 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     request = _request(ctx, given)
     account: Account = given["account"]
     on_aws = account.sandbox or account.profile or given["pair"] in api.deployment_names()
+    lossless: SweepLossless | None = None
     if on_aws:
         _refuse_plan_options(ctx)
+        if given["lossless"]:
+            check = ("peagle", "bench", given["pair"], "--lossless", "--against", "NAME")
+            raise UserError(
+                "a sweep checks answers of engines on this machine",
+                Fix("compare the deployment with one of the target alone", check),
+            )
         file, result = _on_endpoint(ctx, given, request, account)
     else:
         if given["max_cost"]:
             raise UserError("--max-cost limits what a deployment costs", "omit it")
-        file, result = _on_this_machine(ctx, given, request)
-    _report(ctx, given, file, result)
+        file, result, lossless = _on_this_machine(ctx, given, request)
+    _report(ctx, given, file, result, lossless)
 
 
 def _on_this_machine(
     ctx: click.Context, given: dict[str, Any], request: SweepRequest
-) -> tuple[Path, BenchResult]:
+) -> tuple[Path, BenchResult, SweepLossless | None]:
     """Measure with engines of this machine."""
     kind, gpus = given["engine_kind"], given["gpus"]
     if gpus and kind != "docker":
@@ -143,10 +156,20 @@ def _on_this_machine(
         return LocalOptions(image, gpus)
 
     with StatusLine() as status, _kept(ctx, file, status) as observe:
+        catalog, lossless = command_catalog(ctx), None
+        if given["lossless"]:
+            lossless = api.sweep_lossless(
+                catalog,
+                base.pair,
+                request.workloads,
+                lambda server, done, count: status.show(
+                    f"greedy answers, {server}", f"{done} of {count} prompts"
+                ),
+            )
         result = api.sweep_on_this_machine(
-            request, file, plan_of, options_of, command_catalog(ctx), gpus, status.show, observe
+            request, file, plan_of, options_of, catalog, gpus, status.show, observe, lossless
         )
-    return file, result
+    return file, result, lossless
 
 
 def _on_endpoint(
@@ -274,18 +297,22 @@ def _report(
     given: dict[str, Any],
     file: Path,
     result: BenchResult,
+    lossless: SweepLossless | None,
 ) -> None:
     """Print the result, and write evidence and report as asked."""
     slo: Slo | None = given["slo"]
     result = api.priced_result(result, command_catalog(ctx))
     evidence = api.save_evidence(result, given["save"]) if given["save"] else None
+    compared = lossless.results if lossless else ()
     html = given["report_file"]
     if html:
         write_file(html, api.report(result, slo).encode())
     if given["as_json"]:
         written = {"file": str(file), "report": str(html) if html else None,
-                   "evidence": str(evidence) if evidence else None}  # fmt: skip
+                   "evidence": str(evidence) if evidence else None,
+                   "lossless": [one.document() for one in compared]}  # fmt: skip
         print_json({**result.document(), "verdict": api.verdicts(result, slo), **written})
+        _require_lossless(compared)
         return
     print_sweep(result, api.verdicts(result, slo))
     click.echo(f"Result:   {file}")
@@ -295,3 +322,12 @@ def _report(
         click.echo(f"Plan with it: {command_text(plan, ctx)}")
     if html:
         click.echo(f"Report:   {html}")
+    for one in compared:
+        print_lossless(one)
+    _require_lossless(compared)
+
+
+def _require_lossless(compared: Sequence[LosslessResult]) -> None:
+    """Raise NotProved for the first setting that changes an answer."""
+    for one in compared:
+        api.require_lossless(one)
