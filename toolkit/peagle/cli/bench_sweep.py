@@ -318,7 +318,8 @@ def _report(
     click.echo(f"Result:   {file}")
     if evidence:
         click.echo(f"Evidence: {evidence}")
-        plan = ("peagle", "--catalog", str(given["save"]), "plan", given["pair"])
+        pair = result.server.pair or given["pair"]
+        plan = ("peagle", "--catalog", str(given["save"]), "plan", pair)
         click.echo(f"Plan with it: {command_text(plan, ctx)}")
     if html:
         click.echo(f"Report:   {html}")
