@@ -151,14 +151,22 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
     if any(load.ties for load in size.loads):
         yield "= ties with others; the simplest is shown."
     yield from map(_crossover, size.crossovers)
-    winners = [load.best for load in size.loads if load.best]
-    if not any(
-        one.setting.k and one.basis != "unknown" for load in size.loads for one in load.speeds
-    ):
+    known = (one for load in size.loads for one in load.speeds if one.basis != "unknown")
+    if not any(one.setting.k for one in known):
         yield "No drafter could be compared: see below."
-    elif winners and not size.crossovers:
-        pays = any(winner.k for winner in winners)
-        yield f"Speculation {'pays' if pays else 'does not pay'} at all of these loads."
+    elif not size.crossovers:
+        yield _one_sided(size)
+
+
+def _one_sided(size: WorkloadVerdict) -> str:
+    """The summary where one side is at least as fast at all loads."""
+    decided = [load for load in size.loads if load.best]
+    alone = [f"{load.concurrency:,}" for load in decided if load.best == ALONE]
+    if len(alone) == len(decided):
+        return "Speculation does not pay at any of these loads."
+    if alone:
+        return f"Speculation pays, except with {', '.join(alone)} requests, where it is a tie."
+    return "Speculation pays at all of these loads."
 
 
 def _regrets(size: WorkloadVerdict) -> Iterator[str]:
