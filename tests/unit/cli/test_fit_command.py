@@ -283,7 +283,7 @@ def test_the_settings_used_are_shown() -> None:
 def test_as_plan_would_is_as_plan_does() -> None:
     on = ("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge")
     fit = answer(*on, "--gpu-memory-utilization", "0.9", "--max-num-seqs", "8")
-    plan = CliRunner().invoke(cli, ["plan", *on, "--json"])
+    plan = CliRunner().invoke(cli, ["plan", *on, "--k", "7", "--json"])
     assert json.loads(plan.stdout)["fit"]["kv_cache_tokens"] == fit["kv_cache_tokens"]
 
 
@@ -299,7 +299,7 @@ def test_a_folders_own_context_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("charset", ["ascii", "latin-1"])
 def test_a_terminal_without_blocks_gets_plain_bars(charset: str) -> None:
-    for words in (["fit", "gpt-oss-20b", *H200], ["plan", "gpt-oss-20b"]):
+    for words in (["fit", "gpt-oss-20b", *H200], ["plan", "gpt-oss-20b", "--verbose"]):
         result = CliRunner(charset=charset).invoke(cli, words)
         assert result.exit_code == 0, result.exception
         assert "####" in result.stdout

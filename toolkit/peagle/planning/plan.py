@@ -229,7 +229,8 @@ class Alternative(SpeedEstimate):
     together.
 
     ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
-    is known, and meets what the options require.
+    is known, and meets what the options require. ``speed_source`` is ``source`` under its earlier
+    name, ``None`` where the speed is unknown.
     """
 
     instance_type: str
@@ -242,6 +243,7 @@ class Alternative(SpeedEstimate):
     drafter: str | None
     k: int
     verified: bool
+    speed_source: str | None
 
 
 class ProofPlan(Frozen):

@@ -135,6 +135,7 @@ def _alternative(options: Options, candidate: Candidate) -> Alternative:
         drafter=candidate.drafter.name if candidate.drafter else None,
         k=candidate.k,
         verified=candidate.tokens_per_second is not None and candidate.meets(options),
+        speed_source=None if candidate.tokens_per_second is None else candidate.source,
     )
 
 

@@ -122,6 +122,7 @@ def _own(plan: Plan) -> Alternative:
         drafter=plan.drafter.name if plan.drafter else None,
         k=plan.speculation.k if plan.speculation else 0,
         verified=speed.tokens_per_second is not None,
+        speed_source=speed.source,
     )
 
 
