@@ -151,11 +151,10 @@ class CandidateEvaluator:
             for k in ks or self._ranking_ks(drafter)
             if (one := self._performance(on, drafter, k, load)).basis != "unknown"
         ]
-        # An estimate does not decide where this drafter has been measured.
-        found = [one for one in found if one.performance.basis == "measured"] or found
         if found:
             return min(
-                found, key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0))
+                _measured_first(found),
+                key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0)),
             )
         k = usual_k(self.options, drafter)
         unknown = self._performance(on, drafter, k, load)
@@ -186,11 +185,14 @@ class CandidateEvaluator:
             yield from (one for one in found if one.performance.basis in bases)
 
     def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
-        """On the fewest GPUs that hold the load and on all, with as many instances as it needs."""
+        """On the fewest GPUs that hold the load and on all, with as many instances as it needs;
+        only on those that were measured, if any was."""
         key = (instance.type, _name(drafter))
         if key not in self._found:
             fits = self._fits_on(instance, drafter)
-            self._found[key] = [self._with_count(one, drafter) for one in fits if one.fit.fits]
+            self._found[key] = _measured_first(
+                [self._with_count(one, drafter) for one in fits if one.fit.fits]
+            )
         return self._found[key]
 
     def _with_count(
@@ -280,6 +282,11 @@ class CandidateEvaluator:
         found = acceptance_of(drafter, 1, self._runs, names, decay=model.decay)
         measured = (row.drafter in names for run in self._runs for row in run.speeds)
         return found.basis != "unknown" or any(measured)
+
+
+def _measured_first(candidates: list[Candidate]) -> list[Candidate]:
+    """The measured ones, if any: an estimate does not decide against a measurement."""
+    return [one for one in candidates if one.performance.basis == "measured"] or candidates
 
 
 def _name(drafter: Drafter | None) -> str | None:
