@@ -49,7 +49,7 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert document["server"]["pair"] == "peagle/tiny+p-eagle"
-    assert row["setting"] == {"drafter": "p-eagle", "k": 5, "imposed_rates": []}
+    assert row["setting"] == {"drafter": "p-eagle", "k": 5, "imposed_rates": [], "is_known": True}
     assert row["incomplete"] == ""
     # Twelve answers of exactly 32 tokens, by the server's count.
     assert [one["output_tokens"] for one in row["repetitions"]] == [4 * 32] * 3
@@ -71,7 +71,7 @@ def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
 
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert row["setting"] == {"drafter": None, "k": 5, "imposed_rates": []}
+    assert row["setting"] == {"drafter": None, "k": 5, "imposed_rates": [], "is_known": True}
     assert row["acceptance"]["drafts"] > 0
 
 

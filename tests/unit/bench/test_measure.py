@@ -25,7 +25,10 @@ from peagle.speed.models import Workload
 
 SERVER = OpenAiServer("http://127.0.0.1:1/v1", "m")
 TARGET = BenchTarget(
-    SERVER, BenchedServer("x", "url", SERVER.base_url, "m"), BenchSetting(None, 0), usd_per_hour=3.6
+    SERVER,
+    BenchedServer("x", "url", SERVER.base_url, "m"),
+    BenchSetting(None, 0, is_known=False),
+    usd_per_hour=3.6,
 )
 LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 41)), 2, 4)
 
@@ -91,7 +94,14 @@ def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
     assert row.acceptance is not None
     assert row.acceptance.length == pytest.approx(2.2)
     assert row.acceptance.per_position == (0.7, 0.35, 0.15)
-    assert row.setting.k == 3
+    assert row.setting == BenchSetting(None, 3)
+
+
+def test_without_counters_it_is_unknown_whether_a_server_speculates() -> None:
+    sent = Sent(tuple(requests(1.0, 1.0, 1.0)))
+
+    assert evaluate(TARGET, LOAD, sent, None).setting.text == "unknown whether it speculates"
+    assert evaluate(TARGET, LOAD, sent, Counters(0, 0, 0)).setting.text == "no speculation"
 
 
 def test_a_server_that_dies_keeps_the_repetitions_before() -> None:

@@ -55,6 +55,14 @@ def test_a_server_without_ignore_eos_gets_answers_of_natural_length() -> None:
         assert not probe(server(simulated.base_url)).fixed_length
 
 
+def test_a_chat_of_gpt_oss_is_not_forced_to_a_length() -> None:
+    """Its answers have a format that ends; completions have none."""
+    with simulated_server(FAST) as simulated:
+        name = "openai/gpt-oss-20b"
+        assert not probe(OpenAiServer(simulated.base_url, name)).fixed_length
+        assert probe(OpenAiServer(simulated.base_url, name, chat=False)).fixed_length
+
+
 def test_a_server_that_sends_whole_answers_is_refused() -> None:
     with (
         simulated_server(SimulatedTiming(streams=False)) as simulated,

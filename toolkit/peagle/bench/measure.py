@@ -204,9 +204,11 @@ def _since(before: Counters | None, after: Counters | None) -> Counters | None:
 
 def _setting(known: BenchSetting, counted: Counters | None) -> BenchSetting:
     """The setting; of a server about which nothing is known, K by its counters."""
-    if known.k or known.drafter or not counted or not counted.drafts:
+    if known.is_known or counted is None:
         return known
-    return replace(known, k=len(counted.accepted_per_position))
+    return replace(
+        known, k=len(counted.accepted_per_position) if counted.drafts else 0, is_known=True
+    )
 
 
 def _acceptance(counted: Counters | None, setting: BenchSetting) -> MeasuredAcceptance | None:

@@ -49,16 +49,20 @@ class BenchLoad:
 class BenchSetting:
     """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
 
-    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes.
+    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Of a server
+    without readable counters nothing ``is_known``.
     """
 
     drafter: str | None
     k: int
     imposed_rates: tuple[float, ...] = ()
+    is_known: bool = True
 
     @property
     def text(self) -> str:
         """``no speculation``, or ``p-eagle K=3``."""
+        if not self.is_known:
+            return "unknown whether it speculates"
         return f"{self.drafter or 'speculation'} K={self.k}" if self.k else "no speculation"
 
 

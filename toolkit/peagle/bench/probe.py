@@ -19,6 +19,9 @@ from peagle_serve.counters import sum_counters
 _LARGEST = 16 << 20
 _TOKENS = 8
 _FEW_WORDS, _MANY_WORDS = 8, 100
+_OWN_FORMAT = ("gpt-oss",)
+"""In names of models whose chats have a format of their own in vLLM (Harmony), which forbids tokens
+after the end: ``ignore_eos`` would be accepted, and the stream end with an error."""
 _WAITING = "vllm:num_requests_waiting"
 
 
@@ -41,10 +44,12 @@ def probe(server: OpenAiServer) -> Probe:
     when the server fails or does not answer.
     """
     draw = random.Random()
-    fixed_length = True
+    fixed_length = not (server.chat and any(name in server.model.lower() for name in _OWN_FORMAT))
     try:
         few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
     except PromptRefused:
+        if not fixed_length:
+            raise
         fixed_length = False
         few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
     many = _prompt_tokens(server, random_prompt(_MANY_WORDS, draw), fixed_length)

@@ -23,6 +23,7 @@ from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
 
 NOTHING = BenchSetting(None, 0)
+UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
 def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
@@ -44,7 +45,7 @@ def target_of_url(url: str, model: str | None = None, key: str | None = None) ->
         server = OpenAiServer(base, names[0], key)
     facts = BenchedServer(url, "url", base, server.model)
     return BenchTarget(
-        server, facts, NOTHING, partial(counters_of, server), partial(waiting_of, server)
+        server, facts, UNKNOWN, partial(counters_of, server), partial(waiting_of, server)
     )
 
 
@@ -139,7 +140,7 @@ def target_of_endpoint(
         region=aws.region,
         stand_in=stand_in_of(aws, name) if sandbox else None,
     )
-    setting = NOTHING
+    setting = NOTHING if served else UNKNOWN
     if served and served.k:
         setting = setting_of_config(served.speculative_config)
         if plan and plan.drafter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -89,7 +89,9 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
 
 
 def interval_text(interval: Interval) -> str:
-    """``140.2 to 165.1``."""
+    """``140.2 to 165.1``; nothing of a single repetition."""
+    if interval.low == interval.high:
+        return "-"
     return f"{interval.low:,.1f} to {interval.high:,.1f}"
 
 
@@ -116,20 +118,29 @@ def _print_notes(row: BenchRow) -> None:
 
 
 def _print_footer(result: BenchResult) -> None:
-    busiest = max((row.sender_cpu_share or 0.0 for row in result.rows), default=0.0)
-    machine = max((row.machine_cpu_share or 0.0 for row in result.rows), default=0.0)
+    busiest = _highest(row.sender_cpu_share for row in result.rows)
+    machine = _highest(row.machine_cpu_share for row in result.rows)
     name, version = result.sender
     print_status(
         f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
-        f"first. Sent by {name} {version}, whose busiest process used {busiest:.0%} of a CPU; this "
-        f"machine's CPUs were {machine:.0%} busy."
+        f"first. Sent by {name} {version}, whose busiest process used {share_text(busiest)} of a "
+        f"CPU; this machine's CPUs were {share_text(machine)} busy."
     )
-    if busiest > BUSY_SHARE:
+    if (busiest or 0.0) > BUSY_SHARE:
         print_status("The sender has no headroom: it, not the server, may limit these numbers.")
-    elif machine > BUSY_SHARE and result.server.where in ("aws", "url"):
+    elif (machine or 0.0) > BUSY_SHARE and result.server.where in ("aws", "url"):
         print_status("This machine is busy, which makes the times longer than the server's.")
     if result.usd_per_hour is not None:
         print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
+
+
+def _highest(shares: Iterable[float | None]) -> float | None:
+    return max((share for share in shares if share is not None), default=None)
+
+
+def share_text(share: float | None) -> str:
+    """``15%``; of a load that was too short to tell, ``an unknown share``."""
+    return "an unknown share" if share is None else f"{share:.0%}"
 
 
 def print_check(found: SenderCheck) -> None:
@@ -146,7 +157,7 @@ def print_check(found: SenderCheck) -> None:
     for line in align_columns(rows, ("SENT", "MEASURED", "DIFFERENCE")):
         click.echo(line)
     name, version = found.sender
-    share = "unknown" if found.cpu_share is None else f"{found.cpu_share:.0%} of a CPU"
+    share = f"{share_text(found.cpu_share)} of a CPU"
     if found.machine_share is not None:
         share += f", this machine {found.machine_share:.0%} busy"
     click.echo(
