@@ -18,6 +18,7 @@ from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import ALONE, Setting, Verdict, VerdictChange
 from tests.golden import assert_golden
 from tests.support import Done, in_process
+from tests.unit.cli.commands import Terminal, nothing_was_created
 
 SMALL = ("gpt-oss-20b", "--vllm", "0.26.0", "--concurrency", "1,8,64")
 
@@ -193,3 +194,28 @@ def test_a_chart_of_equal_values_and_of_none() -> None:
     assert list(draw([], 40, 5, baseline=1.0)) == []
     flat = list(draw([Series("a", {1: 1.0, 2: 1.0})], 40, 5, baseline=1.0))
     assert len(flat) == 7
+
+
+def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    made = terminal.run("verdict", "tiny", "--gpu", "A10G", "--concurrency", "8", "-o", str(path))
+    assert made.code == 0, made.err
+    best = read_verdict(path).at(None, 8)[1].best
+    assert best is not None
+    chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
+
+    done = terminal.run("deploy", "tiny", *chosen, "--yes", "--json")
+
+    assert done.code == 0, done.err
+    assert (done.document["k"] or 0) == best.k
+
+
+def test_deploy_refuses_a_verdict_on_another_gpu(terminal: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    terminal.run("verdict", "tiny", "--gpu", "L40S", "--concurrency", "8", "-o", str(path))
+    chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
+    done = terminal.run("deploy", "tiny", *chosen, "--yes")
+
+    assert done.code == 2
+    assert "is a verdict on L40S, not on A10G (ml.g5.xlarge)" in done.error
+    assert nothing_was_created(terminal)

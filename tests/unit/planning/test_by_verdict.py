@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,24 @@ def test_the_catalogues_floor_stays() -> None:
 
     assert made.speculation is not None
     assert made.speculation.floor_source == "catalogue"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"pair": "qwen3-8b"}, ()),
+        ({}, ("--instance-type", "ml.p5.48xlarge")),
+        ({}, ("--vllm", "0.30.0")),
+    ],
+)
+def test_the_printed_command_creates_a_verdict_that_fits(
+    changes: dict[str, Any], options: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "verdict.json"
+    path.write_bytes(verdict_bytes(verdict(**changes)))
+    refused = in_process("plan", "gpt-oss-20b", *options, "--verdict", str(path), "--json")
+    command = json.loads(refused.err)["error"]["command"]
+    assert in_process(*command[1:]).code == 0
+
+    done = in_process("plan", "gpt-oss-20b", *options, "--verdict", str(path), "--json")
+    assert done.code == 0, done.err

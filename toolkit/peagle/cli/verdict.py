@@ -121,7 +121,7 @@ def verdict(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare speculation by load: the fastest drafter and K, and where speculation stops to pay.
+    """Compare speculation by load: the fastest drafter and K, and where speculation stops paying.
 
     Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
     speculation, from measurements and the performance model; estimates of a drafter count only

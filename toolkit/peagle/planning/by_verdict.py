@@ -7,7 +7,7 @@ from pathlib import Path
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, UserError, VerdictFileError
-from peagle.findings import Finding, warning
+from peagle.findings import Finding, severity, warning
 from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.planning.plan import Options, Plan, Reason
 from peagle.planning.planner import make_plan
@@ -27,11 +27,13 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     _refuse_contradictions(options)
     pair = find_pair(catalog, options.pair)
     if pair.target.id != verdict.target:
-        raise _about_another(file, verdict.target, pair.target.id, options)
+        on = ("--gpu", verdict.gpu)
+        raise _about_another(file, verdict.target, pair.target.id, options, on)
     instance_type = options.instance_type or verdict.instance_type
     instance = find_instance(catalog.instances, instance_type)
     if instance.gpu != verdict.gpu:
-        raise _about_another(file, verdict.gpu, f"{instance.gpu} ({instance_type})", options)
+        here, on = f"{instance.gpu} ({instance_type})", ("--instance-type", instance_type)
+        raise _about_another(file, verdict.gpu, here, options, on)
     options = options.model_copy(update={"instance_type": instance_type})
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
@@ -43,7 +45,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         if entry.best is None:
             raise VerdictFileError(
                 f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
-                Fix("create the verdict again", (*_create(options, verdict), "--out", str(file))),
+                "leave out --verdict",
             )
         if entry.best in tried:
             break
@@ -51,13 +53,15 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         made = make_plan(_with_setting(options, entry.best), catalog)
         if versions.compare(made.runtime.vllm, verdict.vllm) != 0:
             planned = f"vLLM {made.runtime.vllm}"
-            raise _about_another(file, f"vLLM {verdict.vllm}", planned, options)
+            version = ("--gpu", verdict.gpu, "--vllm", made.runtime.vllm)
+            raise _about_another(file, f"vLLM {verdict.vllm}", planned, options, version)
         if made.prompt_tokens and made.output_tokens:
             workload = Workload(made.prompt_tokens, made.output_tokens)
         load = made.concurrency / made.instance_count
     reasons = tuple(_reasons(tried[-1], size, entry, file))
     found = (*made.findings, *_other_gpus(verdict, made, file, options))
-    return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": found})
+    findings = tuple(sorted(found, key=severity))
+    return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
 
 
 def _refuse_contradictions(options: Options) -> None:
@@ -71,13 +75,13 @@ def _refuse_contradictions(options: Options) -> None:
             raise UserError(f"{flag} and --verdict exclude each other", f"leave out {flag}")
 
 
-def _about_another(file: Path, has: str, needs: str, options: Options) -> VerdictFileError:
-    fix = Fix("create a verdict for this plan", ("peagle", "verdict", options.pair))
+def _about_another(
+    file: Path, has: str, needs: str, options: Options, on: tuple[str, ...]
+) -> VerdictFileError:
+    """The error that the verdict is about something else; ``on`` are the options of another one."""
+    command = ("peagle", "verdict", options.pair, *on, "--out", str(file))
+    fix = Fix("create a verdict for this plan", command)
     return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
-
-
-def _create(options: Options, verdict: Verdict) -> tuple[str, ...]:
-    return ("peagle", "verdict", options.pair, "--gpu", verdict.gpu)
 
 
 def _with_setting(options: Options, setting: Setting) -> Options:
@@ -111,6 +115,7 @@ def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> t
         f"{file.name} compares engines on {verdict.tensor_parallel_size} x {verdict.gpu}; the plan "
         f"uses {size}"
     )
-    command = (*_create(options, verdict), "--tensor-parallel-size", str(size))
-    fix = Fix("create a verdict for this number of GPUs", (*command, "--out", str(file)))
+    command = ("peagle", "verdict", options.pair, "--instance-type", plan.instance_type)
+    gpus = ("--tensor-parallel-size", str(size), "--out", str(file))
+    fix = Fix("create a verdict for this number of GPUs", (*command, *gpus))
     return (warning("verdict-other-gpus", "verdict", message, fix),)
