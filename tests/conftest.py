@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -116,6 +118,18 @@ def peagle() -> Peagle:
 def peagle_process() -> Peagle:
     """Run ``peagle`` as a process, for tests of pipes, signals, terminals and of the start."""
     return run_as_process
+
+
+_FOLDERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pytest's own lists all folders of all tests before it makes the next one."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.faults.calls import shared_models
 from tests.faults.commands import Broken
 from tests.faults.trials import SCENARIOS, Trial, Trials, trials_of
+from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 
@@ -23,7 +24,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         place = Path(folder)
         engine = fake_engine(place / "engine")
-        with shared_models(), started(Sandbox(place / "home", engine)) as sandbox:
+        with shared_models(), shared_clients(), started(Sandbox(place / "home", engine)) as sandbox:
             return _run(Trials(sandbox), options)
 
 

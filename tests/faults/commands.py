@@ -20,6 +20,7 @@ from tests.faults.calls import (
     run_apart,
     short_timeouts,
 )
+from tests.sandbox.clients import own_clients
 from tests.sandbox.sandboxes import Sandbox
 from tests.support import Done, has_printed, in_process
 
@@ -95,7 +96,7 @@ class Commands:
                     self._printed.value = has_printed()
                     _apply(fault, moment)
 
-        with short_timeouts(), on_call(partial(at, "before"), partial(at, "after")):
+        with own_clients(), short_timeouts(), on_call(partial(at, "before"), partial(at, "after")):
             return self.peagle(command)
 
     def has_met(self, fault: Fault) -> bool:

@@ -12,7 +12,7 @@ from tests.fuzz.parsers import PARSERS
 from tests.fuzz.reach import NOT_OUTSIDE, parsing_functions, reached
 from tests.fuzz.run import CORPUS, run
 
-INPUTS = 200
+INPUTS = 100
 MOST_SECONDS_OF_ALL = 60.0
 
 pytestmark = pytest.mark.thorough
@@ -47,7 +47,10 @@ def test_the_corpus_has_no_folder_without_a_parser() -> None:
         (lambda _: list(range(2**31)), "needs more than"),
     ],
 )
-def test_what_exceeds_a_limit_is_a_failure(parse: Any, why: str) -> None:
+def test_what_exceeds_a_limit_is_a_failure(
+    parse: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fuzz.measure._STOP_SECONDS", 1.0)
     parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
     assert why in measure(parser, "x").failure
     with pytest.raises(Failed, match=why):

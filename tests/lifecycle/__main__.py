@@ -18,6 +18,7 @@ from tests.faults.commands import Broken
 from tests.lifecycle.steps import Walk, random_walk
 from tests.lifecycle.walk import run, shrunk
 from tests.lifecycle.world import World
+from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 FOUND = Path(__file__).with_name("found")
@@ -27,7 +28,11 @@ def main() -> int:
     options = _options()
     with TemporaryDirectory() as folder:
         engine = fake_engine(Path(folder) / "engine")
-        with shared_models(), started(Sandbox(Path(folder) / "home", engine)) as sandbox:
+        with (
+            shared_models(),
+            shared_clients(),
+            started(Sandbox(Path(folder) / "home", engine)) as sandbox,
+        ):
             world = World(sandbox)
             if options.only:
                 return _repeat(world, options.only)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.calls import shared_models
 from tests.faults.commands import FAULTS, INTERRUPTS, KILLS
 from tests.lifecycle.__main__ import FOUND
 from tests.lifecycle.steps import ACTIONS, Walk, random_walk
 from tests.lifecycle.walk import run, shorter
 from tests.lifecycle.world import World
+from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 SAMPLE = (2, 3)
@@ -22,7 +22,7 @@ SAMPLE = (2, 3)
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     place = tmp_path_factory.mktemp("lifecycle")
     sandbox = Sandbox(place / "home", fake_engine(place / "engine"))
-    with shared_models(), started(sandbox):
+    with shared_clients(), started(sandbox):
         yield World(sandbox)
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import OUR_IMAGE, WEIGHTS, Account, Sandbox, fake_engine, started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_clients() -> Iterator[None]:
+    with shared_clients():
+        yield
 
 
 @pytest.fixture(scope="session")

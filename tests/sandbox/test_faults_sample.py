@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.calls import shared_models
 from tests.faults.commands import FAULTS, KILLS, Fault
 from tests.faults.trials import SCENARIOS, Trial, Trials
 from tests.sandbox.sandboxes import Sandbox, started
@@ -31,7 +30,7 @@ DECISIVE = {
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[Trials]:
     place = tmp_path_factory.mktemp("faults")
-    with shared_models(), started(Sandbox(place / "home", engine)) as sandbox:
+    with started(Sandbox(place / "home", engine)) as sandbox:
         yield Trials(sandbox)
 
 

@@ -1,4 +1,4 @@
-"""20 seconds of ``benchmarks.soak``: nothing breaks, and a killed request gets an error."""
+"""12 seconds of ``benchmarks.soak``: nothing breaks, and a killed request gets an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_streams_survive_updates_and_drains_and_kills_are_errors(tmp_path: Path)
     report = tmp_path / "soak.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(soak, "ACTS_APART", (0.5, 1.5))
-        code = soak.main(["--minutes", "0.33", "--clients", "4", "--json", str(report)])
+        code = soak.main(["--minutes", "0.2", "--clients", "4", "--json", str(report)])
 
     sandbox, container = json.loads(report.read_text())["targets"]
     assert (sandbox["missed"], container["missed"]) == ({}, {}), (sandbox, container)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 from moto import mock_aws
 from moto.s3 import urls
 from moto.s3.models import S3Backend
@@ -20,15 +21,24 @@ from tests.unit.aws.world import World
 S3Backend._url_module = urls  # type: ignore[method-assign, assignment]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _retries_at_once() -> Iterator[None]:
+    """botocore repeats a call as often as ever, without its seconds in between."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExponentialBackoff, "delay_amount", lambda backoff, context: 0.0)
+        yield
+
+
 @pytest.fixture
-def world(own_home: Path) -> World:
+def world(plain_writes: None) -> World:
     """An empty fake account, and a home without records."""
     return World()
 
 
 @pytest.fixture
 def plain_writes(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records are written without renaming, which takes half of the time of these tests."""
+    """Records are written without renaming, which takes half of the time of these tests; what it
+    is good for is tested in ``test_store.py``."""
 
     def write(path: Path, document: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.unit.aws.conftest import plain_writes
 from tests.unit.cli.commands import FIRST, Terminal
+
+__all__ = ["plain_writes"]
 
 
 @pytest.fixture
-def terminal(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal(plain_writes: None, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A user at a terminal, with an empty account and a separate home."""
     return Terminal(monkeypatch)
 

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from peagle.errors import EngineError
 from peagle.images import Docker
@@ -37,6 +35,10 @@ IMAGE = Image("mine:1", "sha256:1", "", 1, None, "", {"peagle.pair": "a/b"}, ())
 
 
 def assert_valid(text: str) -> None:
+    # Two seconds to import, which every worker would wait for before its first test.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
 
 

@@ -46,6 +46,7 @@ def engine_home(
 ) -> Iterator[Path]:
     """A home of its own, where the engine is installed; nothing runs in it afterwards."""
     monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
+    monkeypatch.setattr("peagle.engine.local._POLL_SECONDS", 0.01)  # the stand-in starts at once
     folder = engine_folder(VLLM)
     folder.parent.mkdir(parents=True)
     folder.symlink_to(stand_in.python.parents[1])
