@@ -31,13 +31,13 @@ _WORD = re.compile(r"[A-Z0-9]+")
 class LocalEngines:
     """Starts the plan of a setting on this machine.
 
-    ``plan_of`` makes the plan; ``options_of`` chooses process or container for it; ``say`` shows
-    the step of a start and the last line of the log. ``usd_per_hour`` is of this machine.
-    ``started`` is called with each engine before it is measured.
+    ``plan_of`` makes the plan; ``options`` choose process or container; ``say`` shows the step of
+    a start and the last line of the log. ``usd_per_hour`` is of this machine. ``started`` is called
+    with each engine before it is measured.
     """
 
     plan_of: Callable[[BenchSetting], Plan]
-    options_of: Callable[[Plan], LocalOptions]
+    options: LocalOptions
     sender: LoadSender
     say: Callable[[str, str], object] = lambda step, line: None
     usd_per_hour: float | None = None
@@ -53,7 +53,7 @@ class LocalEngines:
         with exclusive(plan.name, "bench"):
             if plan.name in records.local_engine_names():
                 stop_local(plan.name, now=True)  # of a sweep that was killed
-            engine = start_local(plan, progress=self.say, options=self.options_of(plan))
+            engine = start_local(plan, progress=self.say, options=self.options)
             try:
                 target = replace(
                     target_of_engine(engine), setting=setting, usd_per_hour=self.usd_per_hour

@@ -124,9 +124,8 @@ def sweep_on_this_machine(
     request: SweepRequest,
     file: Path,
     plan_of: PlanOf,
-    options_of: Callable[[Plan], LocalOptions],
+    options: LocalOptions,
     catalog: Catalog,
-    uses_gpus: bool,
     say: StepProgress,
     observe: Callable[[SweepProgress], object],
     lossless: SweepLossless | None = None,
@@ -137,18 +136,20 @@ def sweep_on_this_machine(
 
     Raises SenderMissing, UserError, and what starting and measuring an engine raises.
     """
-    if request.acceptance and not uses_gpus:
+    if request.acceptance and not options.gpus:
         raise UserError(
             "the CPU engine cannot impose an acceptance", "add --engine docker --gpus",
             "imposes-on-gpu-only",
         )  # fmt: skip
     sender = aiperf.load_sender()
     sweep, plan_of = make_sweep(request, plan_of)
-    plans = {setting: plan_of(setting) for setting in sweep.settings}
+    for setting in sweep.settings:
+        plan_of(setting)  # refuses a setting before any engine starts
+    largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     known = {instance.gpu for instance in catalog.instances.instances}
-    server = local_server(plans[sweep.settings[-1]], known, uses_gpus)
+    server = local_server(largest, known, options.gpus)
     result = ResultFile.continued(file, _fresh(request, server, sender), request.again)
-    engines = LocalEngines(plan_of, options_of, sender, say, request.usd_per_hour)
+    engines = LocalEngines(plan_of, options, sender, say, request.usd_per_hour)
     if lossless is None:
         return sweep.run(result, engines.opened, observe)
     engines = replace(engines, started=lossless.ask)

@@ -151,10 +151,8 @@ def _on_this_machine(
     refuse_errors(api.findings_on_this_machine(base, kind))
     file = given["output"] or Path(f"bench-{base.name}.json")
 
-    def options_of(plan: Plan) -> LocalOptions:
-        image = local_image(plan, gpus) if kind == "docker" else None
-        return LocalOptions(image, gpus)
-
+    # The image of the pair runs its target alone too.
+    options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if given["lossless"]:
@@ -167,7 +165,7 @@ def _on_this_machine(
                 ),
             )
         result = api.sweep_on_this_machine(
-            request, file, plan_of, options_of, catalog, gpus, status.show, observe, lossless
+            request, file, plan_of, options, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
