@@ -35,7 +35,7 @@ SMALL_K = 3
 """The best or nearly so under many requests, where a large K loses."""
 
 COMPARED = 4
-"""For so many of the best candidates each K is evaluated."""
+"""On so many of the best types each drafter is evaluated with each K."""
 
 
 class CandidateEvaluator:
@@ -75,7 +75,7 @@ class CandidateEvaluator:
             others = self._with_others(type, found, by_cost or bool(found))
             best += rank(self.options, [*found, *others])[:1]
         ranked = rank(self.options, best, by_cost)
-        first = [self._as_planned(one) for one in ranked[:COMPARED]]
+        first = [self.candidate(one.instance) for one in ranked[:COMPARED]]
         return [*rank(self.options, first, by_cost), *ranked[COMPARED:]]
 
     def candidate(self, instance: Instance) -> Candidate:
