@@ -22,8 +22,6 @@ MIN_LOAD_SHARE = 0.25
 longer. Most requests are much shorter than the longest context, so a cache for all of them would
 mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
 
-HELD_SHARE_TEXT = "a quarter"
-
 CHAT_TEMPLATE_TOKENS = 128
 """Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
 

@@ -69,7 +69,7 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     choice = InstanceChoice(
         candidate,
         evaluator.compared(candidate),
-        tuple(_alternative(options, one) for one in _shown(ranked)),
+        tuple(_alternative(options, one) for one in _shown(options, ranked)),
         _alternative(options, alone[0]) if alone else None,
     )
     if evaluator.pair.drafter is not None:
@@ -81,11 +81,13 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     return Decision(choice, tuple(reasons), findings)
 
 
-def _shown(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best, the one with the lowest price per hour, and the best on another GPU."""
-    best = list(ranked[:BEST])
-    another = (one for one in ranked if one.instance.gpu != best[0].instance.gpu)
-    for one in (next(another, None), cheapest_of(ranked)):
+def _shown(options: Options, ranked: Sequence[Candidate]) -> list[Candidate]:
+    """The best, the one with the lowest price per hour, and the best on another GPU; none above
+    the price limit, unless all are."""
+    allowed = [one for one in ranked if one.within(options.max_price_per_hour)] or list(ranked)
+    best = allowed[:BEST]
+    another = (one for one in allowed if one.instance.gpu != best[0].instance.gpu)
+    for one in (next(another, None), cheapest_of(allowed)):
         if one is not None and one not in best:
             best.append(one)
     return best
