@@ -38,7 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # All sessions share what botocore has read of its service descriptions.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     # On a busy machine any example may take long.
-    hypothesis.settings.register_profile("tests", deadline=None, database=None)
+    examples = 30 if config.option.markexpr == "not thorough" else 100  # make unit, make test
+    hypothesis.settings.register_profile(
+        "tests", deadline=None, database=None, max_examples=examples
+    )
     hypothesis.settings.load_profile("tests")
     with contextlib.suppress(EngineMissing):
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))

@@ -129,6 +129,7 @@ def test_show_for_people_says_everything_that_a_choice_needs() -> None:
         assert needed in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", load_catalog().targets)
 def test_show_works_for_every_target(target: str) -> None:
     for drafter in load_catalog().targets[target].drafters:

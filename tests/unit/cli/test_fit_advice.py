@@ -63,6 +63,7 @@ LOADS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("load", LOADS, ids=" ".join)
 def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
     """And no rule refuses it: the exit code is 0."""

@@ -77,6 +77,7 @@ def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
     assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
 
 
+@pytest.mark.thorough
 def test_every_command_starts_as_a_process() -> None:
     done = run(ALONE, *NAMES)
 

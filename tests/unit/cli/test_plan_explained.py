@@ -81,6 +81,7 @@ def measured(place: Path, curves: tuple[Curve, ...]) -> str:
     return str(place)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target_id", CATALOG.targets)
 def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> None:
     """With each drafter, and with the first one on each GPU."""

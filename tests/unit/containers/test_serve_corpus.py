@@ -28,6 +28,8 @@ from tests.unit.checks.damage import Damage
 from tests.unit.containers.broken_pairs import refusal
 from tests.unit.containers.left_to_vllm import LEFT, LOUD, REFUSED
 
+pytestmark = pytest.mark.thorough
+
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
 LOG_LINES: dict[str, list[str]] = json.loads(
     (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.containers.supervised import HEALTHY, Run
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_engine_finish_its_requests(run: Run, number: int) -> None:
