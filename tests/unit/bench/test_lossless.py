@@ -16,6 +16,7 @@ from peagle.bench.lossless import (
     require_lossless,
 )
 from peagle.bench.measure import BenchTarget
+from peagle.bench.models import BenchSetting
 from peagle.bench.transcripts import Transcript, read_transcript, transcripts
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
@@ -202,7 +203,7 @@ class Writing:
         def count() -> Counters:
             return Counters(self.asked * self._drafts, 0, 0)
 
-        return target_of(self.ask, count, name=name, chat=False)
+        return target_of(self.ask, count, BenchSetting("p-eagle", 3), name, chat=False)
 
 
 def test_a_server_is_compared_with_the_target_alone() -> None:
@@ -250,3 +251,12 @@ def test_a_target_that_speculates_is_an_error() -> None:
         )
 
     assert not kept
+
+
+def test_a_target_alone_is_not_compared_with_itself() -> None:
+    alone = Writing(65)
+    with raises_code("no-speculation", NotProved):
+        check_lossless(
+            target_of(alone.ask, chat=False), nullcontext(alone.target()), prompts_of("a"), 9
+        )
+    assert not alone.asked

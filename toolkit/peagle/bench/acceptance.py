@@ -207,9 +207,9 @@ class _Measurement:
 
     def _counters(self) -> Counters:
         found = self._target.read_counters()
-        facts = self._target.facts
-        if found is None and facts.pair and not self._target.setting.k:
-            raise NotProved(f"{facts.name} does not speculate", _OTHER_SERVER, "no-speculation")
+        if found is None and self._target.runs_alone:
+            name = self._target.facts.name
+            raise NotProved(f"{name} does not speculate", _OTHER_SERVER, "no-speculation")
         if found is None:
             raise Unsupported(
                 "the server does not tell how many drafts it accepts",

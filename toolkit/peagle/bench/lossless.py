@@ -31,6 +31,7 @@ LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
 
 _SHOWN = 60
+_OTHER_SERVER = "compare a server that speculates"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ def check_lossless(
     known to draft nothing, UserError where ``against`` speculates, Unsupported for a server that
     does not return tokens, and what the servers raise.
     """
+    if target.runs_alone:
+        raise NotProved(f"{target.facts.name} does not speculate", _OTHER_SERVER, "no-speculation")
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ours: list[Transcript | RefusedPrompt] = []
     theirs: list[Transcript | RefusedPrompt] = []
@@ -132,7 +135,7 @@ def check_lossless(
         if _drafts_since(before, target.read_counters()) == 0:
             raise NotProved(
                 f"{names[0]} drafted nothing, so there is nothing to compare",
-                "compare a server that speculates",
+                _OTHER_SERVER,
                 "no-speculation",
             )
         with against as alone:

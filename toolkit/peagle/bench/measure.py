@@ -55,6 +55,11 @@ class BenchTarget:
     price_source: str | None = None
     counted_by: CounterSource = "counters"
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether this is known to be a target without speculation."""
+        return self.facts.pair is not None and not self.setting.k
+
 
 def measure_load(
     target: BenchTarget,
