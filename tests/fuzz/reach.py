@@ -120,6 +120,7 @@ NOT_OUTSIDE = {
     "peagle/fit/estimate.py:_other_cache": "words in names of a config.json",
     "peagle/images/sbom.py:image_sbom": "packages that our own program lists in an image",
     "peagle/images/sbom.py:locked_components": "requirements of this toolkit",
+    "peagle/speed/deciding.py:_rounded": "rounds a number",
     "peagle/weights/revisions.py:_is_on_branch": "compares a commit of a plan",
     "peagle/engine/locked.py:_counting": "requirements of this toolkit",
     "peagle/engine/torch_wheel.py:locked_wheels": "requirements of this toolkit",

@@ -12,6 +12,7 @@ from peagle.bench.results import read_result
 from peagle.bench.sweep import parse_settings
 from peagle.bench.sweeping import parse_loads
 from peagle.errors import UserError
+from peagle.speed.slo import parse_slo
 from tests.fuzz.inputs import TEXTS, json_bytes, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import written
@@ -54,5 +55,12 @@ PARSERS = (
         texts("NVIDIA H100 80GB HBM3", more=TEXTS),
         (),
         ["NVIDIA H100 80GB HBM3"],
+    ),
+    Parser(
+        "slo",
+        parse_slo,
+        texts("ttft=0.5,itl=0.02", more=TEXTS),
+        (UserError,),
+        ["ttft=0.5,itl=0.02"],
     ),
 )

@@ -7,7 +7,6 @@ are CSS variables), and by a screen reader (title and description).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -40,7 +39,6 @@ _LETTER = 7.9
 _HEAD = 62
 """Pixels of the titles above charts in one picture."""
 
-_VIEW_BOX = re.compile(r'viewBox="0 0 \d+ ([\d.]+)"')
 _MOST_LETTERS = 40
 _LONGEST_INTERVAL = 4.0
 """How far below the lowest value a logarithmic axis follows an interval, as a factor."""
@@ -87,8 +85,8 @@ def draw(chart: Chart, number: int = 1, alone: bool = False) -> str:
     """The chart as an ``<svg>`` element. ``number`` makes its ids unique on a page; ``alone`` gives
     it all that it needs as a file."""
     legend = list(_legend(chart.lines))
-    top = 34 + 24 * (1 + legend[-1][1]) if legend else 34
-    height = top + _PLOT + _BOTTOM
+    height = _height(chart)
+    top = height - _PLOT - _BOTTOM
     x, y = _x_scale(chart), _y_scale(chart, top)
     ids = f"chart{number}-title chart{number}-text"
     size = f' width="{_WIDTH}" height="{height}"' if alone else ""
@@ -109,11 +107,16 @@ def draw(chart: Chart, number: int = 1, alone: bool = False) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
+def _height(chart: Chart) -> int:
+    """Pixels of the whole chart: a legend of one or several rows, the plot, and its labels."""
+    rows = max((row + 1 for _, row, _ in _legend(chart.lines)), default=0)
+    return 34 + 24 * rows + _PLOT + _BOTTOM
+
+
 def beside(charts: Sequence[Chart], title: str) -> str:
     """The charts side by side, each with its title, as an SVG file with a title of its own."""
     drawn = [draw(one, number) for number, one in enumerate(charts, 1)]
-    heights = [float(_VIEW_BOX.findall(one)[0]) for one in drawn]
-    width, height = _WIDTH * len(charts), round(max(heights)) + _HEAD
+    width, height = _WIDTH * len(charts), max(map(_height, charts)) + _HEAD
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">',
@@ -122,7 +125,7 @@ def beside(charts: Sequence[Chart], title: str) -> str:
         f'<text class="title" x="8" y="24">{escape(title)}</text>',
     ]
     for number, (chart, one) in enumerate(zip(charts, drawn, strict=True)):
-        left, high = number * _WIDTH, round(heights[number])
+        left, high = number * _WIDTH, _height(chart)
         parts.append(f'<text class="title" x="{left + 8}" y="52">{escape(chart.title)}</text>')
         place = f'<svg x="{left}" y="{_HEAD}" width="{_WIDTH}" height="{high}"'
         parts.append(one.replace("<svg", place, 1))
