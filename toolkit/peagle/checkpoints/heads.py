@@ -88,7 +88,8 @@ def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
 
 
 def weight_bytes(head: HeadConfig) -> int | None:
-    """Approximate bytes of such a head in bfloat16; ``None`` when the config lacks sizes.
+    """Approximate bytes of such a head in bfloat16; ``None`` when the config lacks sizes, or has
+    sizes that no file can have.
 
     ``fc``, embedding and output matrix, and per layer attention (twice as wide at its input in
     the first layer) and a gated feed-forward block, as vLLM's EAGLE-3 layout has them.
@@ -105,4 +106,4 @@ def weight_bytes(head: HeadConfig) -> int | None:
         + (head.layers or 1) * per_layer
         + h * h
     )
-    return 2 * parameters
+    return 2 * parameters if parameters < 2**52 else None
