@@ -48,8 +48,6 @@ def test_prompts_and_chats_of_several_domains_are_read() -> None:
         "max_tokens": 99,
         "temperature": 0.5,
     }
-    assert chat.is_chat
-    assert not code.is_chat
 
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:

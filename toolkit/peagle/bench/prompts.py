@@ -48,11 +48,6 @@ class Prompt:
     messages: tuple[dict[str, Any], ...] = ()
     max_tokens: int | None = None
 
-    @property
-    def is_chat(self) -> bool:
-        """Whether it can be sent as a chat only."""
-        return self.text is None
-
     def body(self, *, chat: bool, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
         """The request body; with ``chat`` a ``prompt`` becomes the user's message. ``max_tokens``
         applies where the line says nothing."""

@@ -79,7 +79,8 @@ _TEXT_OPTIONS = (
         "--save-acceptance",
         metavar="FILE",
         type=_FILE,
-        help="With --acceptance: write the result, for --impose-acceptance.",
+        help="With --acceptance: write the result, for verdict --acceptance and a sweep's "
+        "--impose-acceptance.",
     ),
     click.option(
         "--temperature",
