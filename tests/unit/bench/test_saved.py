@@ -13,6 +13,7 @@ import pytest
 from peagle.bench.compare import slo_verdict, verdict
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from peagle.bench.models import BenchResult, BenchRow, BenchWorkload
+from peagle.bench.prices import price_of_gpus, priced_result
 from peagle.bench.results import SLOWEST_AND_FASTEST, read_result
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
@@ -173,3 +174,16 @@ def test_the_setting_that_meets_an_objective() -> None:
 def test_the_verdict_of_one_setting() -> None:
     rows: tuple[BenchRow, ...] = (row(K3, 1, 5.0), row(K3, 2, 9.0))
     assert verdict(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
+
+
+def test_gpus_cost_their_share_of_the_cheapest_instance() -> None:
+    catalog = load_catalog()
+    (four,) = [i for i in catalog.instances.instances if i.type == "ml.g6.12xlarge"]
+    price = next(one for one in four.prices if one.region == "us-east-1")
+    found = price_of_gpus(catalog, "L4", 4)
+    assert found
+    assert found[0] <= price.usd_per_hour
+    assert found[1].endswith(f"in us-east-1, {price.date.isoformat()}")
+    assert price_of_gpus(catalog, "NVIDIA GeForce RTX 4090", 1) is None
+    priced = priced_result(replace(RESULT, usd_per_hour=None), catalog, 3.6)
+    assert priced.rows[0].usd_per_million_tokens == pytest.approx(3.6 / 3600 / 300 * 1e6)

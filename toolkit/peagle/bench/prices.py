@@ -14,10 +14,12 @@ def price_of_gpus(
     catalog: Catalog, gpu: str, count: int, region: str = DEFAULT_REGION
 ) -> tuple[float, str] | None:
     """USD per hour of so many of these GPUs, and where it comes from: their share of the instance
-    type on which they are cheapest. ``None`` where the catalogue has no price."""
+    type on which they are cheapest, in ``region``, else in any. ``None`` where the catalogue has no
+    price."""
     found = []
     for instance in catalog.instances.instances:
-        price = price_of(instance, region).value
+        elsewhere = min(instance.prices, key=lambda one: one.usd_per_hour, default=None)
+        price = price_of(instance, region).value or elsewhere
         if instance.gpu == gpu and instance.gpu_count >= count and price is not None:
             share = count / instance.gpu_count
             found.append((price.usd_per_hour * share, share, instance.type, price))
