@@ -62,6 +62,16 @@ def test_a_record_of_an_earlier_version_is_read(
     assert records.find_record(record.name) == found
 
 
+def test_speeds_in_the_plan_of_an_earlier_version_are_left_out(own_home: Path) -> None:
+    record = _record()
+    document = record.model_dump(mode="json")
+    old = {"tokens_per_second": 900.0, "alone_tokens_per_second": 500.0, "source": "measured"}
+    document["pending"]["plan"] |= {"speed": old, "alternatives": [{"speed_source": "measured"}]}
+    write_json(records.record_path(record.scope, record.region, record.name), document)
+
+    assert records.find_record(record.name) == record
+
+
 def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> None:
     record = _record()
     path = records.record_path(record.scope, record.region, record.name)
