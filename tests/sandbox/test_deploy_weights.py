@@ -197,7 +197,8 @@ def test_what_no_image_can_have_is_refused_at_once(
 
 def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    made = sandbox.peagle("plan", "tiny", "--image", IMAGE, "--baked-weights", "--out", str(file))
+    options = ("--image", IMAGE, "--baked-weights", "--verbose", "--out", str(file))
+    made = sandbox.peagle("plan", "tiny", *options)
     assert "baked into the image" in " ".join(made.stdout.split())
 
     for form in ("cloudformation", "terraform", "boto3"):
