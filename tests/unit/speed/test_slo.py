@@ -1,0 +1,52 @@
+"""The objective ``ttft=0.5,itl=0.02``: what it means, and what it does not accept."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.errors import UserError
+from peagle.speed.slo import Slo, parse_slo
+from tests.support import raises_code
+
+
+@pytest.mark.parametrize(
+    ("text", "slo"),
+    [
+        ("ttft=0.5,itl=0.02", Slo(0.5, 0.02)),
+        ("itl=0.02", Slo(None, 0.02)),
+        (" ttft = 1 ", Slo(1.0, None)),
+    ],
+)
+def test_times_are_seconds(text: str, slo: Slo) -> None:
+    assert parse_slo(text) == slo
+    assert parse_slo(slo.text) == slo
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is not ttft or itl"),
+        ("0.5", "is not ttft or itl"),
+        ("tpot=0.1", "'tpot' is not ttft or itl"),
+        ("ttft=1,ttft=2", "ttft is given twice"),
+        ("ttft=0", "is not a positive number"),
+        ("ttft=-1", "is not a positive number"),
+        ("ttft=nan", "is not a positive number"),
+        ("ttft=inf", "is not a positive number"),
+        ("itl=20ms", "is not a positive number"),
+    ],
+)
+def test_another_text_is_one_error(text: str, words: str) -> None:
+    with raises_code("usage", UserError) as refused:
+        parse_slo(text)
+    assert words in refused.value.message
+    assert "such as ttft=0.5,itl=0.02" in refused.value.fix
+
+
+def test_the_excess_is_that_of_the_worse_time() -> None:
+    slo = Slo(ttft=0.5, itl=0.02)
+    assert slo.excess(0.25, 0.01) == 0.5
+    assert slo.excess(0.25, 0.04) == 2
+    assert slo.excess(None, 0.01) is None
+    assert Slo(ttft=0.5).excess(0.25, None) == 0.5
+    assert Slo().excess(None, None) == 0
