@@ -12,7 +12,7 @@ from tests.fuzz.parsers import PARSERS
 from tests.fuzz.reach import NOT_OUTSIDE, parsing_functions, reached
 from tests.fuzz.run import CORPUS, run
 
-INPUTS = 100
+INPUTS = 200
 MOST_SECONDS_OF_ALL = 60.0
 
 pytestmark = pytest.mark.thorough
