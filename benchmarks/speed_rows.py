@@ -21,6 +21,7 @@ from peagle.speed.geometry import geometry_of
 from peagle.speed.step import StepTimes
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
+SCRIPT = "benchmarks/gpu/speed.py"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
     found = []
     for path in sorted(folder.glob("speed-*.json")):
         document = json.loads(path.read_text())
+        if document.get("script") != SCRIPT:
+            continue  # users save results of "peagle bench" there, with other keys
         found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
     return [row for row in found if row.drafter is None or not row.drafter.endswith("-adaptive")]
 

@@ -42,7 +42,7 @@ def times(mean: float, count: int = 8) -> Times:
     return Times(mean, mean, 1.2 * mean, 2 * mean, count)
 
 
-def repetition(speed: float, load: int, acceptance: MeasuredAcceptance | None) -> Repetition:
+def repetition(speed: float, load: int) -> Repetition:
     tokens = 400 * 4 * load
     itl = times(load / speed)
     return Repetition(
@@ -55,7 +55,6 @@ def repetition(speed: float, load: int, acceptance: MeasuredAcceptance | None) -
         tpot=itl,
         request_seconds=times(400 * load / speed),
         sender_cpu_share=0.1,
-        acceptance=acceptance,
     )
 
 
@@ -70,7 +69,7 @@ def row(
     rates = tuple(0.8 * 0.6**at for at in range(setting.k))
     accepted = MeasuredAcceptance(1 + sum(rates), rates, 5_000) if setting.k else None
     speeds = (speed * (1 - spread), speed, speed * (1 + spread))
-    tries = tuple(repetition(one, load, accepted) for one in speeds)
+    tries = tuple(repetition(one, load) for one in speeds)
     return BenchRow(
         setting=setting,
         load=BenchLoad(workload, load, 4 * load),

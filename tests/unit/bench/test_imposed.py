@@ -11,7 +11,7 @@ import pytest
 from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.catalog import load_catalog
-from peagle.errors import Refused, UserError
+from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle_serve.contract import SPECULATION
 from tests.support import raises_code
@@ -103,7 +103,7 @@ def test_only_measured_positions_and_domains_have_rates(
 
 
 def test_the_engine_gets_the_rates(plan: Plan) -> None:
-    found = with_imposed_acceptance(plan, (0.7, 0.4, 0.2), on_cpu=False)
+    found = with_imposed_acceptance(plan, (0.7, 0.4, 0.2))
 
     config = json.loads(found.environment[SPECULATION])
     assert config["rejection_sample_method"] == "synthetic"
@@ -125,8 +125,6 @@ def test_the_engine_gets_the_rates(plan: Plan) -> None:
     )
 
 
-def test_a_cpu_or_another_k_cannot_impose(plan: Plan) -> None:
-    with raises_code("imposes-on-gpu-only", Refused):
-        with_imposed_acceptance(plan, (0.7, 0.4, 0.2), on_cpu=True)
+def test_rates_of_another_k_cannot_be_imposed(plan: Plan) -> None:
     with raises_code("acceptance-file", UserError):
-        with_imposed_acceptance(plan, (0.7, 0.4), on_cpu=False)
+        with_imposed_acceptance(plan, (0.7, 0.4))

@@ -179,7 +179,6 @@ def _raw(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
 def _try(one: Repetition) -> dict[str, Any]:
     return {
         "output_tokens_per_second": round(one.tokens_per_second, 3),
-        "acceptance_length": round(one.acceptance.length, 4) if one.acceptance else None,
         "seconds": round(one.seconds, 4),
         "requests": one.requests,
         "prompt_tokens": one.prompt_tokens,

@@ -13,14 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from peagle.bench.acceptance import ACCEPTANCE_FORMAT, AcceptanceResult, DomainAcceptance
-from peagle.errors import Fix, Refused, UserError, nearest
+from peagle.errors import Fix, UserError, nearest
 from peagle.planning.plan import Plan
-from peagle.planning.speculation import speculative_config
+from peagle.planning.respeculate import with_speculation, without_floor
 from peagle.store import read_record
-from peagle_serve.contract import SPECULATION
 
 _FIX = Fix("measure it again", ("peagle", "bench", "NAME", "--acceptance", "PROMPTS.jsonl"))
-_FLAG = "--speculative-config"
 
 
 def read_acceptance(file: Path) -> AcceptanceResult:
@@ -87,20 +85,14 @@ def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tup
     return tuple(round(rate, 4) for rate in chosen.acceptance.per_position[:k])
 
 
-def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...], on_cpu: bool) -> Plan:
+def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...]) -> Plan:
     """``plan`` with vLLM's synthetic sampler, which accepts drafts at these rates.
 
-    Its answers are not the target's: an engine of it is for measurements only. Raises Refused on a
-    CPU, whose engine has no such sampler, and UserError for a plan without speculation or with
+    Its answers are not the target's: an engine of it is for measurements only, and runs on a GPU:
+    the CPU engine has no such sampler. Raises UserError for a plan without speculation or with
     another K.
     """
-    speculation = plan.speculation
-    if on_cpu:
-        raise Refused(
-            "the CPU engine cannot impose an acceptance",
-            "measure on a GPU, or with real acceptance: omit --impose-acceptance",
-            "imposes-on-gpu-only",
-        )
+    speculation = without_floor(plan).speculation
     if speculation is None or speculation.k != len(rates):
         k = speculation.k if speculation else 0
         raise UserError(
@@ -113,14 +105,4 @@ def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...], on_cpu: bool) 
         "rejection_sample_method": "synthetic",
         "synthetic_acceptance_rates": list(rates),
     }
-    changed = speculation.model_copy(update={"settings": settings, "acceptance_floor": None})
-    config = speculative_config(changed, plan.drafter.weights if plan.drafter else None)
-    arguments = list(plan.engine_arguments)
-    arguments[arguments.index(_FLAG) + 1] = config
-    return plan.model_copy(
-        update={
-            "speculation": changed,
-            "environment": {**plan.environment, SPECULATION: config},
-            "engine_arguments": tuple(arguments),
-        }
-    )
+    return with_speculation(plan, speculation.model_copy(update={"settings": settings}))

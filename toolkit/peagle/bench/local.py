@@ -19,6 +19,7 @@ from peagle.engine.process import stop_engine
 from peagle.engine.runner import LocalOptions
 from peagle.errors import EngineError
 from peagle.planning.plan import Plan
+from peagle.planning.respeculate import without_floor
 from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
 
 NAME_SUFFIX = "-bench"
@@ -77,10 +78,7 @@ class LocalEngines:
 
 def bench_plan(plan: Plan) -> Plan:
     """The plan under a name of its own and without a floor: a low acceptance is a result."""
-    speculation = plan.speculation
-    if speculation is not None:
-        speculation = speculation.model_copy(update={"acceptance_floor": None})
-    return plan.model_copy(update={"name": f"{plan.name}{NAME_SUFFIX}", "speculation": speculation})
+    return without_floor(plan).model_copy(update={"name": f"{plan.name}{NAME_SUFFIX}"})
 
 
 def local_server(plan: Plan, gpus: Iterable[str], uses_gpus: bool) -> BenchedServer:
@@ -110,8 +108,8 @@ def gpus_here(known: Iterable[str]) -> tuple[str, int] | None:
 
 
 def catalog_name(gpu: str, known: Iterable[str]) -> str:
-    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest known name whose words it begins with,
-    after the maker's."""
+    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest name of the catalogue whose words occur
+    in it, in order; else ``gpu`` itself."""
     words = _WORD.findall(gpu.upper())
     fitting = [name for name in known if _is_within(_WORD.findall(name.upper()), words)]
     return max(fitting, key=len, default=gpu)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -113,7 +112,7 @@ class Repetition:
     speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
     requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
     used: near 1, the sender itself limits the load. ``machine_cpu_share`` is the share of all CPUs
-    of its machine that were busy, with whatever: near 1, times are too long.
+    of its machine that were busy, by any process: near 1, times are too long.
     """
 
     seconds: float
@@ -126,7 +125,6 @@ class Repetition:
     request_seconds: Times
     errors: tuple[str, ...] = ()
     sender_cpu_share: float | None = None
-    acceptance: MeasuredAcceptance | None = None
     machine_cpu_share: float | None = None
 
     @property
@@ -233,18 +231,3 @@ def usd_per_million(usd_per_hour: float | None, tokens_per_second: float) -> flo
     if usd_per_hour is None or tokens_per_second <= 0:
         return None
     return usd_per_hour / 3600 / tokens_per_second * 1e6
-
-
-def joined(counted: Sequence[MeasuredAcceptance]) -> MeasuredAcceptance | None:
-    """The acceptance of several repetitions together, by their numbers of drafts."""
-    drafts = sum(one.drafts for one in counted)
-    if not drafts:
-        return None
-    positions = max(len(one.per_position) for one in counted)
-    rates = tuple(
-        sum(one.drafts * one.per_position[at] for one in counted if at < len(one.per_position))
-        / drafts
-        for at in range(positions)
-    )
-    length = sum(one.length * one.drafts for one in counted) / drafts
-    return MeasuredAcceptance(length, rates, drafts, counted[0].basis)

@@ -26,16 +26,15 @@ from peagle.deploy.state import Deployment, find_record
 from peagle.errors import Fix, Refused, UserError
 from peagle.findings import errors
 from peagle.planning.plan import Plan
-from peagle.planning.speculation import speculative_config
+from peagle.planning.respeculate import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file
-from peagle_serve.contract import SPECULATION
 
 START_SECONDS = 600.0
-SANDBOX_START_SECONDS = 60.0
 """How long an update takes, for the price before one is measured."""
 
-_FLAG = "--speculative-config"
+SANDBOX_START_SECONDS = 60.0
+"""The same in the sandbox."""
 
 
 def plan_before(record: Deployment) -> Plan:
@@ -64,22 +63,10 @@ def kept_plan(record: Deployment) -> Path:
 def plan_with(plan: Plan, setting: BenchSetting) -> Plan:
     """The plan with the K of the setting, or without speculation; without a floor, since a low
     acceptance is a result. Raises UserError for a plan without a drafter."""
-    if plan.speculation is None:
-        raise UserError(f"{plan.pair} has no drafter", "choose a pair with one", "no-plan")
-    arguments = list(plan.engine_arguments)
-    at = arguments.index(_FLAG)
-    environment = {name: value for name, value in plan.environment.items() if name != SPECULATION}
-    if not setting.k:
-        changed: dict[str, object] = {"speculation": None, "drafter": None, "pair": plan.target.id}
-        del arguments[at : at + 2]
-    else:
-        speculation = plan.speculation.model_copy(update={"k": setting.k, "acceptance_floor": None})
-        config = speculative_config(speculation, plan.drafter.weights if plan.drafter else None)
-        changed = {"speculation": speculation}
-        arguments[at + 1] = environment[SPECULATION] = config
-    return plan.model_copy(
-        update={**changed, "environment": environment, "engine_arguments": tuple(arguments)}
-    )
+    speculation = without_floor(plan).speculation
+    if speculation is not None:
+        speculation = speculation.model_copy(update={"k": setting.k}) if setting.k else None
+    return with_speculation(plan, speculation)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def busiest_share(sent: Sent, start: float, end: float) -> float | None:
 
 
 def machine_share(sent: Sent, start: float, end: float) -> float | None:
-    """The share of this machine's CPUs that were busy between two times, with whatever; ``None``
+    """The share of this machine's CPUs that were busy between two times, by any process; ``None``
     with fewer than two readings in between."""
     inside = [reading for reading in sent.machine if start <= reading[0] <= end]
     if len(inside) < 2:

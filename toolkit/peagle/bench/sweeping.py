@@ -115,7 +115,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
         plan = plan_of(setting)
         if not setting.imposed_rates:
             return plan
-        return with_imposed_acceptance(plan, setting.imposed_rates, on_cpu=False)
+        return with_imposed_acceptance(plan, setting.imposed_rates)
 
     return Sweep(tuple(settings), loads), imposing
 
