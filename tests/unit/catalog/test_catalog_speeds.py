@@ -69,6 +69,14 @@ def test_a_speed_may_have_an_interval_and_latencies(tmp_path: Path) -> None:
     assert (alone.low, alone.itl_seconds) == (None, None)
 
 
+def test_trained_heads_answer_before_imposed_acceptance_then_the_newest(tmp_path: Path) -> None:
+    runs = {"a": ("2026-11-20", True), "b": ("2026-11-01", False), "c": ("2026-11-10", False)}
+    for name, (day, synthetic) in runs.items():
+        write(tmp_path, RUN | {"date": day, "synthetic": synthetic}, f"{name}.json")
+    found = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
+    assert [run.file for run in found] == ["c.json", "b.json", "a.json"]
+
+
 def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
     write(tmp_path, RUN | {"pair": "openai/gpt-oss-120b+p-eagle"})
     assert load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]

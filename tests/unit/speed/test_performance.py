@@ -178,6 +178,15 @@ def test_longer_prompts_are_slower() -> None:
     assert tokens(ALONE, 32, Workload(2048, 400)) < 0.8 * tokens(ALONE, 32, SHORT)
 
 
+def test_a_correction_changes_all_times_of_a_short_answer_alike() -> None:
+    one = Workload(128, 1)
+    slow = row(2, tokens(ALONE, 2, one) / 3, output_tokens=1)
+    plain, corrected = speed(ALONE, 1, one), speed(ALONE, 1, one, runs=[run(slow, synthetic=False)])
+    factor = (corrected.ttft_seconds or 0) / (plain.ttft_seconds or 1)
+    assert factor > 1.2
+    assert corrected.itl_seconds == pytest.approx((plain.itl_seconds or 0) * factor)
+
+
 def test_a_longer_acceptance_is_faster() -> None:
     assert tokens(P_EAGLE, 8, length=3.0) > 1.4 * tokens(P_EAGLE, 8, length=2.0)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,8 +114,15 @@ def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
     return run
 
 
+def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
+    """The runs in the order in which they answer: trained heads before imposed acceptance, then
+    the newest."""
+    return tuple(sorted(runs, key=lambda run: (run.synthetic, -run.date.toordinal())))
+
+
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
-    """Runs by the target's id, each read at first use, which raises CatalogError for a wrong file.
+    """Runs by the target's id, in the order in which they answer; each is read at first use, which
+    raises CatalogError for a wrong file.
 
     The content of files with speeds is loaded at the first use of any target; only files that
     mention a target are parsed for it.
@@ -130,7 +137,7 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         if target_id not in self._read:
             name = target_id.rpartition("/")[2]  # the slash may be escaped
             found = (run for run in self._runs(name) if run.target == target_id)
-            self._read[target_id] = tuple(found)
+            self._read[target_id] = best_first(found)
         if not self._read[target_id]:
             raise KeyError(target_id)
         return self._read[target_id]

@@ -24,7 +24,7 @@ from peagle.planning.plan import Options
 from peagle.planning.speculation import SpeedsByK, compared_ks, other_drafters, usual_k
 from peagle.speed.acceptance import acceptance_of
 from peagle.speed.estimate import performance
-from peagle.speed.evidence import best_first, names_in_runs
+from peagle.speed.evidence import names_in_runs
 from peagle.speed.models import Performance
 from peagle.vllm.gpus import needed_capability
 
@@ -47,7 +47,7 @@ class CandidateEvaluator:
     def __init__(self, options: Options, pair: SelectedPair, work: PairLoad, region: str) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._runs = best_first(work.catalog.speeds.get(work.target.id, ()))
+        self._runs = work.catalog.speeds.get(work.target.id, ())
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
         self._speeds: dict[tuple[object, ...], Performance] = {}
         self._found: dict[tuple[str, str | None], list[Candidate]] = {}

@@ -10,6 +10,7 @@ from peagle.catalog.schema import Drafter, Speed, SpeedRun
 from peagle.catalog.tables import MethodSupport, support_of
 from peagle.planning.compared import ComparedSettings
 from peagle.speed.deciding import ESTIMATE_MUST_WIN_BY, Question
+from peagle.speed.evidence import is_on
 from peagle.speed.models import Workload
 from peagle.speed.verdict import (
     ALONE,
@@ -172,8 +173,8 @@ def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
         yield VerdictChange(kind="version", text="; ".join([text, *notes]))
         break
     for run in compared.runs:
-        gpus = run.gpu == compared.instance.gpu and run.tensor_parallel_size == compared.gpus
-        if gpus and versions.compare(run.vllm, work.vllm) != 0:
+        here = is_on(run, compared.instance.gpu, compared.gpus)
+        if here and versions.compare(run.vllm, work.vllm) != 0:
             yield _measured_with(run, compared)
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import SpeedModel
-from peagle.speed.evidence import TARGET_ALONE
+from peagle.speed.evidence import TARGET_ALONE, is_on
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
 from peagle.speed.step import StepTimes, closed_load
@@ -74,8 +74,7 @@ def correct(
         trusted, found = _ALONE, _rows(runs, geometry.with_k(0), TARGET_ALONE, model)
     total, logs, same = _PRIOR, 0.0, False
     for run, rows in found:
-        here = run.gpu == times.gpu.gpu
-        here &= run.tensor_parallel_size == geometry.tensor_parallel_size
+        here = is_on(run, times.gpu.gpu, geometry.tensor_parallel_size)
         same |= here
         weight_of_run = trusted * (1 if here else _OTHER_GPU)
         for row in rows:

@@ -25,7 +25,7 @@ from peagle.catalog.speed_model import SpeedModel
 from peagle.fit.estimate import GIB, cache_layout, fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.speed.correction import correct
-from peagle.speed.evidence import TARGET_ALONE
+from peagle.speed.evidence import TARGET_ALONE, is_on
 from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, AcceptanceBasis, Performance, Workload
 from peagle.speed.step import StepTimes, closed_load
@@ -76,7 +76,8 @@ def performance(
     steps = workload.output_tokens / acceptance.length
     total, first = timing.total * factor, timing.first * factor
     tokens = load * workload.output_tokens / total
-    itl = max(total - first, timing.step) / steps if load <= running else timing.step * factor
+    step = timing.step * factor
+    itl = max(total - first, step) / steps if load <= running else step
     return Performance(
         basis="estimated",
         acceptance=acceptance,
@@ -94,7 +95,7 @@ def as_measured(model: SpeedModel, case: FitCase, runs: Sequence[SpeedRun]) -> S
     """The model as the case's own GPUs were measured, if they were (``correction`` says why)."""
     engine = case.engine
     for run in runs:
-        here = (run.gpu, run.tensor_parallel_size) == (engine.gpu, engine.tensor_parallel_size)
+        here = is_on(run, engine.gpu, engine.tensor_parallel_size)
         if here and run.synthetic and run.target in model.alike:
             return model.as_measured(run.target)
     return model
@@ -125,8 +126,8 @@ def _measured(
     if load > engine.max_num_seqs:
         return None
     for run in runs:
-        gpus = run.gpu == engine.gpu and run.tensor_parallel_size == engine.tensor_parallel_size
-        if not gpus or versions.compare(run.vllm, engine.vllm) != 0:
+        here = is_on(run, engine.gpu, engine.tensor_parallel_size)
+        if not here or versions.compare(run.vllm, engine.vllm) != 0:
             continue
         rows = [
             row

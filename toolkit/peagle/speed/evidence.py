@@ -1,8 +1,6 @@
-"""The measured speeds of a target: their order, and the names of drafters in them."""
+"""The measured speeds of a target: on which GPUs, and the names of drafters in them."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from peagle.catalog.schema import Drafter, SpeedRun
 
@@ -10,10 +8,9 @@ TARGET_ALONE: frozenset[str | None] = frozenset({None})
 """The drafter name of a run's speeds of the target alone."""
 
 
-def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
-    """The runs in the order in which they answer: trained heads before imposed acceptance, then
-    the newest."""
-    return tuple(sorted(runs, key=lambda run: (run.synthetic, -run.date.toordinal())))
+def is_on(run: SpeedRun, gpu: str, tensor_parallel_size: int) -> bool:
+    """Whether the run was measured on this many of this GPU, so that its rows can be the answer."""
+    return run.gpu == gpu and run.tensor_parallel_size == tensor_parallel_size
 
 
 def names_in_runs(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
