@@ -19,6 +19,7 @@ from peagle.text import (
     parse_duration,
     parse_requests,
     parse_tokens,
+    usd_per_million,
 )
 
 _AMOUNT = re.compile(r"\$\{[^{}]*:[^{}]*[fg]\}")
@@ -47,6 +48,13 @@ def test_price_is_per_hour_day_and_month() -> None:
     assert format_price(None) == "unknown"
     assert format_price(0.0) == "$0.00 per hour, $0.00 per day"
     assert "free in the sandbox" in format_price(1.0, sandbox=True)
+
+
+def test_the_price_of_a_million_tokens_needs_a_price_and_a_speed() -> None:
+    assert usd_per_million(3.6, 1000.0) == 1.0
+    assert usd_per_million(0.0, 1000.0) == 0.0
+    assert usd_per_million(None, 1000.0) is usd_per_million(3.6, None) is None
+    assert usd_per_million(3.6, 0.0) is None
 
 
 def test_no_other_module_formats_money() -> None:

@@ -20,9 +20,9 @@ _FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 _TOKENS = re.compile(r"((?:[0-9]{1,3}(?:[,_][0-9]{3}){1,3}|[0-9]{1,12})(?:\.[0-9]{1,3})?)([kKmM]?)")
 
 
-def format_usd(usd: float) -> str:
-    """``$1,519.10``."""
-    return f"${usd:,.2f}"
+def format_usd(usd: float, digits: int = 2) -> str:
+    """``$1,519.10``, with so many decimal places."""
+    return f"${usd:,.{digits}f}"
 
 
 def format_unit_price(usd: float) -> str:
@@ -41,6 +41,14 @@ def format_price(usd_per_hour: float | None, sandbox: bool = False, month: bool 
         text = f"{format_usd(usd_per_hour)} per hour, {format_usd(usd_per_hour * 24)} per day"
         text += f", {format_usd(usd_per_hour * HOURS_PER_MONTH)} per month" if month else ""
     return f"{text} on AWS (free in the sandbox)" if sandbox else text
+
+
+def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
+    """The USD per million tokens, unrounded; ``None`` without a price, or without a speed above
+    0."""
+    if usd_per_hour is None or not tokens_per_second or tokens_per_second < 0:
+        return None
+    return usd_per_hour / 3600 / tokens_per_second * 1e6
 
 
 def parse_duration(text: str) -> int:

@@ -16,9 +16,9 @@ from peagle.bench.models import (
     MeasuredAcceptance,
     Repetition,
     Times,
-    usd_per_million,
 )
 from peagle.speed.models import Workload
+from peagle.text import usd_per_million
 
 ALONE = BenchSetting(None, 0)
 K3, K7 = BenchSetting("p-eagle", 3), BenchSetting("p-eagle", 7)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.speed.deciding import Question, break_even_length, decide_workload, usd_per_million
+from peagle.speed.deciding import Question, break_even_length, decide_workload
 from peagle.speed.models import Acceptance, Basis, Performance, Workload
 from peagle.speed.verdict import ALONE, Setting, WorkloadVerdict
 
@@ -161,11 +161,6 @@ def test_break_even_is_unknown_where_a_speed_is_and_where_drafts_cannot_help() -
     speeds = [speed for load in found.loads if (speed := load.speed(K3))]
     lengths = [speed.break_even_acceptance_length for speed in speeds]
     assert lengths == [1.25, None, 2.5], "at most K + 1 tokens come from a step"
-
-
-def test_the_price_is_that_of_the_whole_instance() -> None:
-    assert usd_per_million(3.6, 1000.0) == 1.0
-    assert usd_per_million(None, 1000.0) is usd_per_million(3.6, None) is None
 
 
 SETTINGS = (ALONE, K3, K7, RIVAL)

@@ -20,7 +20,6 @@ from peagle.bench.models import (
     MeasuredAcceptance,
     Repetition,
     Times,
-    usd_per_million,
 )
 from peagle.bench.probe import Probe
 from peagle.bench.saturation import queue_reason
@@ -29,6 +28,7 @@ from peagle.bench.workloads import request_bodies
 from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters, acceptance_length
 from peagle.speed.models import AcceptanceBasis
+from peagle.text import usd_per_million
 
 WAITING_SECONDS = 2.0
 """How often the engine's queue is read during a load."""

@@ -224,10 +224,3 @@ class BenchResult:
         for row in document["rows"]:
             row["load"]["workload"]["prompts"] = []
         return document
-
-
-def usd_per_million(usd_per_hour: float | None, tokens_per_second: float) -> float | None:
-    """The price of a million output tokens at that speed; ``None`` without a price or tokens."""
-    if usd_per_hour is None or tokens_per_second <= 0:
-        return None
-    return usd_per_hour / 3600 / tokens_per_second * 1e6

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peagle.bench.models import BenchResult, usd_per_million
+from peagle.bench.models import BenchResult
 from peagle.catalog.schema import Catalog
 from peagle.planning.candidates import price_of
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.text import usd_per_million
 
 
 def price_of_gpus(

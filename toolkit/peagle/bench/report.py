@@ -237,7 +237,7 @@ def _milliseconds(times: Times | None) -> tuple[str, ...]:
 
 
 def _usd(usd: float | None) -> str:
-    return _NONE if usd is None else f"${usd:,.3f}"
+    return _NONE if usd is None else format_usd(usd, 3)
 
 
 def _method(result: BenchResult, intervals: str) -> Html:

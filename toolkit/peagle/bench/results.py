@@ -20,7 +20,6 @@ from peagle.bench.models import (
     Interval,
     MeasuredAcceptance,
     Times,
-    usd_per_million,
 )
 from peagle.bench.report import CONFIDENCE
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
@@ -28,6 +27,7 @@ from peagle.catalog.evidence import read_speeds
 from peagle.catalog.schema import NO_GPU, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.speed.models import Workload
+from peagle.text import usd_per_million
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits
 

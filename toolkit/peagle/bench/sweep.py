@@ -18,7 +18,7 @@ from peagle.bench.results import read_result
 from peagle.bench.saturation import with_saturation
 from peagle.errors import EngineError, UserError
 from peagle.store import write_json
-from peagle.text import format_duration
+from peagle.text import format_duration, format_usd
 
 NO_SPECULATION = "none"
 LARGEST_K = 64
@@ -112,8 +112,8 @@ class Budget:
         needed = self.spent + self.cost(start_seconds, row_seconds)
         if needed > self._usd:
             raise UserError(
-                f"with {what} the sweep would cost about ${needed:,.2f}, and --max-cost is "
-                f"${self._usd:,.2f}",
+                f"with {what} the sweep would cost about {format_usd(needed)}, and --max-cost is "
+                f"{format_usd(self._usd)}",
                 "raise --max-cost, or measure fewer settings, smaller loads or shorter workloads",
                 BUDGET_CODE,
             )

@@ -19,7 +19,7 @@ from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.speed.models import Performance, Workload
-from peagle.text import format_concurrency, format_usd
+from peagle.text import format_concurrency, format_usd, usd_per_million
 from peagle.vllm.environment import Value
 
 PLANNED_GPU_MEMORY_UTILIZATION = 0.9
@@ -169,9 +169,8 @@ class Candidate:
     @property
     def usd_per_million_tokens(self) -> float | None:
         """USD per million output tokens under this load."""
-        if self.usd_per_hour is None or not self.tokens_per_second:
-            return None
-        return round(self.usd_per_hour / (self.tokens_per_second * 3600) * 1_000_000, 4)
+        usd = usd_per_million(self.usd_per_hour, self.tokens_per_second)
+        return None if usd is None else round(usd, 4)
 
     @property
     def source(self) -> str:

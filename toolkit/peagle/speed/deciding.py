@@ -19,6 +19,7 @@ from peagle.speed.verdict import (
     VerdictCrossover,
     WorkloadVerdict,
 )
+from peagle.text import usd_per_million
 
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
 """The speed of one engine with a setting, for requests of a size, at a load."""
@@ -29,9 +30,6 @@ TIE = 0.03
 ESTIMATE_MUST_WIN_BY = 0.1
 """A measured setting yields only to an estimate that is faster by more than this share, about the
 error of estimates beside measurements: the fastest of many estimates is too optimistic."""
-
-_TOKENS_PER_HOUR = 3600 / 1_000_000
-"""Millions of tokens per hour, for one token per second."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def _speed(
         high=_rounded(found.high),
         ttft_seconds=_rounded(found.ttft_seconds),
         itl_seconds=_rounded(found.itl_seconds),
-        usd_per_million_tokens=usd_per_million(usd_per_hour, speed),
+        usd_per_million_tokens=_rounded_usd(usd_per_million(usd_per_hour, speed)),
         acceptance_length=round(min(found.acceptance.length, setting.k + 1), 4),
         acceptance_basis=found.acceptance.basis,
         break_even_acceptance_length=None if within is None else round(within, 2),
@@ -177,11 +175,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
-    """The price of a million output tokens in USD, if price and speed are known."""
-    if usd_per_hour is None or not tokens_per_second:
-        return None
-    return round(usd_per_hour / (tokens_per_second * _TOKENS_PER_HOUR), 4)
+def _rounded_usd(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, 4)
 
 
 def break_even_length(
@@ -266,7 +261,7 @@ def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[Ve
             requests=round(requests, 1),
             low=round(min(ends[0], requests), 1),
             high=round(max(ends[1], requests), 1),
-            usd_per_million_tokens=usd_per_million(question.usd_per_hour, alone),
+            usd_per_million_tokens=_rounded_usd(usd_per_million(question.usd_per_hour, alone)),
             basis="measured" if before.measured and after.measured else "estimated",
         )
 

@@ -15,7 +15,7 @@ from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate
-from peagle.text import format_requests, format_usd
+from peagle.text import format_requests, format_usd, usd_per_million
 
 MOST_LINES = 14
 """Of the answer, the next command included."""
@@ -34,7 +34,7 @@ _ACCEPTANCE = {
     "published": "is published, not from your text",
     "unknown": "is unknown for this drafter",
 }
-"""What is said of the acceptance length, by its basis."""
+"""Text for the acceptance length, by its basis."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
@@ -141,8 +141,9 @@ def speed_text(speed: SpeedEstimate, price: float | None = None) -> str:
     text += f", {format_usd(speed.usd_per_million_tokens)} per million"
     if not ranged or price is None:
         return text
-    low, high = (price / 3600 / one * 1e6 for one in (speed.high, speed.low) if one)
-    return f"{text} ({format_usd(low)} to {format_usd(high)})"
+    found = (usd_per_million(price, one) for one in (speed.high, speed.low))
+    costs = [format_usd(usd) for usd in found if usd is not None]
+    return f"{text} ({' to '.join(costs)})"
 
 
 def times_text(speed: SpeedEstimate) -> str:
