@@ -47,34 +47,35 @@ class Draft:
     passes: int
     parallel: bool
     body_bytes: float
-    head_bytes: float
+    lm_head_bytes: float
+    vocab_size: int
     caches: tuple[Cache, ...]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a pair on an engine. ``mixing`` is everything of a layer but its experts, a
+    """The sizes of a pair on an engine. ``attention`` is everything of a layer but its experts, a
     dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes."""
 
     layers: int
     hidden_size: int
     vocab_size: int
-    mixing_bytes: float
-    mixing_numbers: float
+    attention_bytes: float
+    attention_numbers: float
     expert_bytes: float
     expert_numbers: float
     experts: int
     experts_per_token: int
-    head_bytes: float
+    lm_head_bytes: float
     caches: tuple[Cache, ...]
     draft: Draft | None
     k: int
     tensor_parallel_size: int
     captured: int
     schedules_ahead: bool
-    eight_bit: bool
+    low_precision: bool
 
-    def touched_experts(self, tokens: float) -> float:
+    def active_experts(self, tokens: float) -> float:
         """The expected number of a layer's experts that this many independent tokens use."""
         missed = 1 - self.experts_per_token / self.experts
         untouched: float = missed ** max(tokens, 1)
@@ -90,7 +91,7 @@ class Geometry:
     @property
     def active_numbers(self) -> float:
         """Parameters of all layers that one token uses."""
-        return self.layers * (self.mixing_numbers + self.experts_per_token * self.expert_numbers)
+        return self.layers * (self.attention_numbers + self.experts_per_token * self.expert_numbers)
 
 
 def geometry_of(case: FitCase) -> Geometry:
@@ -108,20 +109,20 @@ def geometry_of(case: FitCase) -> Geometry:
         layers=shape.layers,
         hidden_size=shape.hidden_size,
         vocab_size=shape.vocab_size,
-        mixing_bytes=mean * attention + router * _BF16,
-        mixing_numbers=mean + router,
+        attention_bytes=mean * attention + router * _BF16,
+        attention_numbers=mean + router,
         expert_bytes=numbers * experts,
         expert_numbers=numbers,
         experts=shape.experts or 1,
         experts_per_token=(shape.experts_per_token or 1) if shape.experts else 1,
-        head_bytes=shape.vocab_size * shape.hidden_size * head,
+        lm_head_bytes=shape.vocab_size * shape.hidden_size * head,
         caches=_caches(groups, shape.query_heads, element),
         draft=_draft(case.drafter, engine.k, element) if case.drafter else None,
         k=engine.k,
         tensor_parallel_size=engine.tensor_parallel_size,
         captured=_captured(engine, shape.class_name),
         schedules_ahead=schedules_ahead(engine, case.drafter),
-        eight_bit=target.quantization in ("fp8", "nvfp4"),
+        low_precision=target.quantization in ("fp8", "nvfp4"),
     )
 
 
@@ -180,6 +181,7 @@ def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
         passes=1 if parallel else max(k, 1),
         parallel=parallel,
         body_bytes=float(body * _BF16),
-        head_bytes=float(rows * drafter.hidden_size * _BF16),
+        lm_head_bytes=float(rows * drafter.hidden_size * _BF16),
+        vocab_size=rows,
         caches=_caches(drafter.attention, drafter.query_heads, element),
     )

@@ -7,9 +7,9 @@ A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
          + compute x FLOPs / peak + logits x bytes of logits / bandwidth
          + drafter + drafter_layer x layers of the drafter x passes + reduce x all-reduces
 
-Weights are those of the attention, of the touched experts, of the output matrix, and of the drafter
+Weights are those of the attention, of the active experts, of the output matrix, and of the drafter
 once per pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and
-MTP. m independent tokens touch ``E (1 - (1 - top/E)^m)`` of E experts; tokens of a request are
+MTP. m independent tokens use ``E (1 - (1 - top/E)^m)`` of E experts; tokens of a request are
 alike, so m is ``requests^request_exponent (K + 1)^token_exponent``. FLOPs are 2 per parameter and
 token. With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two
 all-reduces, each a latency and the ring's bytes over the link. A batch beyond the largest CUDA
@@ -83,7 +83,7 @@ class StepTimes:
     @property
     def peak(self) -> float:
         """FLOPs per second of all GPUs together, in the dtype of the target's weights."""
-        rate = (self.gpu.fp8_tflops if self.geometry.eight_bit else None) or self.gpu.tflops
+        rate = (self.gpu.fp8_tflops if self.geometry.low_precision else None) or self.gpu.tflops
         return rate * 1e12 * self.geometry.tensor_parallel_size
 
     def decode_terms(self, requests: float, context: float) -> Terms:
@@ -91,10 +91,10 @@ class StepTimes:
         geo, draft = self.geometry, self.geometry.draft
         tokens = requests * (geo.k + 1)
         alike = requests**self.model.request_exponent * (geo.k + 1) ** self.model.token_exponent
-        touched = geo.touched_experts(alike)
-        weights = geo.layers * (geo.mixing_bytes + touched * geo.expert_bytes) + geo.head_bytes
-        head = geo.head_bytes / 2
-        flops = 2 * tokens * (geo.active_numbers + head)
+        active = geo.active_experts(alike)
+        weights = geo.layers * (geo.attention_bytes + active * geo.expert_bytes) + geo.lm_head_bytes
+        lm_head_numbers = geo.vocab_size * geo.hidden_size
+        flops = 2 * tokens * (geo.active_numbers + lm_head_numbers)
         cache = requests * sum(c.token_bytes * c.length(context) for c in geo.caches)
         flops += tokens * sum(c.token_flops * c.length(context) for c in geo.caches)
         logits, passed = tokens * geo.vocab_size, 0
@@ -103,11 +103,11 @@ class StepTimes:
             first = requests * (2 * geo.k if draft.parallel else geo.k + 1)
             later = requests * (draft.passes - 1)
             drafted = requests * geo.k
-            weights += draft.passes * (draft.body_bytes + draft.head_bytes)
-            flops += (first + later) * draft.body_bytes + drafted * draft.head_bytes
+            weights += draft.passes * (draft.body_bytes + draft.lm_head_bytes)
+            flops += (first + later) * draft.body_bytes + drafted * draft.lm_head_bytes
             read = sum(c.token_bytes * c.length(context) for c in draft.caches)
             cache += draft.passes * requests * read
-            logits += drafted * draft.head_bytes / (2 * geo.hidden_size)
+            logits += drafted * draft.vocab_size
             passed = draft.layers * draft.passes
         fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
         fixed += 0.0 if geo.schedules_ahead else self.model.constants.without_async
@@ -149,8 +149,8 @@ class StepTimes:
     def prefill_step_seconds(self, tokens: float, context: float) -> float:
         """One step with ``tokens`` of prompts of length ``context``."""
         geo, constants = self.geometry, self.model.constants
-        touched = geo.touched_experts(tokens**self.model.request_exponent)
-        weights = geo.layers * (geo.mixing_bytes + touched * geo.expert_bytes) + geo.head_bytes
+        active = geo.active_experts(tokens**self.model.request_exponent)
+        weights = geo.layers * (geo.attention_bytes + active * geo.expert_bytes) + geo.lm_head_bytes
         busy = self.prefill_terms(tokens, context) * constants.prefill
         busy += constants.weights * weights / self.bandwidth
         if geo.tensor_parallel_size > 1:
