@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peagle.aws.refresh import table_changes as table_changes
     from peagle.bench.acceptance import acceptance_bytes as acceptance_bytes
     from peagle.bench.acceptance import measure_acceptance as measure_acceptance
-    from peagle.bench.acceptance import refused_error as refused_error
+    from peagle.bench.acceptance import require_none_refused as require_none_refused
     from peagle.bench.aiperf import load_sender as load_sender
     from peagle.bench.alone import target_alone as target_alone
     from peagle.bench.bench import bench as bench
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peagle.bench.bench import with_price as with_price
     from peagle.bench.check import check_sender as check_sender
     from peagle.bench.check import require_agreement as require_agreement
-    from peagle.bench.compare import verdicts as verdicts
+    from peagle.bench.compare import summaries as summaries
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
@@ -216,7 +216,7 @@ _FUNCTIONS = {
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
-    "peagle.bench.acceptance": ("acceptance_bytes", "measure_acceptance", "refused_error"),
+    "peagle.bench.acceptance": ("acceptance_bytes", "measure_acceptance", "require_none_refused"),
     "peagle.bench.aiperf": ("load_sender",),
     "peagle.bench.alone": ("target_alone",),
     "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
@@ -228,7 +228,7 @@ _FUNCTIONS = {
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.sweep_lossless": ("sweep_lossless",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
-    "peagle.bench.compare": ("verdicts",),
+    "peagle.bench.compare": ("summaries",),
     "peagle.bench.prices": ("priced_result",),
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),

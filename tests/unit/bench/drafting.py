@@ -8,7 +8,7 @@ from typing import Any
 
 from peagle.bench.asking import OpenAiServer, PromptRefused
 from peagle.bench.measure import BenchTarget
-from peagle.bench.models import BenchedServer, BenchSetting
+from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
 from peagle.bench.prompts import PromptSet, parse_prompts
 from peagle.protocol import Counters
 
@@ -65,7 +65,7 @@ def target_of(
     url = "http://127.0.0.1:1/v1"
     facts = BenchedServer(name, "local", url, "peagle/tiny", "peagle/tiny+p-eagle", "0.28.0")
     server = Server(url, "peagle/tiny", chat=chat)
-    return BenchTarget(server, facts, setting or BenchSetting(None, 0), read_counters)
+    return BenchTarget(server, facts, setting or NO_SPECULATION, read_counters)
 
 
 def prompts_of(*texts: str, domain: Callable[[str], str] = lambda text: text[:4]) -> PromptSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peagle.bench.models import (
+    NO_SPECULATION,
     BenchedServer,
     BenchHost,
     BenchLoad,
@@ -20,7 +21,7 @@ from peagle.bench.models import (
 from peagle.speed.models import Workload
 from peagle.text import usd_per_million
 
-ALONE = BenchSetting(None, 0)
+ALONE = NO_SPECULATION
 K3, K7 = BenchSetting("p-eagle", 3), BenchSetting("p-eagle", 7)
 SHORT = BenchWorkload("short-prompt", Workload(128, 400))
 LONG = BenchWorkload("long-prompt", Workload(2_048, 256))

@@ -11,7 +11,7 @@ from peagle.bench.acceptance import (
     AcceptanceRequest,
     AcceptanceResult,
     measure_acceptance,
-    refused_error,
+    require_none_refused,
 )
 from peagle.bench.imposed import rates_of, read_acceptance
 from peagle.bench.models import BenchSetting, Interval
@@ -80,11 +80,12 @@ def test_refused_prompts_are_left_out_and_named() -> None:
 
     assert [one.line for one in found.refused] == [2]
     assert found.total.prompts == 2
-    error = refused_error(found)
-    assert error is not None
-    assert error.exit_code == 2
-    assert error.message.startswith("p.jsonl, line 2: the engine refuses the prompt: the prompt")
-    assert refused_error(measure(Drafting(), prompts_of("chat"))) is None
+    with raises_code("prompts", UserError) as raised:
+        require_none_refused(found)
+    assert raised.value.message.startswith(
+        "p.jsonl, line 2: the engine refuses the prompt: the prompt"
+    )
+    require_none_refused(measure(Drafting(), prompts_of("chat")))
 
 
 def test_only_refused_prompts_are_an_error() -> None:

@@ -116,7 +116,7 @@ def test_a_comparison_counts_prompts_and_tokens() -> None:
 
 
 def test_a_comparison_of_nothing_is_no_proof() -> None:
-    with raises_code("lossless", NotProved):
+    with raises_code("nothing-compared", NotProved):
         require_lossless(compare(RefusedPrompt(1, "too long")))
 
 

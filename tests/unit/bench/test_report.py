@@ -81,7 +81,7 @@ def _of_evidence() -> tuple[BenchResult, None, str]:
     return result, None, intervals
 
 
-def test_the_report_begins_with_the_verdict_and_has_every_number() -> None:
+def test_the_report_begins_with_the_summary_and_has_every_number() -> None:
     reader = Reader(report(RESULT))
     assert (
         "Fastest, against no speculation: p-eagle K=7 at 1 request (2.33 times the speed), "
@@ -92,7 +92,7 @@ def test_the_report_begins_with_the_verdict_and_has_every_number() -> None:
         assert f"{one.tokens_per_second.value:,.1f}" in reader.text
     for text in ("vLLM 0.28.0", "1 x H200", "$6.00 per hour", "Intel(R) Xeon(R)", "aiperf 0.3.0"):
         assert text in reader.text
-    assert "no speculation from 38" in reader.text  # the crossover in the plot
+    assert "no speculation from 38" in reader.text  # the change in the plot
 
 
 def test_the_report_loads_nothing() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.compare import slo_verdict, verdict
+from peagle.bench.compare import slo_summary, summary_of
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from peagle.bench.models import BenchResult, BenchRow, BenchWorkload
 from peagle.bench.prices import price_of_gpus, priced_result
@@ -163,17 +163,17 @@ def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
 
 
 def test_the_setting_that_meets_an_objective() -> None:
-    text = slo_verdict(ROWS, Slo(ttft=0.1))
+    text = slo_summary(ROWS, Slo(ttft=0.1))
     assert text == (
         "Within ttft=0.1 (mean times in seconds): p-eagle K=3 serves up to 8 concurrent requests "
         "at 3,000 tokens/s."
     )
-    assert slo_verdict(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=1e-09")
+    assert slo_summary(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=1e-09")
 
 
-def test_the_verdict_of_one_setting() -> None:
+def test_the_summary_of_one_setting() -> None:
     rows: tuple[BenchRow, ...] = (row(K3, 1, 5.0), row(K3, 2, 9.0))
-    assert verdict(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
+    assert summary_of(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
 
 
 def test_gpus_cost_their_share_of_the_cheapest_instance() -> None:

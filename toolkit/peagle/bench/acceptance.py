@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from math import ceil
 from typing import Any
 
@@ -17,11 +16,13 @@ from peagle.bench.asking import RefusedPrompt, ask_together
 from peagle.bench.intervals import ratio_interval
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import (
+    DEFAULT_MAX_TOKENS,
     BenchedServer,
     BenchSetting,
     CounterSource,
     Interval,
     MeasuredAcceptance,
+    utc_now,
 )
 from peagle.bench.prompts import Prompt, PromptSet, wrong_line
 from peagle.errors import NotProved, PeagleError, Unsupported
@@ -43,8 +44,8 @@ TOTAL = "all domains"
 
 _NONE = Counters(0, 0, 0)
 _OTHER_SERVER = "measure a server that speculates"
-_STRANGERS = 1.05
-"""With more than this share of the tokens that were sent here, others sent requests too."""
+_MAX_OWN_TOKEN_RATIO = 1.05
+"""With more tokens counted than this times those of the own answers, others sent requests too."""
 
 AcceptanceProgress = Callable[[str, int, int], object]
 """Called with the domain, and how many prompts of how many are answered."""
@@ -57,7 +58,7 @@ class AcceptanceRequest:
     how many parts a domain is sent: more give a better interval, and more often wait for the last
     answer."""
 
-    max_tokens: int = 256
+    max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
     concurrency: int = 4
     groups: int = GROUPS
@@ -145,7 +146,7 @@ def measure_acceptance(
         for group in measurement.groups(progress):
             measurement.measured.append(group)
             _require_drafts(measurement.measured)
-    except BaseException as error:
+    except (PeagleError, KeyboardInterrupt) as error:
         if any(group.counted.drafts for group in measurement.measured):
             why = error.message if isinstance(error, PeagleError) else "interrupted"
             keep(measurement.result(why))
@@ -164,14 +165,14 @@ def acceptance_bytes(result: AcceptanceResult) -> bytes:
     return (json.dumps(result.document(), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def refused_error(result: AcceptanceResult) -> PeagleError | None:
-    """The error that some prompts were left out; ``None`` where none were."""
+def require_none_refused(result: AcceptanceResult) -> None:
+    """Raise UserError, with the lines, where the engine refused prompts of ``result``."""
     if not result.refused:
-        return None
+        return
     lines = [one.line for one in result.refused]
     why = f"the engine refuses the prompt: {result.refused[0].message}"
     fix = "shorten it, lower its max_tokens, or remove the line; the other prompts were measured"
-    return wrong_line(result.file, lines, why, fix)
+    raise wrong_line(result.file, lines, why, fix)
 
 
 class _Measurement:
@@ -180,7 +181,7 @@ class _Measurement:
     def __init__(self, target: BenchTarget, prompts: PromptSet, request: AcceptanceRequest) -> None:
         self.measured: list[_Group] = []
         self._target, self._prompts, self._request = target, prompts, request
-        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started = utc_now()
 
     def groups(self, progress: AcceptanceProgress) -> Iterator[_Group]:
         """Send the prompts, group by group."""
@@ -248,7 +249,7 @@ class _Measurement:
             domains=tuple(one for one in by_domain.values() if one is not None),
             undrafted=tuple(domain for domain, one in by_domain.items() if one is None),
             refused=tuple(one for group in groups for one in group.refused),
-            others_sent=_tokens_of_steps(groups, k) > _STRANGERS * total.output_tokens,
+            others_sent=_tokens_of_steps(groups, k) > _MAX_OWN_TOKEN_RATIO * total.output_tokens,
             ended=ended,
         )
 

@@ -19,14 +19,11 @@ from typing import Any
 
 import psutil
 
-from peagle.bench.asking import OpenAiServer
+from peagle.bench.asking import ANSWER_SECONDS, OpenAiServer
 from peagle.bench.install import Installation, find_sender
 from peagle.bench.records import PHASE, requests_in
 from peagle.bench.sender import Body, Sent, SentRequest
 from peagle.errors import EngineError
-
-REQUEST_SECONDS = 600
-"""How long one answer may take."""
 
 _KEY = "PEAGLE_BENCH_KEY"
 _INHERITED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
@@ -106,7 +103,7 @@ def configuration(
         "type": "chat" if server.chat else "completions",
         "streaming": True,
         "use_server_token_count": True,
-        "timeout": REQUEST_SECONDS,
+        "timeout": ANSWER_SECONDS,
     }
     if server.key:
         endpoint["api_key"] = f"${{{_KEY}}}"  # aiperf takes it from the environment

@@ -26,8 +26,11 @@ from peagle.text import sanitize
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends one request body and returns the whole answer."""
 
-ANSWER_SECONDS = 600.0
+ANSWER_SECONDS = 600
 """How long one answer may take."""
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable: the key for a URL."""
 
 _LARGEST_ANSWER = 64 << 20
 _SHOWN = 300
@@ -81,7 +84,7 @@ class OpenAiServer:
             return PromptRefused(why, "shorten the prompt or lower max_tokens")
         if status in (401, 403):
             return UserError(f"{self.base_url} rejects the key ({status}): {message}",
-                             "set OPENAI_API_KEY", "unauthorized")  # fmt: skip
+                             f"set {KEY_VARIABLE}", "unauthorized")  # fmt: skip
         if status == http.HTTPStatus.NOT_FOUND:
             return UserError(f"{self.base_url}/{route} does not exist: {message}",
                              "give the URL up to /v1 and the name of a served model",
@@ -173,7 +176,7 @@ def ask_together(
         found = run_parallel(calls, time.monotonic() + seconds, concurrency)
     except TimeoutError:
         raise EngineError(
-            f"an answer takes longer than {ANSWER_SECONDS:.0f} s", "lower --max-tokens", "no-answer"
+            f"an answer takes longer than {ANSWER_SECONDS} s", "lower --max-tokens", "no-answer"
         ) from None
     refused = [one for one in found if isinstance(one, RefusedPrompt)]
     return [one for one in found if not isinstance(one, RefusedPrompt)], refused

@@ -6,12 +6,11 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from peagle import __version__
 from peagle.bench.measure import BenchTarget, LoadProgress, measure_load
-from peagle.bench.models import BenchHost, BenchLoad, BenchResult, BenchRow
+from peagle.bench.models import BenchHost, BenchLoad, BenchResult, BenchRow, utc_now
 from peagle.bench.probe import probe
 from peagle.bench.saturation import with_saturation
 from peagle.bench.sender import LoadSender
@@ -37,7 +36,7 @@ def bench(
     An error or an interrupt after the first row ends the measurement and keeps the rows, with
     ``ended``. Raises what ``probe`` and ``measure_load`` raise before there is one.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = utc_now()
     probed = probe(target.server)
     rows: list[BenchRow] = []
     ended = ""

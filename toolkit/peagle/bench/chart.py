@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 STYLES = 8
-"""Lines that differ in colour and marker; a ninth looks like the second."""
+"""Lines that differ in colour and marker; a ninth looks like the first."""
 
 CSS = Path(__file__).with_name("chart.css").read_text(encoding="utf-8")
 """Colours and lines. Every colour of a line has at least 4.5 times the contrast of the paper."""

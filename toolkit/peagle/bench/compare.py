@@ -1,4 +1,4 @@
-"""Compares the settings of a sweep: the fastest at each load, crossovers, objectives."""
+"""Compares the settings of a sweep: the fastest at each load, where that changes, objectives."""
 
 from __future__ import annotations
 
@@ -84,15 +84,16 @@ def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
 
 
 @dataclass(frozen=True)
-class MeasuredCrossover:
-    """Above ``load`` concurrent requests ``after`` is faster than ``before``, which is below."""
+class FastestChange:
+    """Above ``load`` concurrent requests ``after`` is the fastest of all settings, below
+    ``before``. A crossover of a verdict is another thing: between speculation and none."""
 
     load: float
     before: BenchSetting
     after: BenchSetting
 
 
-def crossovers(rows: Sequence[BenchRow]) -> list[MeasuredCrossover]:
+def fastest_changes(rows: Sequence[BenchRow]) -> list[FastestChange]:
     """Where the fastest setting of one workload changes, between two measured loads.
 
     The position is where the two curves meet if both are straight lines over the logarithm of the
@@ -111,7 +112,7 @@ def crossovers(rows: Sequence[BenchRow]) -> list[MeasuredCrossover]:
         end = _lead(speeds, after, before, other.load)
         share = start / (start + end) if start + end > 0 else 0.5
         low, high = math.log(one.load), math.log(other.load)
-        found.append(MeasuredCrossover(math.exp(low + share * (high - low)), before, after))
+        found.append(FastestChange(math.exp(low + share * (high - low)), before, after))
     return found
 
 
@@ -127,7 +128,7 @@ def _lead(
     return math.log(speeds[first, at] / speeds[second, at])
 
 
-def verdict(rows: Sequence[BenchRow]) -> str:
+def summary_of(rows: Sequence[BenchRow]) -> str:
     """Which setting is fastest at which loads of one workload, in one sentence with its gain."""
     best = winners(rows)
     if not best:
@@ -145,19 +146,19 @@ def verdict(rows: Sequence[BenchRow]) -> str:
     return f"Fastest{against}: {', '.join(parts)}."
 
 
-def verdicts(result: BenchResult, slo: Slo | None = None) -> list[str]:
-    """The verdict of each workload, with its name if there are several."""
+def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
+    """The summary of each workload, with its name if there are several."""
     lines = []
     every = workloads(result.rows)
     for workload in every:
         rows = [row for row in result.rows if row.load.workload == workload]
-        text = verdict(rows)
-        text += f" {slo_verdict(rows, slo)}" if slo else ""
+        text = summary_of(rows)
+        text += f" {slo_summary(rows, slo)}" if slo else ""
         lines.append(f"{workload.name}: {text}" if every[1:] else text)
     return lines
 
 
-def slo_verdict(rows: Sequence[BenchRow], slo: Slo) -> str:
+def slo_summary(rows: Sequence[BenchRow], slo: Slo) -> str:
     """Which setting meets the objective at the highest speed, as one sentence."""
     allowed = winners(rows, slo)
     if not allowed:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from peagle.bench.asking import RefusedPrompt
 from peagle.bench.measure import BenchTarget
+from peagle.bench.models import utc_now
 from peagle.bench.prompts import PromptSet
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
 from peagle.errors import NotProved, PeagleError, UserError
@@ -32,6 +32,10 @@ LARGEST_GAP = 0.01
 
 _SHOWN = 60
 _OTHER_SERVER = "compare a server that speculates"
+
+
+class AgainstSpeculates(UserError, code="against-speculates"):
+    """The server to compare with speculates, so its answers are not the target's alone."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,12 @@ def check_lossless(
 
     An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
     until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
-    known to draft nothing, UserError where ``against`` speculates, Unsupported for a server that
+    known to draft nothing, AgainstSpeculates where ``against`` does, Unsupported for a server that
     does not return tokens, and what the servers raise.
     """
     if target.runs_alone:
         raise NotProved(f"{target.facts.name} does not speculate", _OTHER_SERVER, "no-speculation")
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = utc_now()
     ours: list[Transcript | RefusedPrompt] = []
     theirs: list[Transcript | RefusedPrompt] = []
     names = [target.facts.name, "the target alone"]
@@ -144,13 +148,14 @@ def check_lossless(
             for one in transcripts(prompts, alone.server, names[1], max_tokens, True, progress):
                 theirs.append(one)
             if _drafts_since(before, alone.read_counters()):
-                raise UserError(
+                raise AgainstSpeculates(
                     f"{names[1]} speculates, too",
                     "compare with a server of the same target without speculation",
-                    "against-speculates",
                 )
+    except AgainstSpeculates:
+        raise
     except (PeagleError, KeyboardInterrupt) as error:
-        if theirs and getattr(error, "code", "") != "against-speculates":
+        if theirs:
             keep(compared(error.message if isinstance(error, PeagleError) else "interrupted"))
         raise
     return compared("")
@@ -245,7 +250,9 @@ def require_lossless(result: LosslessResult) -> None:
     if result.passed:
         return
     if not result.prompts:
-        raise NotProved("no answers were compared", "use prompts that fit the context", "lossless")
+        raise NotProved(
+            "no answers were compared", "use prompts that fit the context", "nothing-compared"
+        )
     first, *others = result.unexplained
     more = f"; and {len(others)} more" if others else ""
     raise NotProved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from peagle.speed.models import AcceptanceBasis, Workload
@@ -12,6 +13,9 @@ CounterSource = Literal["counters", "log"]
 
 FORMAT = 1
 """Of a ``BenchResult`` as JSON."""
+
+DEFAULT_MAX_TOKENS = 256
+"""Of the answer to a prompt that has no maximum of its own."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class BenchSetting:
         if not self.is_known:
             return "unknown whether it speculates"
         return f"{self.drafter or 'speculation'} K={self.k}" if self.k else "no speculation"
+
+
+NO_SPECULATION = BenchSetting(None, 0)
+"""The setting of the target alone."""
 
 
 @dataclass(frozen=True)
@@ -224,3 +232,8 @@ class BenchResult:
         for row in document["rows"]:
             row["load"]["workload"]["prompts"] = []
         return document
+
+
+def utc_now() -> str:
+    """The time as results have it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

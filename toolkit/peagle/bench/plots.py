@@ -53,7 +53,8 @@ class Plots:
         )
 
     def speed(self, rows: Sequence[BenchRow]) -> Chart:
-        """Output tokens per second of one workload's rows, with intervals and crossovers."""
+        """Output tokens per second of one workload's rows, with intervals and the changes of
+        the fastest setting."""
         lines = self._lines(
             rows,
             lambda row: (
@@ -63,12 +64,13 @@ class Plots:
             ),
         )
         marks = [
-            (one.load, f"{one.after.text} from {one.load:,.0f}") for one in compare.crossovers(rows)
+            (one.load, f"{one.after.text} from {one.load:,.0f}")
+            for one in compare.fastest_changes(rows)
         ]
         return Chart(
             "Output tokens per second",
             "Output tokens per second of all requests together by the number of concurrent "
-            f"requests, for each setting, with {self._intervals}. {compare.verdict(rows)}",
+            f"requests, for each setting, with {self._intervals}. {compare.summary_of(rows)}",
             "concurrent requests",
             "tokens/s",
             lines,

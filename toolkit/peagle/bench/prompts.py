@@ -123,7 +123,7 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
 
 def _object(line: bytes, file: str, number: int) -> dict[str, Any]:
     try:
-        document = json_reader.read(line, "it", limits=_LIMITS)
+        document = json_reader.read(line, "the line", limits=_LIMITS)
     except InvalidJson as error:
         column = f" at column {error.column}" if error.column else ""
         fix = _FORM

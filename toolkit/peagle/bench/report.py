@@ -81,11 +81,11 @@ def _summary(
     for workload in workloads:
         rows = [row for row in result.rows if row.load.workload == workload]
         name = [element("strong", workload.name), Html(": ")] if workloads[1:] else []
-        text = compare.verdict(rows)
-        text += f" {compare.slo_verdict(rows, slo)}" if slo else ""
-        yield element("p", *name, text, class_="verdict")
+        text = compare.summary_of(rows)
+        text += f" {compare.slo_summary(rows, slo)}" if slo else ""
+        yield element("p", *name, text, class_="summary")
     if not workloads:
-        yield element("p", "Nothing was measured.", class_="verdict")
+        yield element("p", "Nothing was measured.", class_="summary")
     imposed = [row for row in result.rows if _is_imposed(row)]
     if imposed:
         yield element(

@@ -1,4 +1,4 @@
-"""The seam between a bench and the program that sends its load."""
+"""The interface between a bench and the program that sends its load."""
 
 from __future__ import annotations
 

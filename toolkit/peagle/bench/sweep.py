@@ -20,9 +20,10 @@ from peagle.errors import EngineError, UserError
 from peagle.store import write_json
 from peagle.text import format_duration, format_usd
 
-NO_SPECULATION = "none"
+_NONE = "none"
+"""The word for no speculation, in place of K."""
+
 LARGEST_K = 64
-BUDGET_CODE = "budget-too-small"
 MOST_ROWS = 1_000
 """Settings times loads of one sweep."""
 
@@ -37,6 +38,10 @@ Open = Callable[[BenchSetting], AbstractContextManager[Measure]]
 """Starts what serves a setting, and ends it."""
 
 
+class BudgetExceeded(UserError, code="budget-too-small"):
+    """The next row would cost more than the user allows."""
+
+
 def parse_settings(text: str) -> tuple[int, ...]:
     """The K of each setting of ``k=none,1,3``; 0 is no speculation. Raises UserError."""
     name, _, values = text.partition("=")
@@ -44,13 +49,13 @@ def parse_settings(text: str) -> tuple[int, ...]:
     for value in values.split(","):
         word = value.strip()
         is_k = word.isdecimal() and word.isascii() and len(word) < 4 and 1 <= int(word) <= LARGEST_K
-        if name.strip() != "k" or not (is_k or word == NO_SPECULATION):
+        if name.strip() != "k" or not (is_k or word == _NONE):
             raise UserError(
                 f"--sweep {text[:80]}: {word[:40]!r} is no setting",
                 f"write k=none,1,3 with K from 1 to {LARGEST_K}",
                 "invalid-sweep",
             )
-        found.append(0 if word == NO_SPECULATION else int(word))
+        found.append(0 if word == _NONE else int(word))
     return tuple(dict.fromkeys(found))
 
 
@@ -106,16 +111,15 @@ class Budget:
         self._more += (self._start_factor - 1) * seconds
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
-        """Raise UserError unless a start and a row of these lengths are within the limit."""
+        """Raise BudgetExceeded unless a start and a row of these lengths are within the limit."""
         if self._usd is None:
             return
         needed = self.spent + self.cost(start_seconds, row_seconds)
         if needed > self._usd:
-            raise UserError(
+            raise BudgetExceeded(
                 f"with {what} the sweep would cost about {format_usd(needed)}, and --max-cost is "
                 f"{format_usd(self._usd)}",
                 "raise --max-cost, or measure fewer settings, smaller loads or shorter workloads",
-                BUDGET_CODE,
             )
 
 

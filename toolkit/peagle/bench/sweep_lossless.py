@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from peagle.bench.asking import RefusedPrompt
 from peagle.bench.lossless import LosslessResult, compare_transcripts
 from peagle.bench.measure import BenchTarget
-from peagle.bench.models import BenchSetting
+from peagle.bench.models import DEFAULT_MAX_TOKENS, NO_SPECULATION, BenchSetting, utc_now
 from peagle.bench.pair_prompts import prompts_of_pair
 from peagle.bench.prompts import PromptSet, read_prompts
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
 from peagle.bench.workloads import WORKLOADS
 from peagle.catalog.schema import Catalog
-
-TOKENS = 256
-"""Of an answer whose line has no ``max_tokens``."""
-
-_ALONE = BenchSetting(None, 0)
 
 Opened = Callable[[BenchSetting], AbstractContextManager[object]]
 
@@ -37,7 +31,7 @@ class SweepLossless:
         progress: TranscriptProgress = lambda server, done, count: None,
     ) -> None:
         self._prompts, self._progress = prompts, progress
-        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started = utc_now()
         self._answers: dict[BenchSetting, list[Transcript | RefusedPrompt]] = {}
 
     def ask(self, setting: BenchSetting, target: BenchTarget) -> None:
@@ -47,15 +41,15 @@ class SweepLossless:
             return
         is_alone = not setting.k
         answers = transcripts(
-            self._prompts, target.server, setting.text, TOKENS, is_alone, self._progress
+            self._prompts, target.server, setting.text, DEFAULT_MAX_TOKENS, is_alone, self._progress
         )
-        self._answers[_ALONE if is_alone else setting] = list(answers)
+        self._answers[NO_SPECULATION if is_alone else setting] = list(answers)
 
     def complete(self, settings: Sequence[BenchSetting], opened: Opened) -> None:
         """Start the engines of these settings, and of the target alone, that have not been asked:
         their rows were measured earlier, or the sweep has no such setting."""
         asked = [one for one in settings if one.k and not one.imposed_rates]
-        for setting in (*asked, *([_ALONE] if asked else [])):
+        for setting in (*asked, *([NO_SPECULATION] if asked else [])):
             if setting not in self._answers:
                 with opened(setting):  # which asks it
                     pass
@@ -63,16 +57,16 @@ class SweepLossless:
     @property
     def results(self) -> tuple[LosslessResult, ...]:
         """The comparison of each setting with the target alone."""
-        alone = self._answers.get(_ALONE, [])
+        alone = self._answers.get(NO_SPECULATION, [])
         return tuple(
             compare_transcripts(
                 self._prompts,
                 answers,
                 alone,
                 server=setting.text,
-                against=_ALONE.text,
+                against=NO_SPECULATION.text,
                 started=self._started,
-                max_tokens=TOKENS,
+                max_tokens=DEFAULT_MAX_TOKENS,
             )
             for setting, answers in self._answers.items()
             if setting.k

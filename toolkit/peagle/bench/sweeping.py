@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from peagle import __version__
@@ -14,12 +13,12 @@ from peagle.bench.bench import this_host
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.local import LocalEngines, local_server
-from peagle.bench.models import BenchedServer, BenchResult, BenchSetting
+from peagle.bench.models import BenchedServer, BenchResult, BenchSetting, utc_now
 from peagle.bench.revisions import EndpointRevisions, kept_plan, plan_before, plan_with
 from peagle.bench.sender import LoadSender
 from peagle.bench.sweep import (
-    BUDGET_CODE,
     Budget,
+    BudgetExceeded,
     ResultFile,
     Sweep,
     SweepProgress,
@@ -183,7 +182,7 @@ class EndpointSweep:
         self, max_cost: float | None, observe: Callable[[SweepProgress], object]
     ) -> BenchResult:
         """Measure what is missing, then update the endpoint to what it was before; also when
-        ``max_cost`` (USD) allows no further row, which raises UserError.
+        ``max_cost`` (USD) allows no further row, which raises BudgetExceeded.
 
         After another error or an interrupt the endpoint stays as it is.
         """
@@ -200,9 +199,8 @@ class EndpointSweep:
             result = self.sweep.run(
                 self.file, self.revisions.opened, observe, budget, start_seconds
             )
-        except UserError as error:
-            if error.code == BUDGET_CODE:
-                self.revisions.restore()
+        except BudgetExceeded:
+            self.revisions.restore()
             raise
         self.revisions.restore()
         return result
@@ -243,7 +241,7 @@ def sweep_on_endpoint(
 def _fresh(request: SweepRequest, server: BenchedServer, sender: LoadSender) -> BenchResult:
     return BenchResult(
         server=server,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=utc_now(),
         toolkit=__version__,
         sender=sender.identity,
         host=this_host(),

@@ -10,7 +10,7 @@ from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.asking import OpenAiServer
 from peagle.bench.log_counters import NO_COUNTERS, counters_of_endpoint
 from peagle.bench.measure import BenchTarget
-from peagle.bench.models import BenchedServer, BenchSetting
+from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
 from peagle.bench.probe import counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
@@ -22,7 +22,6 @@ from peagle.store import SANDBOX
 from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
 
-NOTHING = BenchSetting(None, 0)
 UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
@@ -88,7 +87,7 @@ def setting_of_config(config: dict[str, object]) -> BenchSetting:
     """The setting in vLLM's ``--speculative-config``, with the method as the drafter's name."""
     k = config.get("num_speculative_tokens")
     if not config or not isinstance(k, int):
-        return NOTHING
+        return NO_SPECULATION
     rates = config.get("synthetic_acceptance_rates")
     imposed = [rate for rate in rates if type(rate) is float] if isinstance(rates, list) else []
     return BenchSetting(method_name(config), k, tuple(imposed))
@@ -140,7 +139,7 @@ def target_of_endpoint(
         region=aws.region,
         stand_in=stand_in_of(aws, name) if sandbox else None,
     )
-    setting = NOTHING if served else UNKNOWN
+    setting = NO_SPECULATION if served else UNKNOWN
     if served and served.k:
         setting = setting_of_config(served.speculative_config)
         if plan and plan.drafter:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peagle.bench.models import BenchLoad, BenchWorkload
+from peagle.bench.models import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.bench.prompts import Prompt, read_prompts
 from peagle.errors import UserError, nearest
 from peagle.protocol import request_body
@@ -77,10 +77,10 @@ def find_workload(
 
 def workload_of_file(file: Path, output_tokens: int | None = None) -> BenchWorkload:
     """The prompts of a file of JSON lines; answers end by themselves, or after ``output_tokens``
-    (default 256). Raises UserError, also for messages of several turns."""
+    (default ``DEFAULT_MAX_TOKENS``). Raises UserError, also for messages of several turns."""
     prompts = read_prompts(file)
     texts = tuple(_text(prompt, file) for prompt in prompts.prompts)
-    size = Workload(0, output_tokens or 256)
+    size = Workload(0, output_tokens or DEFAULT_MAX_TOKENS)
     return BenchWorkload(file.stem, size, texts, fixed_length=False, digest=prompts.sha256)
 
 

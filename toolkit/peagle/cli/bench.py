@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from peagle import api
+from peagle.bench.asking import KEY_VARIABLE
 from peagle.bench.bench import INTERRUPTED
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchResult
@@ -27,9 +28,6 @@ from peagle.text import format_size, parse_requests
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
-
-KEY_VARIABLE = "OPENAI_API_KEY"
-"""Environment variable: the key for a URL."""
 
 _RUN = "run"
 _SWEEP = "sweep"

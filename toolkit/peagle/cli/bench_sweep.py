@@ -309,10 +309,10 @@ def _report(
         written = {"file": str(file), "report": str(html) if html else None,
                    "evidence": str(evidence) if evidence else None,
                    "lossless": [one.document() for one in compared]}  # fmt: skip
-        print_json({**result.document(), "verdict": api.verdicts(result, slo), **written})
+        print_json({**result.document(), "summary": api.summaries(result, slo), **written})
         _require_lossless(compared)
         return
-    print_sweep(result, api.verdicts(result, slo))
+    print_sweep(result, api.summaries(result, slo))
     click.echo(f"Result:   {file}")
     if evidence:
         click.echo(f"Evidence: {evidence}")

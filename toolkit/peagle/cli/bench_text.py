@@ -14,6 +14,7 @@ from peagle import api
 from peagle.bench.acceptance import GROUPS, GROUPS_OF_LOG, AcceptanceRequest, AcceptanceResult
 from peagle.bench.lossless import LosslessResult
 from peagle.bench.measure import BenchTarget
+from peagle.bench.models import DEFAULT_MAX_TOKENS
 from peagle.bench.prompts import PromptSet
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
@@ -24,8 +25,6 @@ from peagle.errors import UserError
 
 FindTarget = Callable[[str], BenchTarget]
 """Finds the server that a NAME or URL means."""
-
-DEFAULT_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def measure_text(
     what the server raises, after printing what was measured until then.
     """
     prompts = _prompts(target, text)
-    tokens = max_tokens or DEFAULT_TOKENS
+    tokens = max_tokens or DEFAULT_MAX_TOKENS
     results = _Results(text, as_json)
     with StatusLine() as status:
         alone = _alone(target, find, text.against, status) if text.lossless else None
@@ -145,8 +144,8 @@ def measure_text(
                 )
     if results.lossless:
         api.require_lossless(results.lossless)
-    if results.acceptance and (error := api.refused_error(results.acceptance)):
-        raise error
+    if results.acceptance:
+        api.require_none_refused(results.acceptance)
 
 
 def _groups(target: BenchTarget) -> int:

@@ -12,8 +12,8 @@ from peagle.cli.output.console import align_columns
 _NONE = "-"
 
 
-def print_sweep(result: BenchResult, verdicts: Sequence[str]) -> None:
-    """Print tokens per second by load and setting, then the verdicts, one for each workload."""
+def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
+    """Print tokens per second by load and setting, then the summaries, one for each workload."""
     names = dict.fromkeys(row.load.workload.name for row in result.rows)
     for name in names:
         rows = [row for row in result.rows if row.load.workload.name == name]
@@ -21,8 +21,8 @@ def print_sweep(result: BenchResult, verdicts: Sequence[str]) -> None:
         table = _table(rows)
         for line in align_columns(table, table[0]):
             click.echo(f"  {line}")
-    for verdict in verdicts:
-        click.echo(verdict)
+    for summary in summaries:
+        click.echo(summary)
     if any(row.saturated for row in result.rows):
         click.echo("* saturated: more requests only wait longer; the report has the reasons.")
 
