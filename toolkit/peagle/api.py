@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from peagle.bench.report import report as report
     from peagle.bench.results import read_result as read_result
     from peagle.bench.sweep_lossless import sweep_lossless as sweep_lossless
-    from peagle.bench.sweeping import parse_loads as parse_loads
     from peagle.bench.sweeping import save_evidence as save_evidence
     from peagle.bench.sweeping import sweep_on_endpoint as sweep_on_endpoint
     from peagle.bench.sweeping import sweep_on_this_machine as sweep_on_this_machine
@@ -233,7 +232,7 @@ _FUNCTIONS = {
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),
     "peagle.bench.sweeping": (
-        "parse_loads", "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
+        "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
     ),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.entry_file": ("entry_text",),

@@ -10,7 +10,6 @@ from peagle.bench.local import catalog_name
 from peagle.bench.report import LARGEST_REPORT, report
 from peagle.bench.results import read_result
 from peagle.bench.sweep import parse_settings
-from peagle.bench.sweeping import parse_loads
 from peagle.errors import UserError
 from peagle.speed.slo import parse_slo
 from tests.fuzz.inputs import TEXTS, json_bytes, texts
@@ -41,13 +40,6 @@ PARSERS = (
         texts("k=none,1,3", more=TEXTS),
         (UserError,),
         ["k=none,1,3"],
-    ),
-    Parser(
-        "bench-loads",
-        parse_loads,
-        texts("1,8,32", more=TEXTS),
-        (UserError,),
-        ["1,8,32"],
     ),
     Parser(
         "bench-gpu",

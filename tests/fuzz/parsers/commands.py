@@ -20,9 +20,9 @@ from peagle.cli.account import leads_to_sandbox
 from peagle.cli.check import _parsed
 from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
+from peagle.cli.options import LOADS
 from peagle.cli.output.console import terminal_width
 from peagle.cli.sandbox_rehearse import _times
-from peagle.cli.verdict import verdict_loads
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
@@ -141,7 +141,7 @@ def _verdict_file(content: bytes) -> None:
 
 
 def _loads(text: str) -> None:
-    verdict_loads(_CONTEXT, _CONTEXT.command.params[0], text)
+    LOADS.convert(text, _CONTEXT.command.params[0], _CONTEXT)
 
 
 def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
@@ -241,7 +241,7 @@ PARSERS = (
         [verdict_example()],
     ),
     Parser(
-        "command-verdict-loads",
+        "command-loads",
         _loads,
         st.text("0123456789, x-") | st.text(max_size=40),
         ERRORS,

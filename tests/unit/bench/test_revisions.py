@@ -26,7 +26,7 @@ from tests.unit.bench.made import ALONE, RESULT, row
 
 CATALOG = load_catalog()
 PLAN = make_plan(Options(pair="tiny", name="chat"), CATALOG)
-REQUEST = SweepRequest("k=none,3", "1", output_tokens=32)
+REQUEST = SweepRequest("k=none,3", (1,), output_tokens=32)
 
 
 def record_of(plan: Plan | None) -> Deployment:

@@ -36,9 +36,6 @@ from peagle.errors import UserError
 from peagle.planning.plan import Plan
 from peagle.store import write_file
 
-LARGEST_LOAD = 10_000
-"""Concurrent requests of one machine that sends them."""
-
 _ROWS = b'"speeds": ['
 """Where the rows of an evidence file begin."""
 
@@ -47,14 +44,14 @@ PlanOf = Callable[[BenchSetting], Plan]
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """The options of a sweep, as text where the user types text.
+    """The options of a sweep; ``loads`` are numbers of concurrent requests.
 
     ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed; ``domain`` is one
     of its domains. ``again``: measure again what ``file`` has. ``command`` is how it was asked for.
     """
 
     settings: str
-    loads: str
+    loads: tuple[int, ...]
     workloads: tuple[str, ...] = ("short-prompt",)
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -70,23 +67,6 @@ class SweepRequest:
     def ks(self) -> tuple[int, ...]:
         """K of each setting; 0 is no speculation. Raises UserError."""
         return parse_settings(self.settings)
-
-
-def parse_loads(text: str) -> tuple[int, ...]:
-    """The numbers of concurrent requests in ``1,8,32``, ascending. Raises UserError."""
-    found = set()
-    for part in text.split(","):
-        word = part.strip()
-        if not (word.isascii() and word.isdecimal() and len(word) < 8):
-            word = "0"
-        if not 1 <= int(word) <= LARGEST_LOAD:
-            raise UserError(
-                f"--concurrency {text[:80]}: {part.strip()[:40]!r} is no number of requests",
-                f"write numbers from 1 to {LARGEST_LOAD:,}, such as 1,8,32",
-                "invalid-load",
-            )
-        found.add(int(word))
-    return tuple(sorted(found))
 
 
 def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
@@ -107,7 +87,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
     loads = tuple(
         make_load(workload, load, request.repetitions, request.requests)
         for workload in workloads
-        for load in parse_loads(request.loads)
+        for load in request.loads
     )
 
     def imposing(setting: BenchSetting) -> Plan:

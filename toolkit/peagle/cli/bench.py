@@ -18,13 +18,20 @@ from peagle.cli.bench_report import bench_report
 from peagle.cli.bench_sweep import sweep
 from peagle.cli.bench_text import TextOptions, measure_text, text_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import REQUESTS, TOKENS, command_catalog
+from peagle.cli.options import (
+    LOADS,
+    REQUESTS,
+    TOKENS,
+    command_catalog,
+    repetitions_option,
+    requests_option,
+)
 from peagle.cli.output.bench import print_check, print_result
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotFound, UserError
-from peagle.text import format_size, parse_requests
+from peagle.text import format_size
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
@@ -69,17 +76,6 @@ bench.add_command(sweep)
 bench.add_command(bench_report)
 
 
-def _loads(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
-    """``1,8,32`` as numbers. Raises BadParameter."""
-    try:
-        numbers = tuple(parse_requests(part) for part in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if len(set(numbers)) != len(numbers):
-        raise click.BadParameter("a number of requests is given twice")
-    return numbers
-
-
 @bench.command(
     _RUN, cls=PeagleCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
 )
@@ -94,25 +90,14 @@ def _loads(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
 )
 @click.option(
     "--concurrency",
+    type=LOADS,
     metavar="N[,N...]",
     default="8",
     show_default=True,
-    callback=_loads,
     help="Requests at a time; several loads are measured in turn.",
 )
-@click.option(
-    "--repetitions",
-    type=click.IntRange(3, 50),
-    default=3,
-    show_default=True,
-    help="Repetitions of each load.",
-)
-@click.option(
-    "--requests",
-    type=REQUESTS,
-    metavar="N",
-    help="Requests of a repetition.  [default: twice the concurrency, at least 4]",
-)
+@repetitions_option
+@requests_option
 @click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts.")
 @click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers.")
 @click.option("--model", metavar="ID", help="Model in the requests.  [default: the served one]")

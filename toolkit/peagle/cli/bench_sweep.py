@@ -19,7 +19,15 @@ from peagle.bench.sweeping import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.local import local_image
-from peagle.cli.options import command_catalog, complete_pair, refuse_errors, yes_option
+from peagle.cli.options import (
+    LOADS,
+    command_catalog,
+    complete_pair,
+    refuse_errors,
+    repetitions_option,
+    requests_option,
+    yes_option,
+)
 from peagle.cli.output.bench_text import print_lossless
 from peagle.cli.output.console import (
     confirm,
@@ -55,15 +63,14 @@ _NAME = ("bench", "sweep")
 _OPTIONS = (
     click.option("--sweep", required=True, metavar="k=LIST",
                  help="K of each setting, and none for no speculation: k=none,1,3,5."),
-    click.option("--concurrency", "loads", default="1,8,32", show_default=True, metavar="LIST",
-                 help="Numbers of concurrent requests."),
+    click.option("--concurrency", "loads", type=LOADS, default="1,8,32", show_default=True,
+                 metavar="N[,N...]",
+                 help="Requests at a time; several loads are measured in turn."),
     click.option("--workload", "workloads", multiple=True, metavar="NAME|FILE",
                  help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
                  "[default: short-prompt]"),
-    click.option("--repetitions", type=click.IntRange(1, 50), default=3, show_default=True,
-                 help="Repetitions of each load, for the intervals."),
-    click.option("--requests", type=click.IntRange(1),
-                 help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
+    repetitions_option,
+    requests_option,
     click.option("--engine", "engine_kind", type=click.Choice(["process", "docker"]),
                  default="process", show_default=True,
                  help="Run the engines as processes or in containers."),
@@ -249,7 +256,7 @@ def _plans(
     """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
     largest load."""
     chosen = planning_choices(given) | {
-        "concurrency": max(api.parse_loads(request.loads)),
+        "concurrency": max(request.loads),
         "slo": None,
     }
     made: dict[int, Plan] = {}

@@ -15,12 +15,17 @@ from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import parse_duration, parse_requests, parse_tokens
+from peagle.text import parse_duration, parse_requests, parse_tokens, sanitize
 
 REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
 
 _CATALOG_FILES = ("*/*.yaml", "*.yaml", "evidence/*.json")
 """Targets, tables and evidence."""
+
+_MOST_LOADS = 32
+"""A longer list of loads is a mistake, and would take long."""
+
+_LARGEST_LOAD = 100_000
 
 _CATALOG = "peagle.catalog"
 """Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
@@ -54,6 +59,51 @@ TOKENS = _Number(parse_tokens)
 
 REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
+
+
+class _Loads(click.ParamType):  # type: ignore[type-arg]
+    """Numbers of concurrent requests such as ``1,8,32``: ascending, each once."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The numbers. Raises BadParameter."""
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",")]
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+            return self.fail(
+                f"{sanitize(value, 40)!r} is not a list of numbers such as 1,8,32", param, ctx
+            )
+        loads = sorted({int(word) for word in words})
+        if not 1 <= loads[0] <= loads[-1] <= _LARGEST_LOAD:
+            return self.fail(f"loads are from 1 to {_LARGEST_LOAD:,} requests", param, ctx)
+        if len(loads) > _MOST_LOADS:
+            return self.fail(f"{len(loads)} loads are more than {_MOST_LOADS}", param, ctx)
+        return tuple(loads)
+
+
+LOADS = _Loads()
+"""The type of options that are a list of numbers of concurrent requests."""
+
+repetitions_option = click.option(
+    "--repetitions",
+    type=click.IntRange(1, 50),
+    default=3,
+    show_default=True,
+    help="Repetitions of each load, for the intervals.",
+)
+"""``--repetitions`` of a measurement."""
+
+requests_option = click.option(
+    "--requests",
+    type=REQUESTS,
+    metavar="N",
+    help="Requests of each repetition.  [default: twice the concurrency, at least 4]",
+)
+"""``--requests`` of a measurement."""
 
 LONGEST_CONTEXT = "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
 

@@ -10,6 +10,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
+    LOADS,
     REGION_VARIABLES,
     TOKENS,
     command_catalog,
@@ -23,28 +24,6 @@ from peagle.cli.output.console import json_option, print_json, print_status, wri
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictRequest
 from peagle.speed.models import Workload
-
-MOST_LOADS = 32
-"""A longer list of loads is a mistake, and would take seconds."""
-
-_LARGEST_LOAD = 100_000
-
-
-def verdict_loads(
-    _: click.Context, __: click.Parameter, value: str | None
-) -> tuple[int, ...] | None:
-    """Loads such as ``1,8,32``. Raises BadParameter."""
-    if value is None:
-        return None
-    words = [word.strip() for word in value.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise click.BadParameter(f"{value[:40]!r} is not a list of numbers such as 1,8,32")
-    loads = sorted({int(word) for word in words})
-    if not 1 <= loads[0] <= loads[-1] <= _LARGEST_LOAD:
-        raise click.BadParameter(f"loads are from 1 to {_LARGEST_LOAD:,} requests")
-    if len(loads) > MOST_LOADS:
-        raise click.BadParameter(f"{len(loads)} loads are more than {MOST_LOADS}")
-    return tuple(loads)
 
 
 @click.command(
@@ -80,8 +59,8 @@ Examples:
 @click.option(
     "--concurrency",
     "loads",
-    metavar="N,...",
-    callback=verdict_loads,
+    type=LOADS,
+    metavar="N[,N...]",
     help="Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
 )
 @click.option(
