@@ -198,7 +198,9 @@ def test_a_chart_of_equal_values_and_of_none() -> None:
 
 def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
-    made = terminal.run("verdict", "tiny", "--gpu", "A10G", "--concurrency", "8", "-o", str(path))
+    size = ("--prompt-tokens", "1k", "--output-tokens", "256")
+    load = ("--gpu", "A10G", "--concurrency", "8", *size)
+    made = terminal.run("verdict", "tiny", *load, "-o", str(path))
     assert made.code == 0, made.err
     best = read_verdict(path).at(None, 8)[1].best
     assert best is not None

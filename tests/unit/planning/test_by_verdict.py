@@ -84,6 +84,29 @@ def test_several_instances_share_the_load_of_the_verdict() -> None:
     assert (made.speculation.k if made.speculation else 0) == best.k
 
 
+@pytest.mark.parametrize(
+    ("options", "covered"),
+    [
+        ({"concurrency": 128, "instance_count": 1}, True),
+        ({"concurrency": 129, "instance_count": 1}, False),
+        ({"concurrency": 256, "instance_count": 2}, True),
+        ({"concurrency": 8, "prompt_tokens": 4096, "output_tokens": 128}, True),
+        ({"concurrency": 8, "prompt_tokens": 4097, "output_tokens": 256}, False),
+        ({"concurrency": 8, "prompt_tokens": 2048, "output_tokens": 127}, False),
+    ],
+)
+def test_a_load_that_the_verdict_does_not_cover_is_refused(
+    options: dict[str, Any], covered: bool
+) -> None:
+    if covered:
+        planned(verdict(), **options)
+        return
+    with pytest.raises(PeagleError, match=r"verdict\.json does not cover .* the nearest") as caught:
+        planned(verdict(), **options)
+    assert caught.value.fix == "create a verdict for this load"
+    assert caught.value.command[:3] == ("peagle", "verdict", "gpt-oss-20b")
+
+
 def test_another_number_of_gpus_is_a_warning() -> None:
     one = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
     made = planned(one, concurrency=1)

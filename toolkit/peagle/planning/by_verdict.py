@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from peagle.catalog.find import find_instance, find_pair
@@ -16,13 +17,18 @@ from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 
+FARTHEST = 2.0
+"""A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
+beyond it another setting is often the fastest."""
+
 
 def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
     """The plan with the verdict's drafter and K for the load of each instance, on the verdict's
     instance type unless the options name another with the same GPU.
 
-    Raises VerdictFileError for a verdict on another target, GPU or vLLM version, UserError for
-    options that decide the same, and what ``make_plan`` raises.
+    Raises VerdictFileError for a verdict on another target, GPU or vLLM version and for a load
+    that it does not cover (``FARTHEST``), UserError for options that decide the same, and what
+    ``make_plan`` raises.
     """
     _refuse_contradictions(options)
     pair = find_pair(catalog, options.pair)
@@ -58,6 +64,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         if made.prompt_tokens and made.output_tokens:
             workload = Workload(made.prompt_tokens, made.output_tokens)
         load = made.concurrency / made.instance_count
+    _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
     found = (*made.findings, *_other_gpus(verdict, made, file, options))
     findings = tuple(sorted(found, key=severity))
@@ -82,6 +89,35 @@ def _about_another(
     command = ("peagle", "verdict", options.pair, *on, "--out", str(file))
     fix = Fix("create a verdict for this plan", command)
     return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
+
+
+def _refuse_uncovered(
+    file: Path, size: WorkloadVerdict, entry: LoadVerdict, plan: Plan, options: Options
+) -> None:
+    """Raise VerdictFileError if the verdict's nearest load or size is far from the planned one."""
+    prompt = plan.prompt_tokens or size.prompt_tokens
+    output = plan.output_tokens or size.output_tokens
+    load = math.ceil(plan.concurrency / plan.instance_count)
+    covered = (
+        (load, entry.concurrency),
+        (prompt, size.prompt_tokens),
+        (output, size.output_tokens),
+    )
+    if all(1 / FARTHEST <= planned / own <= FARTHEST for planned, own in covered):
+        return
+    each = " on each instance" if plan.instance_count > 1 else ""
+    message = (
+        f"{file} does not cover {format_concurrency(load)} of {prompt:,} + {output:,} tokens{each}"
+        f"; the nearest in it is {format_concurrency(entry.concurrency)} of "
+        f"{size.prompt_tokens:,} + {size.output_tokens:,}"
+    )
+    gpus = str(plan.fit.tensor_parallel_size)
+    command = (
+        *("peagle", "verdict", options.pair, "--instance-type", plan.instance_type),
+        *("--tensor-parallel-size", gpus, "--concurrency", str(load)),
+        *("--prompt-tokens", str(prompt), "--output-tokens", str(output), "--out", str(file)),
+    )
+    raise VerdictFileError(message, Fix("create a verdict for this load", command))
 
 
 def _with_setting(options: Options, setting: Setting) -> Options:

@@ -239,16 +239,16 @@ def _speculation_reason(
 
 
 def _both_speeds(candidate: Candidate, compared: SpeedsByK, named: tuple[str, str]) -> str:
-    """Speeds with and without speculation on the same GPUs; empty where one is unknown."""
+    """Speeds of all instances with and without speculation; empty where one is unknown."""
     others = [
         speed.tokens_per_second
         for (name, _), speed in compared.speeds.items()
         if (name is None) is (candidate.drafter is not None) and speed.tokens_per_second is not None
     ]
-    ours = candidate.performance.tokens_per_second
-    if ours is None or not others:
+    ours, theirs = candidate.tokens_per_second, candidate.total(max(others, default=None))
+    if ours is None or theirs is None:
         return ""
-    return f"{ours:,.0f} tokens/s {named[0]}, {max(others):,.0f} {named[1]}, on the same GPUs"
+    return f"{ours:,.0f} tokens/s {named[0]}, {theirs:,.0f} {named[1]}, on the same GPUs"
 
 
 def _cheaper_alone(
