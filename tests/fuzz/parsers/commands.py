@@ -27,12 +27,13 @@ from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
 from peagle.planning.pins import pins_of
-from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
+from peagle.speed.workloads import WORKLOADS
 from peagle.text import format_duration, parse_duration, parse_requests, parse_tokens, sanitize
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
@@ -107,7 +108,7 @@ def plan_example() -> dict[str, Any]:
 
 @cache
 def verdict_text() -> str:
-    size = {"short prompt": WORKLOADS["short prompt"]}
+    size = {"short-prompt": WORKLOADS["short-prompt"]}
     request = VerdictRequest("tiny", "L40S", workloads=size, loads=(1, 8))
     return verdict_bytes(make_verdict(request, load_catalog())).decode()
 

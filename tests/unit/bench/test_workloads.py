@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import load as gpu_load
 from peagle.bench.workloads import (
-    WORKLOADS,
     Tokens,
     find_workload,
     make_load,
@@ -16,9 +16,17 @@ from peagle.bench.workloads import (
 )
 from peagle.errors import UserError
 from peagle.speed.models import Workload
+from peagle.speed.workloads import WORKLOADS
 from tests.support import raises_code
 
 TOKENS = Tokens(overhead=5.0, per_word=1.25)
+
+
+def test_the_sizes_are_those_of_the_catalogues_measurements() -> None:
+    measured = {
+        one.name: Workload(one.prompt_tokens, one.output_tokens) for one in gpu_load.WORKLOADS
+    }
+    assert measured == WORKLOADS
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -11,11 +11,11 @@ import pytest
 
 from peagle.cli.output.chart import Series, draw
 from peagle.cli.output.verdict import print_verdict
-from peagle.planning.verdict import WORKLOADS
 from peagle.render import read_verdict
 from peagle.speed.deciding import Question, decide_workload
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import ALONE, Setting, Verdict, VerdictChange
+from peagle.speed.workloads import WORKLOADS
 from tests.golden import assert_golden
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal, nothing_was_created
@@ -34,14 +34,14 @@ def peagle(*arguments: str) -> Done:
 
 LOADS = (1, 8, 64)
 CURVES = {
-    ALONE: {"short prompt": (324, 2298, 12135), "long prompt": (307, 1832, 6149)},
+    ALONE: {"short-prompt": (324, 2298, 12135), "long-prompt": (307, 1832, 6149)},
     Setting(drafter="p-eagle", k=3): {
-        "short prompt": (563, 2796, 14452),
-        "long prompt": (480, 2200, 5287),
+        "short-prompt": (563, 2796, 14452),
+        "long-prompt": (480, 2200, 5287),
     },
     Setting(drafter="p-eagle", k=7): {
-        "short prompt": (742, 4148, 14200),
-        "long prompt": (661, 2639, 4900),
+        "short-prompt": (742, 4148, 14200),
+        "long-prompt": (661, 2639, 4900),
     },
     Setting(drafter="ngram", k=5): {},
 }
@@ -49,7 +49,7 @@ CURVES = {
 
 
 def performance_of(setting: Setting, workload: Workload, load: float) -> Performance:
-    name = "short prompt" if workload == WORKLOADS["short prompt"] else "long prompt"
+    name = "short-prompt" if workload == WORKLOADS["short-prompt"] else "long-prompt"
     curve = CURVES[setting].get(name)
     length = {0: 1.0, 3: 2.88, 7: 3.4}.get(setting.k, 1.0)
     acceptance = Acceptance(length, "imposed" if curve else "unknown", "a test")
@@ -61,7 +61,7 @@ def performance_of(setting: Setting, workload: Workload, load: float) -> Perform
 
 def a_verdict() -> Verdict:
     question = Question(tuple(CURVES), LOADS, 10.5, "p-eagle")
-    sizes = {name: WORKLOADS[name] for name in ("short prompt", "long prompt")}
+    sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
     return Verdict(
         target="openai/gpt-oss-20b",
         gpu="H200",

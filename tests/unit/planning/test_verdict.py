@@ -13,14 +13,15 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import support_of
 from peagle.errors import PeagleError
-from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.speed.models import Workload
 from peagle.speed.verdict import ALONE, LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.speed.workloads import WORKLOADS
 from tests.support import bundled_catalog
 
 CATALOG = load_catalog()
 MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
-SHORT = {"requests": WORKLOADS["short prompt"]}
+SHORT = {"requests": WORKLOADS["short-prompt"]}
 
 
 def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:

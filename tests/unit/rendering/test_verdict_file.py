@@ -12,16 +12,17 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, VerdictFileError
-from peagle.planning.verdict import WORKLOADS, VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render import read_verdict, verdict_bytes
 from peagle.render.verdict_file import verdict_from
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Setting, Verdict
+from peagle.speed.workloads import WORKLOADS
 
 
 @cache
 def verdict() -> Verdict:
-    sizes = {name: WORKLOADS[name] for name in ("short prompt", "long prompt")}
+    sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
     request = VerdictRequest("gpt-oss-20b", "H200", workloads=sizes, loads=(1, 32), vllm="0.26.0")
     return make_verdict(request, load_catalog())
 
@@ -42,7 +43,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_nearest_load_and_size_answer() -> None:
     found = verdict()
     sizes = [found.at(size, 1)[0].name for size in (None, Workload(100, 300), Workload(9000, 50))]
-    assert sizes == ["short prompt", "short prompt", "long prompt"]
+    assert sizes == ["short-prompt", "short-prompt", "long-prompt"]
     loads = [found.at(None, load)[1].concurrency for load in (0.5, 1, 5, 6, 1000)]
     assert loads == [1, 1, 1, 32, 32]
     assert found.at(None, 1)[1].best == Setting(drafter="p-eagle", k=7)

@@ -46,7 +46,7 @@ def verdict(
         return performance(curves[setting][loads.index(int(load))], length, basis, spread)
 
     question = Question(tuple(curves), loads, 36.0, "p-eagle")
-    return decide_workload(question, "short prompt", SHORT, performance_of)
+    return decide_workload(question, "short-prompt", SHORT, performance_of)
 
 
 def best(found: WorkloadVerdict) -> list[Setting | None]:

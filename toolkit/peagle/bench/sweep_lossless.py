@@ -13,8 +13,8 @@ from peagle.bench.models import DEFAULT_MAX_TOKENS, NO_SPECULATION, BenchSetting
 from peagle.bench.pair_prompts import prompts_of_pair
 from peagle.bench.prompts import PromptSet, read_prompts
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
-from peagle.bench.workloads import WORKLOADS
 from peagle.catalog.schema import Catalog
+from peagle.speed.workloads import WORKLOADS
 
 Opened = Callable[[BenchSetting], AbstractContextManager[object]]
 

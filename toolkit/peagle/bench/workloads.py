@@ -13,13 +13,7 @@ from peagle.bench.prompts import Prompt, read_prompts
 from peagle.errors import UserError, nearest
 from peagle.protocol import request_body
 from peagle.speed.models import Workload
-
-WORKLOADS = {
-    "short-prompt": Workload(128, 400),
-    "long-prompt": Workload(2048, 256),
-    "long-answer": Workload(128, 1024),
-}
-"""As in the measurements of the catalogue (``benchmarks/gpu/load.py``)."""
+from peagle.speed.workloads import WORKLOADS
 
 LEAST_REQUESTS = 4
 """Of a repetition: fewer give no percentiles."""

@@ -19,13 +19,7 @@ from peagle.planning.verdict_changes import changes_of
 from peagle.speed.deciding import Question, decide_workload
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict
-
-WORKLOADS: Mapping[str, Workload] = {
-    "short prompt": Workload(128, 400),
-    "long prompt": Workload(2048, 256),
-    "long answer": Workload(128, 1024),
-}
-"""The requests of a verdict without others."""
+from peagle.speed.workloads import WORKLOADS
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""
