@@ -124,6 +124,41 @@ def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
     assert speeds.regret_percent == 25.0
 
 
+def test_a_change_within_the_tie_is_no_crossover() -> None:
+    curves = {ALONE: (100, 100, 100, 100), K3: (150, 99, 101, 140)}
+    assert verdict(curves, loads=(1, 8, 64, 128)).crossovers == ()
+
+
+def test_a_tie_after_the_last_crossover_does_not_make_speculation_pay_again() -> None:
+    curves = {ALONE: (100, 100, 100), K3: (150, 80, 101)}
+    (crossover,) = verdict(curves).crossovers
+    assert crossover.direction == "stops"
+    assert 1 < crossover.low < crossover.requests < crossover.high < 8
+
+
+def test_a_crossover_may_have_ties_on_its_way() -> None:
+    curves = {ALONE: (100, 100, 100, 100), K3: (150, 101, 99, 80)}
+    (crossover,) = verdict(curves, loads=(1, 8, 64, 128)).crossovers
+    assert crossover.direction == "stops"
+    assert crossover.low < 8 < crossover.requests < 64 < crossover.high
+
+
+def test_no_unmeasured_k_is_recommended_for_all_loads() -> None:
+    curves = {ALONE: (50, 50, 80), K3: (100, 100, 90), K7: (120, 110, 95)}
+    found = verdict(curves, estimated=[K7])
+    assert found.steady == K3
+    shown = found.loads[0].speed(K7)
+    assert shown is not None, "a measurement may show that it is the best"
+    assert shown.regret_percent is None
+
+
+def test_a_faster_estimate_that_does_not_win_has_no_regret_of_zero() -> None:
+    found = verdict({ALONE: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 109, 109)}, [RIVAL])
+    assert found.steady == K3
+    speeds = [speed for load in found.loads if (speed := load.speed(RIVAL))]
+    assert [speed.regret_percent for speed in speeds] == [None] * 3
+
+
 def test_settings_that_never_matter_are_left_out() -> None:
     many = {Setting(drafter="p-eagle", k=k): (50.0 + k, 50, 50) for k in range(1, 11)}
     found = verdict({ALONE: (100, 100, 100), **many})

@@ -6,7 +6,7 @@ The speed of a setting comes from a function, so measurements and the model are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -96,10 +96,15 @@ def _at_load(
 
 @dataclass(frozen=True)
 class Ranking:
-    """The settings that cannot be told from the fastest, the simplest first, and its tokens/s."""
+    """The settings that cannot be told from the fastest, the simplest first, and its tokens/s.
+
+    ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
+    K is measured, nor one above the winner that does not tie with it.
+    """
 
     tied: tuple[Setting, ...]
     fastest: float
+    counted: frozenset[Setting] = frozenset()
 
 
 def rank_settings(
@@ -132,7 +137,9 @@ def rank_settings(
     def simplicity(one: Setting) -> tuple[bool, bool, int, str]:
         return bool(one.k), one.drafter != default_drafter, one.k, one.drafter or ""
 
-    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top))
+    slower = (one for one, found in known.items() if _tokens(found) <= _tokens(top))
+    counted = frozenset([*tied, *slower])
+    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), counted)
 
 
 def _tokens(found: Performance | SettingSpeed) -> float:
@@ -151,7 +158,8 @@ def _speed(
     usd_per_hour: float | None,
 ) -> SettingSpeed:
     speed = found.tokens_per_second
-    regret = None if speed is None else max(0.0, 1 - speed / ranking.fastest)
+    counts = setting in ranking.counted
+    regret = max(0.0, 1 - speed / ranking.fastest) if speed is not None and counts else None
     within = break_even if break_even is not None and break_even <= setting.k + 1 else None
     return SettingSpeed(
         setting=setting,
@@ -199,17 +207,15 @@ def break_even_length(
 
 
 def _contenders(loads: Sequence[LoadVerdict], steady: Setting | None) -> set[Setting]:
-    """The settings to show: the target alone, all that win or tie somewhere, the steady one, and
-    each drafter's own best."""
+    """The settings to show: the target alone, all that win or tie somewhere, the steady one, those
+    with the fastest speed or estimate somewhere, and each drafter's own best."""
     kept = {ALONE} | ({steady} if steady else set())
     kept |= {one for load in loads for one in (load.best, *load.ties) if one}
+    kept |= {max(load.speeds, key=_tokens).setting for load in loads if load.best}
     settings = dict.fromkeys(one.setting for load in loads for one in load.speeds)
     for drafter in dict.fromkeys(one.drafter for one in settings):
-        own = [one for one in settings if one.drafter == drafter]
-        known = [one for one in own if _worst_regret(loads, one) is not None]
-        kept.add(
-            min(known, key=lambda one: (_worst_regret(loads, one), one.k)) if known else own[0]
-        )
+        own = (one for one in settings if one.drafter == drafter)
+        kept.add(min(own, key=lambda one: _regrets(loads, one)))
     return kept
 
 
@@ -218,12 +224,18 @@ def _only(load: LoadVerdict, kept: set[Setting]) -> LoadVerdict:
     return load.model_copy(update={"speeds": speeds})
 
 
-def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | None:
-    """The setting's greatest loss at any load in percent; ``None`` where a speed is unknown."""
+def _regrets(loads: Sequence[LoadVerdict], setting: Setting) -> tuple[int, float]:
+    """At how many loads the setting does not count, and its greatest loss elsewhere in percent."""
     found = [load.speed(setting) for load in loads if load.best]
-    regrets = [one.regret_percent if one else None for one in found]
-    known = [regret for regret in regrets if regret is not None]
-    return max(known) if known and len(known) == len(regrets) else None
+    known = [one.regret_percent for one in found if one and one.regret_percent is not None]
+    return len(found) - len(known), max(known, default=0.0)
+
+
+def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | None:
+    """The setting's greatest loss at any load in percent; ``None`` where it does not count at one
+    (``Ranking.counted``), and where nothing is known."""
+    unknown, worst = _regrets(loads, setting)
+    return None if unknown or not any(load.best for load in loads) else worst
 
 
 def _steady(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
@@ -238,32 +250,51 @@ def _steady(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
 @dataclass(frozen=True)
 class _Point:
     """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
-    best drafting setting is."""
+    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
+    where they tie."""
 
     load: float
     ratio: float
     alone: float
     measured: bool
+    side: int
 
 
-def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterable[VerdictCrossover]:
-    """Where the ratio passes 1, interpolated on the logarithm of the load."""
+def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterator[VerdictCrossover]:
+    """Where the winner changes sides, at the load at which the ratio passes 1: interpolated on the
+    logarithm of the load. A tie changes no side."""
     points = [point for load in loads if (point := _point(question, load))]
-    for before, after in pairwise(points):
-        if (before.ratio > 1) == (after.ratio > 1):
+    first = 0
+    decided = [number for number, point in enumerate(points) if point.side]
+    for one, other in pairwise(decided):
+        if points[one].side == points[other].side:
             continue
-        requests = _load_at(before, after, 1.0)
-        share = math.log(requests / before.load) / math.log(after.load / before.load)
-        alone = before.alone * (after.alone / before.alone) ** share
-        ends = _equal_range(points, before, after)
-        yield VerdictCrossover(
-            direction="stops" if before.ratio > 1 else "starts",
-            requests=round(requests, 1),
-            low=round(min(ends[0], requests), 1),
-            high=round(max(ends[1], requests), 1),
-            usd_per_million_tokens=_rounded_usd(usd_per_million(question.usd_per_hour, alone)),
-            basis="measured" if before.measured and after.measured else "estimated",
-        )
+        back = (n for n in range(other + 1, len(points)) if points[n].side == points[one].side)
+        end = next(back, len(points))
+        before = next(n for n in range(one, other) if _passes_one(points[n], points[n + 1]))
+        yield _crossover(question, points[first:end], before - first)
+        first = other
+
+
+def _passes_one(before: _Point, after: _Point) -> bool:
+    return (before.ratio > 1) != (after.ratio > 1)
+
+
+def _crossover(question: Question, points: Sequence[_Point], number: int) -> VerdictCrossover:
+    """The crossover between this point and the next; ``points`` have no other one."""
+    before, after = points[number], points[number + 1]
+    requests = _load_at(before, after, 1.0)
+    share = math.log(requests / before.load) / math.log(after.load / before.load)
+    alone = before.alone * (after.alone / before.alone) ** share
+    ends = _equal_range(points, before, after)
+    return VerdictCrossover(
+        direction="stops" if before.ratio > 1 else "starts",
+        requests=round(requests, 1),
+        low=round(min(ends[0], requests), 1),
+        high=round(max(ends[1], requests), 1),
+        usd_per_million_tokens=usd_per_million(question.usd_per_hour, alone),
+        basis="measured" if before.measured and after.measured else "estimated",
+    )
 
 
 def _point(question: Question, load: LoadVerdict) -> _Point | None:
@@ -275,7 +306,9 @@ def _point(question: Question, load: LoadVerdict) -> _Point | None:
     best = drafting[ranked[0]]
     measured = alone.basis == best.basis == "measured"
     ratio = (best.tokens_per_second or 0) / alone.tokens_per_second
-    return _Point(load.concurrency, ratio, alone.tokens_per_second, measured)
+    wins, loses = load.best != ALONE and ratio > 1, load.best == ALONE and ratio < 1
+    side = 1 if wins else -1 if loses and not load.ties else 0
+    return _Point(load.concurrency, ratio, alone.tokens_per_second, measured, side)
 
 
 def _load_at(before: _Point, after: _Point, ratio: float) -> float:
