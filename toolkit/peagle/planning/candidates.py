@@ -38,7 +38,8 @@ LEAST_GAIN = 0.97
 @dataclass(frozen=True)
 class PairLoad:
     """A pair and its load, independent of an instance. ``settings`` are the user's own arguments of
-    vLLM; ``None`` leaves one of the catalogue out."""
+    vLLM; ``None`` leaves one of the catalogue out. ``own_head``: the drafter is the user's own,
+    which runs name by its location only, even if it has the name of the catalogue's."""
 
     target: Target
     drafter: Drafter | None
@@ -49,6 +50,7 @@ class PairLoad:
     catalog: Catalog
     settings: Mapping[str, Value | None] = field(default_factory=dict)
     workload: Workload = USUAL_WORKLOAD
+    own_head: bool = False
 
     @property
     def drafter_bytes(self) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.find import find_drafter
-from peagle.catalog.schema import Drafter, SpeedRun
+from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.checks import check
 from peagle.findings import errors
@@ -15,9 +15,8 @@ from peagle.fit.estimate import fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.break_even import likely_acceptance
 from peagle.planning.candidates import PairLoad, planned_fit
-from peagle.speed.acceptance import acceptance_of
-from peagle.speed.estimate import performance
-from peagle.speed.evidence import names_in_runs
+from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
+from peagle.planning.speculation import compared_ks
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import ALONE, Setting
 
@@ -32,7 +31,7 @@ class ComparedSettings:
     def __init__(self, work: PairLoad, instance: Instance, gpus: int) -> None:
         self.work, self.instance, self.gpus = work, instance, gpus
         self.refused: dict[str, str] = {}
-        self.runs: tuple[SpeedRun, ...] = work.catalog.speeds.get(work.target.id, ())
+        self.runs = runs_of(work)
         self._cases: dict[Setting, tuple[FitCase, Fit]] = {}
 
     def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
@@ -69,10 +68,11 @@ class ComparedSettings:
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
-        drafter = self.drafter(setting)
-        names = names_in_runs(drafter, own=False)
-        decay = self.work.catalog.speed_model.decay
-        return acceptance_of(drafter, setting.k, self.runs, names, decay=decay)
+        return pair_acceptance(self._work(setting))
+
+    def _work(self, setting: Setting) -> PairLoad:
+        """The pair and its load with this setting."""
+        return replace(self.work, drafter=self.drafter(setting), k=setting.k)
 
     def _performance(
         self, setting: Setting, workload: Workload, load: float, acceptance: Acceptance
@@ -88,28 +88,23 @@ class ComparedSettings:
             lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
             return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
         case, fit = self._fitted(setting)
-        names = names_in_runs(drafter, own=False)
-        model = self.work.catalog.speed_model
-        return performance(case, workload, load, acceptance, model, self.runs, names, fit=fit)
+        work = self._work(setting)
+        return pair_performance(work, case, load, workload=workload, acceptance=acceptance, fit=fit)
 
     def _fitted(self, setting: Setting) -> tuple[FitCase, Fit]:
         if setting not in self._cases:
-            work = replace(self.work, drafter=self.drafter(setting), k=setting.k)
-            case = planned_fit(work, self.instance, self.gpus)
+            case = planned_fit(self._work(setting), self.instance, self.gpus)
             self._cases[setting] = case, fit_of(case)
         return self._cases[setting]
 
-    def _ks(self, drafter: Drafter) -> list[int]:
+    def _ks(self, drafter: Drafter) -> Sequence[int]:
         """Up to the K that it was trained for, else the recommended and the measured ones; only
         the recommended one where no acceptance is known."""
         recommended = Setting(drafter=drafter.name, k=drafter.k_recommended)
         if self.acceptance(recommended).basis == "unknown":
             return [drafter.k_recommended]
-        names = names_in_runs(drafter, own=False)
-        measured = {row.k for run in self.runs for row in run.speeds if row.drafter in names}
-        most = drafter.k_trained
-        known = {*range(1, (most or drafter.k_recommended) + 1), *measured}
-        return sorted(k for k in known if most is None or k <= most)
+        names = names_of(self._work(recommended))
+        return compared_ks(drafter, self.runs, names, every=True)
 
     def refusal(self, drafter: Drafter | None) -> str | None:
         """The first error of a check of this drafter, or of the target alone, with this version on

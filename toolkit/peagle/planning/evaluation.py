@@ -20,11 +20,9 @@ from peagle.planning.candidates import (
     rank,
 )
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
 from peagle.planning.plan import Options
 from peagle.planning.speculation import SpeedsByK, compared_ks, other_drafters, usual_k
-from peagle.speed.acceptance import acceptance_of
-from peagle.speed.estimate import performance
-from peagle.speed.evidence import names_in_runs
 from peagle.speed.models import Performance
 from peagle.vllm.gpus import needed_capability
 
@@ -47,7 +45,6 @@ class CandidateEvaluator:
     def __init__(self, options: Options, pair: SelectedPair, work: PairLoad, region: str) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._runs = work.catalog.speeds.get(work.target.id, ())
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
         self._speeds: dict[tuple[object, ...], Performance] = {}
         self._found: dict[tuple[str, str | None], list[Candidate]] = {}
@@ -243,23 +240,13 @@ class CandidateEvaluator:
         self, on: InstanceFit, drafter: Drafter | None, k: int, load: float
     ) -> Performance:
         """The performance of one engine with ``load`` requests, computed once."""
-        engine, catalog = on.case.engine, self.work.catalog
+        engine = on.case.engine
         gpus = engine.gpu, on.instance.gpu_memory_mib, engine.tensor_parallel_size
         key = (*gpus, _name(drafter), k, load)
         if key not in self._speeds:
-            names = names_in_runs(drafter, self.pair.own is not None)
-            model = catalog.speed_model
-            accepted = acceptance_of(drafter, k, self._runs, names, decay=model.decay)
-            self._speeds[key] = performance(
-                replace(on.case, engine=replace(engine, k=k)),
-                self.work.workload,
-                load,
-                accepted,
-                model,
-                self._runs,
-                names,
-                fit=on.fit,
-            )
+            work = replace(self.work, drafter=drafter, k=k)
+            case = replace(on.case, engine=replace(engine, k=k))
+            self._speeds[key] = pair_performance(work, case, load, fit=on.fit)
         return self._speeds[key]
 
     def _ks(self, drafter: Drafter | None) -> tuple[int, ...]:
@@ -274,14 +261,15 @@ class CandidateEvaluator:
         return tuple(k for k in ks if k == usual_k(self.options, drafter) or k == SMALL_K) or ks
 
     def _compared_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
-        return compared_ks(drafter, self._runs, names_in_runs(drafter, self.pair.own is not None))
+        work = replace(self.work, drafter=drafter)
+        return compared_ks(drafter, runs_of(work), names_of(work))
 
     def _may_be_known(self, drafter: Drafter | None) -> bool:
         """Whether there can be a speed: measured, or from a known acceptance."""
-        names, model = names_in_runs(drafter, own=False), self.work.catalog.speed_model
-        found = acceptance_of(drafter, 1, self._runs, names, decay=model.decay)
-        measured = (row.drafter in names for run in self._runs for row in run.speeds)
-        return found.basis != "unknown" or any(measured)
+        work = replace(self.work, drafter=drafter, k=1, own_head=False)
+        names = names_of(work)
+        measured = (row.drafter in names for run in runs_of(work) for row in run.speeds)
+        return pair_acceptance(work).basis != "unknown" or any(measured)
 
 
 def _measured_first(candidates: list[Candidate]) -> list[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from peagle.catalog.schema import Target
 from peagle.errors import UserError
@@ -119,29 +119,3 @@ def _above_context(workload: Workload, length: int, longest: int) -> tuple[Findi
     shorter = "lower --prompt-tokens or --output-tokens"
     fix = f"use --max-model-len {tokens}, or {shorter}" if tokens <= longest else shorter
     return (error("requests-above-context", "prompt_tokens", message, fix),)
-
-
-@dataclass(frozen=True)
-class Load:
-    """What the endpoint serves: requests of this size at a time, each up to the longest context."""
-
-    max_model_len: int
-    concurrency: int
-    workload: Workload
-
-    @property
-    def request_tokens(self) -> int:
-        """Tokens of one request, prompt and output together."""
-        return self.workload.prompt_tokens + self.workload.output_tokens
-
-    @property
-    def cache_share(self) -> float:
-        """The tokens of one request that the KV cache must hold, as a share of the context."""
-        return min(1.0, max(MIN_LOAD_SHARE, self.request_tokens / self.max_model_len))
-
-
-def load_of(options: Options, target: Target) -> Load:
-    """The load for these options; its reasons and findings are those of the functions above."""
-    length = choose_length(options, target).value
-    concurrency = choose_concurrency(options).value
-    return Load(length, concurrency, choose_workload(options, target, length).value)

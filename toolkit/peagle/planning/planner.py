@@ -206,6 +206,7 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
         catalog,
         settings_of(options.settings),
         choose_workload(options, target, length).value,
+        own_head=pair.own is not None,
     )
     return CandidateEvaluator(options, pair, work, region)
 

@@ -74,14 +74,21 @@ def _fails(drafter: Drafter, vllm: str) -> bool:
 
 
 def compared_ks(
-    drafter: Drafter | None, runs: Sequence[SpeedRun], names: Collection[str | None]
+    drafter: Drafter | None,
+    runs: Sequence[SpeedRun],
+    names: Collection[str | None],
+    *,
+    every: bool = False,
 ) -> tuple[int, ...]:
-    """The values of K to compare: some up to the trained one; 0 without a drafter."""
+    """The values of K to compare: the recommended one, the measured ones, and some up to the
+    trained one, or with ``every`` all; 0 without a drafter."""
     if drafter is None:
         return (0,)
     measured = {row.k for run in runs for row in run.speeds if row.drafter in names}
+    usual = drafter.k_trained or drafter.k_recommended
     most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
-    return tuple(sorted(k for k in {drafter.k_recommended, *_KS, *measured} if 0 < k <= most))
+    some = range(1, usual + 1) if every else _KS
+    return tuple(sorted(k for k in {drafter.k_recommended, *some, *measured} if 0 < k <= most))
 
 
 @dataclass(frozen=True)
