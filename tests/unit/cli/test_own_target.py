@@ -134,7 +134,7 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
     [
         (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO} --k 1"),
         (("check", REPO, "--k", "3"), f"peagle check {REPO} --k 3 --target hf"),
-        (("render", "boto3", REPO, "-o", "x"), f"peagle plan {REPO} --online --out plan.json"),
+        (("render", "boto3", REPO, "-o", "x"), f"peagle plan {REPO} --online --output plan.json"),
         (("plan", "s3://b/model/"), "peagle plan s3://b/model/ --online"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_plan_that_cannot_be_deployed_is_shown_and_refused() -> None:
         ("--k 3", "Missing argument"),
         ("tiny --k", "requires an argument"),
         ("tiny --json", "--json cannot be used within --compare"),
-        ("tiny --out x", "--out cannot be used within --compare"),
+        ("tiny --out x", "--output cannot be used within --compare"),
         ("tiny --compare tiny", "--compare cannot be used within --compare"),
         ("nowhere.json", "nowhere.json"),
     ],

@@ -273,7 +273,7 @@ def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_i
         plan_from(older, "plan.json")
     command = list(raised.value.command)
     assert command[:2] == ["peagle", "plan"]
-    assert command[-2:] == ["--out", "plan.json"]
+    assert command[-2:] == ["--output", "plan.json"]
     arguments = dict(itertools.pairwise(command))
     options = Options(
         pair=command[2],

@@ -213,7 +213,7 @@ def _only_engine() -> LocalEngine:
     type=click.Path(path_type=Path),
     help="Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
 )
-@click.option("--again", is_flag=True, help="Install it anew.")
+@click.option("--again", is_flag=True, help="Reinstall.")
 @json_option
 def install(python: Path | None, again: bool, as_json: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
@@ -265,8 +265,7 @@ def _installation_document() -> dict[str, object]:
 def check(concurrency: int, as_json: bool) -> None:
     """Measure a simulated server of known timings on this machine, and compare.
 
-    Exits with 3 if a mean time differs by more than 5 % (5 ms): then this machine delays the load
-    generator, and measurements from here are of the machine.
+    Exits with 3 if a mean differs by more than 5 % (and 5 ms): this machine is too slow to measure.
     """
     sender = api.load_sender()
     with StatusLine() as status:

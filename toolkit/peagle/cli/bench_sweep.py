@@ -122,9 +122,9 @@ Examples:
 def sweep(ctx: click.Context, /, **given: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
 
-    With the NAME of a deployment its endpoint is updated to one setting after the other, each is
-    proved and measured, and afterwards it is what it was before. Each row is kept in FILE as soon
-    as it is measured; after an interrupt or an error the same command continues.
+    With the NAME of a deployment, the endpoint is updated to each setting, proved and measured,
+    then restored to its previous plan. Each row is kept in FILE as soon as it is measured; after an
+    interrupt or an error the same command continues.
     """
     request = _request(ctx, given)
     account: Account = given["account"]
@@ -141,7 +141,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
         file, result = _on_endpoint(ctx, given, request, account)
     else:
         if given["max_cost"]:
-            raise UserError("--max-cost limits what a deployment costs", "omit it")
+            raise UserError("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, given, request)
     _report(ctx, given, file, result, lossless)
 
@@ -183,7 +183,7 @@ def _on_endpoint(
     """Measure a deployment, revision by revision, after a confirmation of the price."""
     name = given["pair"]
     if given["save"] and account.sandbox:
-        raise UserError("speeds in the sandbox are no evidence: it has no GPU", "omit --save")
+        raise UserError("the sandbox has no GPU, so its speeds are no evidence", "omit --save")
     record, aws = find_deployment(account, name, given["region"], complete=True)
     file = given["output"] or Path(f"bench-{name}.json")
     with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
@@ -227,7 +227,8 @@ def _refuse_plan_options(ctx: click.Context) -> None:
         source = ctx.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE and name not in _OF_LOADS:
             raise UserError(
-                f"--{name.replace('_', '-')} plans anew, and the deployment has its plan",
+                f"--{name.replace('_', '-')} cannot be combined with a deployment, which has its "
+                "plan",
                 "omit it, or deploy with it first",
             )
 

@@ -105,6 +105,29 @@ requests_option = click.option(
 )
 """``--requests`` of a measurement."""
 
+
+class _Output(click.Option):
+    """An option with the earlier spelling ``--out``, which help does not show."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record and (record[0].replace(", --out ", " "), record[1])
+
+
+def output_option(help: str) -> Callable[..., Any]:
+    """``-o/--output FILE``: ``output``."""
+    return click.option(
+        "-o",
+        "--output",
+        "--out",
+        "output",
+        cls=_Output,
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=help,
+    )
+
+
 LONGEST_CONTEXT = "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
 
 

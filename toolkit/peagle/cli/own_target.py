@@ -67,7 +67,7 @@ def _read_target(ctx: click.Context, location: str) -> Checkpoint:
         return api.checkpoint_at(location)
     if not _is_online(ctx):
         command: tuple[str, ...]
-        command = ("peagle", "plan", location, "--online", "--out", "plan.json")
+        command = ("peagle", "plan", location, "--online", "--output", "plan.json")
         if ctx.command.name == "plan":
             command = (*typed_command(ctx, "plan"), "--online")
         raise api.target_not_read(location, command, command_catalog(ctx))

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from peagle import api
 from peagle.cli.context import TYPED, PeagleCommand, command_text, typed_command
-from peagle.cli.options import complete_pair, raise_first_error
+from peagle.cli.options import complete_pair, output_option, raise_first_error
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.cli.plan_options import PLAN_FIELDS, is_plan_file, plan_options, planned
@@ -24,16 +24,12 @@ from peagle.planning import Plan
     cls=PeagleCommand,
     epilog="""\b
 Examples:
-  peagle plan gpt-oss-20b --region eu-west-1 --out plan.json
+  peagle plan gpt-oss-20b --region eu-west-1 -o plan.json
   peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'
 """,
 )
 @plan_options
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plan to this file, for deploy and render.",
-)
+@output_option("Write the plan to this file, for deploy and render.")
 @click.option(
     "--online",
     is_flag=True,
@@ -54,7 +50,7 @@ Examples:
 def plan(
     ctx: click.Context,
     plan: Plan,
-    out: Path | None,
+    output: Path | None,
     online: bool,
     profile: str | None,
     sandbox: bool,
@@ -76,15 +72,15 @@ def plan(
         flag = "--profile" if profile else "--sandbox"
         raise UserError(f"{flag} requires --online", f"add --online, or omit {flag}")
     if compare is not None:
-        return _compare(ctx, plan, compare, out, as_json)
+        return _compare(ctx, plan, compare, output, as_json)
     refused = errors(plan.findings)
-    if out is not None and not refused:
-        write_file(out, api.plan_bytes(plan))
-        print_status(f"wrote {out}")
+    if output is not None and not refused:
+        write_file(output, api.plan_bytes(plan))
+        print_status(f"wrote {output}")
     if as_json:
         print_json(api.plan_document(plan))
     else:
-        deploy = ("peagle", "deploy", str(out)) if out else typed_command(ctx, "deploy")
+        deploy = ("peagle", "deploy", str(output)) if output else typed_command(ctx, "deploy")
         print_answer(plan, None if refused else command_text(deploy), verbose)
         if verbose:
             from peagle.cli.output.plan import print_details
@@ -93,10 +89,12 @@ def plan(
     return raise_first_error(refused)
 
 
-def _compare(ctx: click.Context, first: Plan, text: str, out: Path | None, as_json: bool) -> None:
+def _compare(
+    ctx: click.Context, first: Plan, text: str, output: Path | None, as_json: bool
+) -> None:
     """Print the two plans side by side. Raises Refused if one has an error."""
-    if out is not None:
-        raise UserError("--compare cannot be combined with --out", "omit one of them")
+    if output is not None:
+        raise UserError("--compare cannot be combined with --output", "omit one of them")
     second = _compared_plan(ctx, text)
     comparison = api.compare_plans(first, second)
     if as_json:
@@ -130,7 +128,7 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
     }
     pair = own.pop("pair")
     if unusable := own.keys() - PLAN_FIELDS:
-        flags = (one.opts[-1] for one in ctx.command.params if one.name in unusable)
+        flags = (max(one.opts, key=len) for one in ctx.command.params if one.name in unusable)
         message = f"{next(flags)} cannot be used within --compare"
         raise UserError(message, "use planning options only")
     shared: dict[str, Any] = {}

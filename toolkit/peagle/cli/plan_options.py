@@ -293,7 +293,7 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
             f"{flag} cannot be combined with a plan file ({path})",
             Fix(
                 f"omit {flag}, or create a new plan",
-                ("peagle", "plan", "PAIR", *typed, "--out", "FILE"),
+                ("peagle", "plan", "PAIR", *typed, "--output", "FILE"),
             ),
         )
     return plan

@@ -19,6 +19,7 @@ from peagle.cli.options import (
     complete_pair,
     complete_region,
     complete_version,
+    output_option,
 )
 from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.errors import UserError
@@ -76,16 +77,10 @@ Examples:
     "--acceptance",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Acceptance on your own text: a file of bench --save-acceptance.",
+    help="Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
 )
 @click.option("--domain", help="With --acceptance: of this domain only.")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the verdict to this file, for --verdict of plan, deploy and render.",
-)
+@output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 @json_option
 @click.pass_context
 def verdict(
@@ -96,7 +91,7 @@ def verdict(
     output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
-    out: Path | None,
+    output: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -122,14 +117,17 @@ def verdict(
     if acceptance:
         catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
         if "+" not in pair:
-            print_status("Other drafters have the acceptance of other texts: measure them, too.")
+            print_status(
+                "The file covers one drafter; the others keep their known acceptance, so measure "
+                "them on the same prompts."
+            )
     made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
-    if out is not None:
-        write_file(out, api.verdict_bytes(made))
-        print_status(f"wrote {out}")
+    if output is not None:
+        write_file(output, api.verdict_bytes(made))
+        print_status(f"wrote {output}")
     if as_json:
         print_json(api.verdict_document(made))
     else:
         from peagle.cli.output.verdict import print_verdict
 
-        print_verdict(made, out)
+        print_verdict(made, output)

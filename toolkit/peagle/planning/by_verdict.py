@@ -86,7 +86,7 @@ def _about_another(
     file: Path, has: str, needs: str, options: Options, on: tuple[str, ...]
 ) -> VerdictFileError:
     """The error that the verdict is about something else; ``on`` are the options of another one."""
-    command = ("peagle", "verdict", options.pair, *on, "--out", str(file))
+    command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
     fix = Fix("create a verdict for this plan", command)
     return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
 
@@ -152,6 +152,6 @@ def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> t
         f"uses {size}"
     )
     command = ("peagle", "verdict", options.pair, "--instance-type", plan.instance_type)
-    gpus = ("--tensor-parallel-size", str(size), "--out", str(file))
+    gpus = ("--tensor-parallel-size", str(size), "--output", str(file))
     fix = Fix("create a verdict for this number of GPUs", (*command, *gpus))
     return (warning("verdict-other-gpus", "verdict", message, fix),)

@@ -35,7 +35,7 @@ from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
 from peagle_serve.environment import variable_of
 from peagle_serve.json_reader import InvalidJson
 
-_PLAN = ("peagle", "plan", "PAIR", "--out")
+_PLAN = ("peagle", "plan", "PAIR", "--output")
 """The command that writes the file named after it."""
 
 _FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
@@ -257,4 +257,4 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     with suppress(ValidationError):
         command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
         command += pin_arguments(Pins.model_validate_json(json.dumps(document.get("pins", {}))))
-    return Fix("create the plan again", (*command, "--out", file))
+    return Fix("create the plan again", (*command, "--output", file))

@@ -86,7 +86,7 @@ def changed_weights(
         f"{_change(known, now, by)}; instances that start now are refused",
         Fix(
             "if the change is yours, make a plan that pins the new one, and deploy that file",
-            ("peagle", "plan", pair, "--online", "--out", "FILE"),
+            ("peagle", "plan", pair, "--online", "--output", "FILE"),
         ),
     )  # fmt: skip
 
