@@ -88,6 +88,45 @@ def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: E
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--save", "a.json"), "--save a.json cannot be written: a.json is a file"),
+        (("--report", "a.json/r.html"), "--report a.json/r.html cannot be written: a.json is a"),
+        (("--report", "."), "--report . is a folder"),
+        (("-o", "a.json/b.json"), "--output a.json/b.json cannot be written"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_refused_before_measuring(
+    peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("a.json").write_text("{}")
+
+    done = peagle(*SWEEP, *arguments)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not engines.started
+
+
+def test_a_failed_write_hides_no_measurement(
+    peagle: Peagle, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("peagle.api.save_evidence", full)
+
+    for shown in ((), ("--json",)):
+        done = peagle(*SWEEP, "--save", "mine", "--report", "new/r.html", *shown)
+
+        assert done.returncode == 2
+        assert "mine cannot be written: No space left on device" in done.stderr
+        assert "bench-peagle-tiny.json" in done.stdout
+        assert Path("new/r.html").exists()
+    assert json.loads(done.stdout)["evidence"] is None
+
+
+@pytest.mark.parametrize(
     ("error", "exit_code"), [(EngineError("the engine died"), 4), (KeyboardInterrupt(), 130)]
 )
 def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.bench.lossless import LosslessResult
 from peagle.bench.models import BenchResult, BenchSetting
 from peagle.bench.sweep import SweepProgress
 from peagle.bench.sweep_lossless import SweepLossless
@@ -28,27 +27,23 @@ from peagle.cli.options import (
     requests_option,
     yes_option,
 )
-from peagle.cli.output.bench_text import print_lossless
 from peagle.cli.output.console import (
     confirm,
     json_option,
     print_facts,
-    print_json,
     print_status,
-    write_file,
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.output.sweep import print_sweep
 from peagle.cli.plan_options import (
     is_plan_file,
     planned,
     planning_choices,
     planning_options,
 )
+from peagle.cli.sweep_outputs import check_outputs, write_outputs
 from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, PeagleError, UserError
 from peagle.planning import Plan
-from peagle.speed.slo import Slo
 from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
@@ -127,6 +122,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     interrupt or an error the same command continues.
     """
     request = _request(ctx, given)
+    check_outputs(given)
     account: Account = given["account"]
     on_aws = account.sandbox or account.profile or given["pair"] in api.deployment_names()
     lossless: SweepLossless | None = None
@@ -143,7 +139,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
         if given["max_cost"]:
             raise UserError("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, given, request)
-    _report(ctx, given, file, result, lossless)
+    write_outputs(ctx, given, file, result, lossless)
 
 
 def _on_this_machine(
@@ -296,45 +292,3 @@ def _kept(
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue: {again}")
         raise
-
-
-def _report(
-    ctx: click.Context,
-    given: dict[str, Any],
-    file: Path,
-    result: BenchResult,
-    lossless: SweepLossless | None,
-) -> None:
-    """Print the result, and write evidence and report as asked."""
-    slo: Slo | None = given["slo"]
-    result = api.priced_result(result, command_catalog(ctx))
-    evidence = api.save_evidence(result, given["save"]) if given["save"] else None
-    compared = lossless.results if lossless else ()
-    html = given["report_file"]
-    if html:
-        write_file(html, api.report(result, slo).encode())
-    if given["as_json"]:
-        written = {"file": str(file), "report": str(html) if html else None,
-                   "evidence": str(evidence) if evidence else None,
-                   "lossless": [one.document() for one in compared]}  # fmt: skip
-        print_json({**result.document(), "summary": api.summaries(result, slo), **written})
-        _require_lossless(compared)
-        return
-    print_sweep(result, api.summaries(result, slo))
-    click.echo(f"Result:   {file}")
-    if evidence:
-        click.echo(f"Evidence: {evidence}")
-        pair = result.server.pair or given["pair"]
-        plan = ("peagle", "--catalog", str(given["save"]), "plan", pair)
-        click.echo(f"Plan with it: {command_text(plan, ctx)}")
-    if html:
-        click.echo(f"Report:   {html}")
-    for one in compared:
-        print_lossless(one)
-    _require_lossless(compared)
-
-
-def _require_lossless(compared: Sequence[LosslessResult]) -> None:
-    """Raise NotProved for the first setting that changes an answer."""
-    for one in compared:
-        api.require_lossless(one)
