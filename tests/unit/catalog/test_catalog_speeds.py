@@ -25,6 +25,7 @@ ROW: dict[str, Any] = {
 }
 SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
+TPOT = {"tpot_seconds": {"mean": 0.003, "p50": 0.003, "p90": 0.003, "p99": 0.003}}
 RUN: dict[str, Any] = {
     "pair": "openai/gpt-oss-120b",
     "date": "2026-11-20",
@@ -38,6 +39,8 @@ RUN: dict[str, Any] = {
     "script": "benchmarks/gpu/speed.py",
     "speeds": [ROW, ALONE],
 }
+TRIES = [{"output_tokens_per_second": speed, "acceptance_length": 3.38} for speed in (770, 773)]
+RAW = [ROW | {"tries": TRIES}, ALONE | {"tries": [{"output_tokens_per_second": 334.0}]}]
 WITHOUT = {key: value for key, value in RUN.items() if key != "synthetic"}
 
 
@@ -75,6 +78,52 @@ def test_trained_heads_answer_before_imposed_acceptance_then_the_newest(tmp_path
         write(tmp_path, RUN | {"date": day, "synthetic": synthetic}, f"{name}.json")
     found = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
     assert [run.file for run in found] == ["c.json", "b.json", "a.json"]
+
+
+def test_speeds_of_the_users_catalogue_answer_before_bundled_ones(tmp_path: Path) -> None:
+    write(tmp_path, RUN | {"date": "2026-01-01"}, "own.json")
+    found = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
+    assert found[0].file == "own.json"
+    assert [run.own for run in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_speeds_agree_with_their_raw_rows(tmp_path: Path) -> None:
+    more = {"low": 770.0, "high": 773.0} | TPOT | {"output_tokens_per_second": 773.0}
+    speeds = [ROW | more | {"tpot_seconds": {**TPOT["tpot_seconds"], "mean": 0.0013}}, ALONE]
+    path = write(tmp_path, RUN | {"speeds": speeds, "raw": RAW})
+    assert check_catalog_file(path) == []
+
+
+def test_a_k_above_the_trained_one_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, RUN | {"speeds": [ALONE, ROW | {"k": 9}]})
+    (problem,) = check_catalog(tmp_path)[1]
+    assert "speeds[1].k: 9 exceeds the trained K of p-eagle, 8" in problem.text
+    with raises_code("catalog", CatalogError) as caught:
+        load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
+    assert caught.value.message == problem.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pair": "peagle/tinny"}, "pair: 'peagle/tinny' is not in the catalogue"),
+        ({"results": [{"drafter": "x", "k": 5, "acceptance_length": 2.4}]}, "results: 'x' is not"),
+        (
+            {"results": [{"drafter": "p-eagle", "k": 50, "acceptance_length": 2.4}]},
+            "results[0].k: 50 exceeds the trained K of p-eagle, 8",
+        ),
+        ({"engine": {"name": "tgi", "version": "0.28.0"}}, 'engine.name: is "tgi"'),
+    ],
+)
+def test_acceptance_that_no_plan_can_use_is_a_problem(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    results = [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.4}]
+    engine = {"version": "0.28.0"}
+    facts = {"pair": "peagle/tiny", "date": "2026-11-20", "device": "CPU", "engine": engine}
+    write(tmp_path, facts | {"results": results} | change)
+    (problem,) = check_catalog(tmp_path)[1]
+    assert message in problem.text
 
 
 def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
@@ -134,6 +183,27 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
         (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: duplicate row"),
         (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
+        (RUN | {"gpu": "L40S"}, "gpu: L40S is not the device, NVIDIA H200"),
+        (RUN | {"device": "NVIDIA GH200"}, "gpu: H200 is not the device, NVIDIA GH200"),
+        (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
+        (
+            RUN | {"speeds": [ROW | TPOT | {"output_tokens_per_second": 1e9}]},
+            "1e+09 is impossible with concurrency 1 and a TPOT of 0.003 s, which is about 333",
+        ),
+        (RUN | {"raw": 5}, "raw: is 5"),
+        (RUN | {"raw": RAW[:1]}, "speeds[1]: has no row with the same setting and load in raw"),
+        (
+            RUN | {"raw": RAW, "speeds": [ROW | {"output_tokens_per_second": 900}]},
+            "speeds[0].output_tokens_per_second: 900 is not within its raw row, 770 to 773",
+        ),
+        (
+            RUN | {"raw": RAW, "speeds": [ROW | {"low": 700.0, "high": 773.0}]},
+            "speeds[0].low: 700 is not within its raw row, 770 to 770",
+        ),
+        (
+            RUN | {"raw": RAW, "speeds": [ROW | {"acceptance_length": 5.0}]},
+            "speeds[0].acceptance_length: 5 is not within its raw row, 3.38 to 3.38",
+        ),
     ],
 )
 def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: Path) -> None:
@@ -151,7 +221,7 @@ def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: P
 @pytest.mark.parametrize(
     ("document", "message", "fix"),
     [
-        (RUN | {"gpu": "H20O"}, "gpu: 'H20O'", "H200"),
+        (RUN | {"gpu": "H20O", "device": "NVIDIA H20O"}, "gpu: 'H20O'", "H200"),
         (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: 'openai/gpt-oss-12b'", "120b"),
         (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: 'p-eagel'", "p-e"),
     ],

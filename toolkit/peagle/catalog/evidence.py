@@ -18,19 +18,20 @@ that the speeds can be compared:
 ``gpu`` is a name of the table of instances; ``synthetic`` is whether acceptance was set by hand. A
 row may also have ``low`` and ``high`` (slowest and fastest of its ``repetitions``), and latencies:
 ``ttft_seconds``, ``itl_seconds``, ``tpot_seconds``, each with ``mean``, ``p50``, ``p90``, ``p99``.
-Further keys are ignored, as are files with neither key.
+Further keys are ignored, as are files with neither key; ``device`` must name the GPU, and ``raw``
+rows, with the ``tries`` of each, must be those of the speeds (``consistency``).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from peagle.catalog.consistency import above_trained, rows_of, wrong_engine, wrong_rows
 from peagle.catalog.documents import (
     LARGEST_EVIDENCE,
     BadFile,
@@ -93,6 +94,8 @@ def read_evidence(path: Path) -> list[Evidence]:
     results = document.get("results", [])
     if not isinstance(results, list):
         raise _bad(path, "results", f"is {json.dumps(results)[:60]}: expected a list")
+    for problem in wrong_engine(document) if results else ():
+        raise _bad(path, *problem)
     common = _common(document, display_path(path))
     return [
         _validated(Evidence, common | (row if isinstance(row, dict) else {}), path, number)
@@ -100,24 +103,27 @@ def read_evidence(path: Path) -> list[Evidence]:
     ]
 
 
-def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
+def read_speeds(path: Path, text: bytes | None = None, own: bool = False) -> SpeedRun | None:
     """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
+    ``own`` is whether the file is in the user's catalogue.
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
     document = _document(path, text)
     if "speeds" not in document:
         return None
-    run = _validated(SpeedRun, _common(document, path.name), path)
-    for key, message, fix in _inconsistencies(run):
-        raise _bad(path, key, message, fix)
+    for problem in wrong_engine(document):
+        raise _bad(path, *problem)
+    run = _validated(SpeedRun, _common(document, path.name) | {"own": own}, path)
+    for problem in wrong_rows(run, document):
+        raise _bad(path, *problem)
     return run
 
 
 def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
     """The runs in the order in which they answer: trained heads before imposed acceptance, then
-    the newest."""
-    return tuple(sorted(runs, key=lambda run: (run.synthetic, -run.date.toordinal())))
+    those of the user's catalogue, then the newest."""
+    return tuple(sorted(runs, key=lambda run: (run.synthetic, not run.own, -run.date.toordinal())))
 
 
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
@@ -128,8 +134,8 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
     mention a target are parsed for it.
     """
 
-    def __init__(self, own: Path | None) -> None:
-        self._own = own
+    def __init__(self, own: Path | None, targets: Mapping[str, Target]) -> None:
+        self._own, self._targets = own, targets
         self._texts: dict[Path, bytes] | None = None
         self._read: dict[str, tuple[SpeedRun, ...]] = {}
 
@@ -155,9 +161,15 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
                 texts = {path: read_bytes(path) for path in evidence_files(self._own)}
                 self._texts = {path: text for path, text in texts.items() if b'"speeds"' in text}
             for path, text in self._texts.items():
-                run = read_speeds(path, text) if mentioned.encode() in text else None
-                if run is not None:
-                    yield run
+                own = self._own is not None and path.is_relative_to(self._own)
+                run = read_speeds(path, text, own) if mentioned.encode() in text else None
+                if run is None:
+                    continue
+                # Bundled evidence may be of a target that the user's catalogue replaces.
+                target = self._targets.get(run.target) if run.own else None
+                for problem in above_trained(rows_of(run), target.drafters) if target else ():
+                    raise _bad(path, *problem)
+                yield run
         except BadFile as bad:
             raise catalog_error([bad.problem]) from bad
 
@@ -206,30 +218,3 @@ def _validated(
 
 def _bad(path: Path, key: str, message: str, fix: str = "") -> BadFile:
     return BadFile(display_path(path), message, fix, key=key)
-
-
-def _inconsistencies(run: SpeedRun) -> Iterator[tuple[str, str, str]]:
-    """Problems between the rows: key, message and fix."""
-    if not run.speeds:
-        yield "speeds", "is empty", "remove the file, or add the measured speeds"
-    seen: Counter[tuple[Any, ...]] = Counter()
-    for number, row in enumerate(run.speeds):
-        key = f"speeds[{number}]"
-        if (row.drafter is None) != (row.k == 0):
-            fix = "the target alone has drafter null and k 0; with a drafter, k is at least 1"
-            yield key, f"drafter {json.dumps(row.drafter)} with k {row.k}", fix
-        if row.acceptance_length and row.acceptance_length > row.k + 1:
-            fix = "an engine accepts at most K drafts and adds a token of its own"
-            yield key, f"acceptance_length {row.acceptance_length} with k {row.k}", fix
-        speed = row.output_tokens_per_second
-        if not (row.low or speed) <= speed <= (row.high or speed):
-            message = f"{speed} is not between low {row.low} and high {row.high}"
-            yield f"{key}.output_tokens_per_second", message, "correct the row"
-        for name in ("ttft_seconds", "itl_seconds", "tpot_seconds"):
-            seconds = getattr(row, name)
-            if seconds and not seconds.p50 <= seconds.p90 <= seconds.p99:
-                yield f"{key}.{name}", "p50, p90 and p99 do not ascend", "correct the row"
-        seen[at := (row.drafter, row.k, row.concurrency, row.prompt_tokens, row.output_tokens)] += 1
-        if seen[at] > 1:
-            message = f"duplicate row: k {row.k} with concurrency {row.concurrency}"
-            yield key, message, "keep one of them"

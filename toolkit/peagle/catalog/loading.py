@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from peagle.catalog.consistency import above_trained, rows_of
 from peagle.catalog.documents import (
     LARGEST_FILE,
     BadFile,
@@ -113,12 +114,13 @@ def load_catalog(own: Path | None = None) -> Catalog:
     short_names, problems = read_short_names(files)
     if problems:
         raise catalog_error(problems)
+    targets = Targets(files, short_names)
     return Catalog(
-        targets=Targets(files, short_names),
+        targets=targets,
         runtimes=_read(table_file("runtimes.yaml", own), RuntimeTable),
         instances=_read(table_file("instances.yaml", own), InstanceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
-        speeds=Speeds(own),
+        speeds=Speeds(own, targets),
         speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
@@ -228,26 +230,37 @@ def check_catalog_file(path: Path) -> list[Problem]:
 
 
 def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
-    """Speeds of a pair or GPU that the catalogue does not have, so that no plan would use them.
+    """Results of a pair or GPU that the catalogue does not have, so that no plan would use them,
+    and those with a K for which the drafter was not trained.
 
-    With an own folder only its files are checked: it may replace the targets of bundled speeds.
+    With an own folder only its files are checked: it may replace the targets of bundled results.
     """
     table = validate_file(table_file("instances.yaml", own), InstanceTable)[0]
     for path in sorted(folders(own)[-1].glob("evidence/*.json")):
         try:
-            run = read_speeds(path)
+            run, results = read_speeds(path), read_evidence(path)
         except BadFile:
             continue  # reported by check_catalog
-        if run is None:
-            continue
-        names = [("pair", run.target, set(targets))]
-        if table:
-            names.insert(0, ("gpu", run.gpu, {NO_GPU, *(one.gpu for one in table.instances)}))
-        target = validate_file(targets[run.target], Target)[0] if run.target in targets else None
-        if target is not None:
+        used: dict[str, list[tuple[str, str | None, int]]] = {}
+        for number, one in enumerate(results):
+            used.setdefault(one.target, []).append((f"results[{number}]", one.drafter, one.k))
+        names: list[tuple[str, str, set[str]]] = []
+        if run is not None:
+            used.setdefault(run.target, []).extend(rows_of(run))
+            if table:
+                gpus = {NO_GPU, *(one.gpu for one in table.instances)}
+                names.append(("gpu", run.gpu, gpus))
+        for target_id, rows in used.items():
+            names.append(("pair", target_id, set(targets)))
+            file = targets.get(target_id)
+            target = validate_file(file, Target)[0] if file else None
+            if target is None:
+                continue
             known = {name for d in target.drafters for name in (d.name, d.weights) if name}
-            drafters = {row.drafter for row in run.speeds if row.drafter is not None}
-            names += [("speeds", drafter, known) for drafter in sorted(drafters)]
+            drafters = {(key.partition("[")[0], name) for key, name, _ in rows if name is not None}
+            names += [(key, name, known) for key, name in sorted(drafters)]
+            for problem in above_trained(rows, target.drafters):
+                yield Problem(display_path(path), None, *problem)
         for key, name, known in names:
             if name not in known:
                 hint = nearest(name, known) or f"known: {', '.join(sorted(known))}"

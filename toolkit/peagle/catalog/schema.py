@@ -234,7 +234,8 @@ NO_GPU = "CPU"
 class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``.
 
-    ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head.
+    ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head;
+    ``own`` is whether the file is in the user's catalogue.
     """
 
     target: str
@@ -245,6 +246,7 @@ class SpeedRun(Measurement):
     synthetic: bool
     file: str
     speeds: tuple[Speed, ...]
+    own: bool = False
 
 
 class Catalog(CatalogEntry):
