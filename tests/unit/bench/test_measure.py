@@ -124,7 +124,7 @@ def test_without_a_successful_request_the_error_says_why() -> None:
 
 
 def test_a_load_that_ends_early_is_incomplete() -> None:
-    sent = Sent(tuple(requests(1.0, 1.0)), ended="aiperf left out 4 of 14 requests")
+    sent = Sent(tuple(requests(1.0, 1.0)), error="aiperf left out 4 of 14 requests")
 
     row = evaluate(TARGET, LOAD, sent, None)
 

@@ -72,8 +72,8 @@ class Aiperf:
             if not requests:
                 raise EngineError(f"aiperf sent nothing: {_last_error(folder / 'log')}")
             expected = sum(map(len, phases))
-            ended = _ended(requests, expected, folder / "log")
-            return Sent(requests, tuple(cpu.sender), tuple(cpu.machine), ended)
+            error = _why_incomplete(requests, expected, folder / "log")
+            return Sent(requests, tuple(cpu.sender), tuple(cpu.machine), error)
 
 
 def load_sender() -> Aiperf:
@@ -228,7 +228,7 @@ def _lines(path: Path) -> list[bytes]:
         return []
 
 
-def _ended(requests: Sequence[SentRequest], expected: int, log: Path) -> str:
+def _why_incomplete(requests: Sequence[SentRequest], expected: int, log: Path) -> str:
     """Why fewer requests than expected have ended; empty if none is missing."""
     missing = expected - len(requests)
     return (

@@ -113,7 +113,7 @@ def evaluate(
     measured = [_repetition(some, sent) for some in by_number if any(not r.error for r in some)]
     failed = [request for request in sent.requests if request.error]
     if not measured:
-        why = sent.ended or most_common(one.error for one in failed) or "nothing was sent"
+        why = sent.error or most_common(one.error for one in failed) or "nothing was sent"
         raise EngineError(
             f"no request of the load succeeded: {why}", target.server.fix, "load-failed"
         )
@@ -190,7 +190,7 @@ def _highest(shares: Iterable[float | None]) -> float | None:
 def _incomplete(load: BenchLoad, sent: Sent, failed: Sequence[SentRequest], complete: int) -> str:
     if complete == load.repetitions and not failed:
         return ""
-    why = most_common(one.error for one in failed) or sent.ended
+    why = most_common(one.error for one in failed) or sent.error
     what = f"{len(failed)} requests failed" if failed else "requests are missing"
     return f"{complete} of {load.repetitions} repetitions are complete; {what}: {why}"
 

@@ -33,7 +33,7 @@ class SentRequest:
 
 @dataclass(frozen=True)
 class Sent:
-    """All requests of a load, also of one that ended early: ``ended`` is then why.
+    """All requests of a load, also of one that ended early: ``error`` is then why.
 
     ``cpu`` are pairs of a time in seconds since 1970 and the CPU seconds that each process of the
     sender has used until then, by its id. ``machine`` are such times with the busy and with all CPU
@@ -43,7 +43,7 @@ class Sent:
     requests: tuple[SentRequest, ...]
     cpu: tuple[tuple[float, Mapping[int, float]], ...] = ()
     machine: tuple[tuple[float, float, float], ...] = ()
-    ended: str = ""
+    error: str = ""
 
 
 class LoadSender(Protocol):

@@ -72,7 +72,8 @@ def price_text(verdict: Verdict) -> str:
 
 
 def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
-    title = f"{size.name[:1].upper()}{size.name[1:]}"
+    words = _words(size.name)
+    title = f"{words[:1].upper()}{words[1:]}"
     tokens = f"{size.prompt_tokens:,} tokens in, {size.output_tokens:,} out"
     yield click.style(f"{title}: {tokens}", bold=True)
     known = _without_empty([_HEADINGS, *map(_row, size.loads)])
@@ -186,6 +187,11 @@ def _regrets(size: WorkloadVerdict) -> Iterator[str]:
     yield from align_columns(rows, rows[0][1:])
 
 
+def _words(workload: str) -> str:
+    """``short prompt`` for ``short-prompt``."""
+    return workload.replace("-", " ")
+
+
 def _crossover(crossover: VerdictCrossover) -> str:
     price = crossover.usd_per_million_tokens
     cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
@@ -203,7 +209,7 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
         points: dict[float, float] = {
             load.concurrency: ratio for load in size.loads if (ratio := _ratio(load)) is not None
         }
-        series.append(Series(size.name, points))
+        series.append(Series(_words(size.name), points))
     if not any(len(one.points) > 1 for one in series):
         return
     yield ""
