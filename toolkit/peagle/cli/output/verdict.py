@@ -33,9 +33,14 @@ _WIDTH = 120
 """Of a pipe; a terminal has its own."""
 
 _UNKNOWN = "-"
-_DISPENSABLE = ("TTFT", "needed", "accepted", "alone $", "range")
+_DISPENSABLE = ("TTFT", "break-even", "acceptance", "target $/1M", "range")
 _LEFT = ("best", "basis")
 _MOST_REGRETS = 5
+
+_LEGEND = (
+    "target: without speculation; acceptance: tokens per step; break-even: the acceptance from "
+    "which on speculation pays"
+)
 
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
@@ -44,6 +49,8 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     click.secho(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
     click.echo(f"{price_text(verdict)}; speeds are of one engine")
+    for line in wrapped(_LEGEND, width):
+        click.echo(line)
     for size in verdict.workloads:
         click.echo()
         for line in _of_size(size, width):
@@ -87,8 +94,8 @@ def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
 
 
 _HEADINGS: Row = (
-    "requests", "best", "tokens/s", "range", "alone", "gain", "$/1M", "alone $", "TTFT",
-    "accepted", "needed", "basis",
+    "requests", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M", "TTFT",
+    "acceptance", "break-even", "basis",
 )  # fmt: skip
 
 
