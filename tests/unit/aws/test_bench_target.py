@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.bench.targets import method_name, setting_of_config, target_of_endpoint
+from peagle.bench.targets import setting_of_config, target_of_endpoint
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from tests.support import raises_code
@@ -60,7 +60,7 @@ def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World
     ],
 )  # fmt: skip
 def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str, k: int) -> None:
-    assert method_name(config) == name
+    assert setting_of_config(config).drafter == name
     assert setting_of_config(config).k == k
 
 

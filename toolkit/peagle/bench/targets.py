@@ -20,6 +20,7 @@ from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
 from peagle.store import SANDBOX
 from peagle.text import json_object
+from peagle.vllm.speculation import method_id
 from peagle_serve.contract import SPECULATION
 
 UNKNOWN = BenchSetting(None, 0, is_known=False)
@@ -90,13 +91,13 @@ def setting_of_config(config: dict[str, object]) -> BenchSetting:
         return NO_SPECULATION
     rates = config.get("synthetic_acceptance_rates")
     imposed = [rate for rate in rates if type(rate) is float] if isinstance(rates, list) else []
-    return BenchSetting(method_name(config), k, tuple(imposed))
+    return BenchSetting(_drafter_of(config), k, tuple(imposed))
 
 
-def method_name(config: dict[str, object]) -> str:
+def _drafter_of(config: dict[str, object]) -> str:
     """``p-eagle`` for parallel drafting with EAGLE-3, else vLLM's name of the method."""
     method = str(config.get("method") or "draft-model")
-    return "p-eagle" if config.get("parallel_drafting") and method == "eagle3" else method
+    return method_id(method, bool(config.get("parallel_drafting")))
 
 
 def target_of_endpoint(

@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import json_option, print_json, write_file
+from peagle.cli.output.console import json_option, print_json, print_written, write_file
 
 
 @click.command(
@@ -49,4 +49,4 @@ def bench_report(
     if as_json:
         print_json({"report": str(path), "bytes": len(text.encode())})
     else:
-        click.echo(f"Report: {path}")
+        print_written(path)

@@ -18,7 +18,7 @@ from peagle.bench.models import DEFAULT_MAX_TOKENS
 from peagle.bench.prompts import PromptSet
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
-from peagle.cli.output.console import print_json, print_status, write_file
+from peagle.cli.output.console import print_json, print_status, print_written, write_file
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
@@ -190,7 +190,7 @@ class _Results:
         file = self._text.save_acceptance
         if self.acceptance and file:
             write_file(file, api.acceptance_bytes(self.acceptance))
-            print_status(f"Wrote {file}.")
+            print_written(file)
 
 
 def _prompts(target: BenchTarget, text: TextOptions) -> PromptSet:

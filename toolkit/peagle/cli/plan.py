@@ -13,7 +13,7 @@ from peagle import api
 from peagle.cli.context import TYPED, PeagleCommand, command_text, typed_command
 from peagle.cli.options import complete_pair, output_option, raise_first_error
 from peagle.cli.output.answer import print_answer
-from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.cli.output.console import json_option, print_json, print_written, write_file
 from peagle.cli.plan_options import PLAN_FIELDS, is_plan_file, plan_options, planned
 from peagle.errors import UserError
 from peagle.findings import errors
@@ -76,7 +76,7 @@ def plan(
     refused = errors(plan.findings)
     if output is not None and not refused:
         write_file(output, api.plan_bytes(plan))
-        print_status(f"wrote {output}")
+        print_written(output)
     if as_json:
         print_json(api.plan_document(plan))
     else:

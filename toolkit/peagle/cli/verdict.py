@@ -21,7 +21,13 @@ from peagle.cli.options import (
     complete_version,
     output_option,
 )
-from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_status,
+    print_written,
+    write_file,
+)
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictRequest
 from peagle.speed.models import Workload
@@ -124,7 +130,7 @@ def verdict(
     made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
     if output is not None:
         write_file(output, api.verdict_bytes(made))
-        print_status(f"wrote {output}")
+        print_written(output)
     if as_json:
         print_json(api.verdict_document(made))
     else:

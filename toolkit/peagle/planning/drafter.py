@@ -19,6 +19,7 @@ from peagle.errors import Fix, NotFound, UserError
 from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.plan import Decision, Options, decide
+from peagle.vllm.speculation import method_title
 
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""
@@ -154,7 +155,7 @@ def _own(
     checkpoints = Checkpoints(own, read, own_target=own is not None)
     case = build_case(catalog, target, head, version, checkpoints)
     if read is None:
-        called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
+        called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
         unread = note(NOT_READ, "drafter", message, fix)

@@ -329,3 +329,10 @@ def decide(value: T, what: str, because: str, shown: str | None = None) -> Decis
     """A value set by planning; ``shown`` is its text in the reason."""
     text = str(value) if shown is None else shown
     return Decision(value, reasons=(Reason(what=what, value=text, because=because),))
+
+
+def price_origin(plan: Plan) -> str:
+    """The origin and date of the price: ``list price of 2026-01-31``."""
+    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    source = "not AWS's price, queried on" if not_aws else "list price of"
+    return f"{source} {plan.price_date}"

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from peagle.catalog.tables import domain
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, price_origin
 from peagle.render.requests import folders, openai_base_url, plan_arguments
 from peagle.text import format_usd
 
@@ -119,9 +119,7 @@ and `destroy` leave it to its owner until `peagle adopt {name}`.
 def _price(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
         return " (price unknown)"
-    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's price, queried on" if invented else "list price of"
-    return f", for {format_usd(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
+    return f", for {format_usd(plan.price_per_hour_usd)} an hour ({price_origin(plan)})"
 
 
 def _upload(plan: Plan) -> str:

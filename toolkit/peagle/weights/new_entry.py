@@ -23,6 +23,7 @@ from peagle.checkpoints.models import Checkpoint, is_hub_id, means_folder, split
 from peagle.checks import check
 from peagle.errors import UserError
 from peagle.findings import Finding
+from peagle.vllm.speculation import method_id, method_title
 from peagle.weights.own_target import entry_of
 from peagle_serve.heads import is_head
 
@@ -145,13 +146,13 @@ def _of_target(model: Checkpoint, target: Target, guessed: bool) -> Iterator[tup
 def _drafter(head: Checkpoint, entry: NewEntry, file: Path, vllm: str) -> Drafter:
     """The drafter, with what is not known of it added to ``entry``."""
     read = drafter_from_checkpoint(head)
-    name = "p-eagle" if read.parallel_drafting else "eagle3"
+    name = method_id(read.method, read.parallel_drafting)
     organization = entry.target.id.partition("/")[0]
     head_name = identity_of(head.location)[0].partition("/")[2]
     weights, guessed = _weights(head.location, file, f"{organization}/{head_name}")
     trained = trained_k(head.config)
     usual = UNKNOWN_HEAD_K if read.parallel_drafting else SEQUENTIAL_K
-    kind = "P-EAGLE" if read.parallel_drafting else "EAGLE-3"
+    kind = method_title(read.method, read.parallel_drafting)
     unknown = {
         "licence": "a checkpoint does not state it; see the model card",
         "min_vllm": "the oldest version that runs it; this is the catalogue's default",

@@ -14,8 +14,9 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, Speculation, SpeedEstimate
+from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
 from peagle.text import format_requests, format_usd, usd_per_million
+from peagle.vllm.speculation import method_title
 
 MOST_LINES = 14
 """Of the answer, the next command included."""
@@ -24,9 +25,6 @@ _LABEL = 12
 _PIPE_WIDTH = 120
 
 _COLORS = {"error": "red", "warning": "yellow"}
-
-_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
-"""Display names of speculation methods."""
 
 _ACCEPTANCE = {
     "measured": "was measured on text",
@@ -83,7 +81,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}) in {plan.region}"
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
-        price = f"{format_usd(plan.price_per_hour_usd)} per hour ({_price_source(plan)})"
+        price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
     yield "instance", f"{where}, {price}"
     if plan.speed is not None:
         speed = speed_text(plan.speed, plan.price_per_hour_usd)
@@ -107,12 +105,6 @@ def _gpus(plan: Plan) -> str:
     return f"{used} of {count} x {plan.fit.gpu}"
 
 
-def _price_source(plan: Plan) -> str:
-    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    source = "not AWS's price, queried on" if not_aws else "list price of"
-    return f"{source} {plan.price_date}"
-
-
 def _choice(plan: Plan) -> str:
     """``yes, P-EAGLE with K=3``, or ``no``."""
     if plan.speculation is None:
@@ -123,9 +115,7 @@ def _choice(plan: Plan) -> str:
 
 def method_name(speculation: Speculation) -> str:
     """``P-EAGLE``, ``EAGLE-3``."""
-    if speculation.parallel_drafting:
-        return "P-EAGLE"
-    return _NAMES.get(speculation.method, speculation.method)
+    return method_title(speculation.method, speculation.parallel_drafting)
 
 
 def speed_text(speed: SpeedEstimate, price: float | None = None) -> str:
@@ -161,13 +151,18 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
+def is_planned(plan: Plan, one: Alternative) -> bool:
+    """Whether an alternative has the planned instances."""
+    ours = (plan.instance_type, plan.instance_count)
+    return (one.instance_type, one.instance_count) == ours
+
+
 def other_choice(plan: Plan) -> Alternative | None:
     """The cheapest other instances: those with the lowest price per hour, else the next best."""
-    ours = plan.instance_type, plan.instance_count
     others = [
         one
         for one in plan.alternatives
-        if (one.instance_type, one.instance_count) != ours and one != plan.without_speculation
+        if not is_planned(plan, one) and one != plan.without_speculation
     ]
     price = plan.price_per_hour_usd
     for one in sorted(others, key=lambda one: one.price_per_hour_usd or math.inf):
@@ -181,8 +176,7 @@ def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
     price = "price unknown"
     if one.price_per_hour_usd is not None:
         price = f"{format_usd(one.price_per_hour_usd)} per hour"
-    ours = plan.instance_type, plan.instance_count
-    if (one.instance_type, one.instance_count) == ours:
+    if is_planned(plan, one):
         where = "the same instance"
     else:
         where = f"{one.instance_count} x {one.instance_type} ({one.gpu}){how}, {price}"

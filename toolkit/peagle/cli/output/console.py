@@ -77,6 +77,11 @@ def print_status(message: str) -> None:
     click.echo(message, err=True)
 
 
+def print_written(path: Path) -> None:
+    """Say on stderr that the file was written."""
+    print_status(f"wrote {path}")
+
+
 def confirmed(question: str, fix: str | Fix = "pass --yes") -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():

@@ -9,12 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.output.answer import method_name, speed_text, times_text
+from peagle.cli.output.answer import is_planned, method_name, speed_text, times_text
 from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
 from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, Speculation, SpeedEstimate
+from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
 from peagle.proof import MIN_DRAFTS
 from peagle.text import format_concurrency, format_price, format_requests, json_object
 
@@ -90,7 +90,7 @@ _FACTS = len("speculation") + 2
 def instances_table(plan: Plan, width: int) -> Table:
     """One line for each of the best instances, and for the planned one, marked with a star."""
     instances = [*plan.alternatives]
-    if not any(_planned(plan, one) for one in instances):
+    if not any(is_planned(plan, one) for one in instances):
         instances.insert(0, _own(plan))
     table_rows = [HEADINGS, *(_row(plan, one) for one in instances)]
     rows, _ = fit_columns(table_rows, width, _DISPENSABLE)
@@ -101,11 +101,6 @@ def instances_table(plan: Plan, width: int) -> Table:
     for row in rows[1:]:
         table.add_row(*(Text(cell, "dim" if cell in _DIM else "") for cell in row))
     return table
-
-
-def _planned(plan: Plan, one: Alternative) -> bool:
-    ours = (plan.instance_type, plan.instance_count)
-    return (one.instance_type, one.instance_count) == ours
 
 
 def _own(plan: Plan) -> Alternative:
@@ -143,7 +138,7 @@ _NO_SPEED = SpeedEstimate(
 def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
     speed = one.tokens_per_second
     return (
-        "*" if _planned(plan, one) else "",
+        "*" if is_planned(plan, one) else "",
         f"{one.instance_count} x {one.instance_type}".removeprefix("1 x "),
         f"{one.tensor_parallel_size} x {one.gpu}",
         _dollars(one.price_per_hour_usd),
@@ -184,9 +179,7 @@ def price_text(plan: Plan) -> str:
     words = format_price(plan.price_per_hour_usd, month=True)
     if plan.price_per_hour_usd is None:
         return words
-    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's price, queried on" if not_aws else "list price of"
-    return f"{words} ({of} {plan.price_date})"
+    return f"{words} ({price_origin(plan)})"
 
 
 def speculation_text(speculation: Speculation | None) -> str:
