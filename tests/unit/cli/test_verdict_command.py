@@ -14,7 +14,7 @@ from peagle.cli.output.verdict import print_verdict
 from peagle.render import read_verdict
 from peagle.speed.deciding import Question, decide_workload
 from peagle.speed.models import Acceptance, Performance, Workload
-from peagle.speed.verdict import ALONE, Setting, Verdict, VerdictChange
+from peagle.speed.verdict import NO_SPECULATION, Setting, Verdict, VerdictChange
 from peagle.speed.workloads import WORKLOADS
 from tests.golden import assert_golden
 from tests.support import Done, in_process
@@ -34,7 +34,7 @@ def peagle(*arguments: str) -> Done:
 
 LOADS = (1, 8, 64)
 CURVES = {
-    ALONE: {"short-prompt": (324, 2298, 12135), "long-prompt": (307, 1832, 6149)},
+    NO_SPECULATION: {"short-prompt": (324, 2298, 12135), "long-prompt": (307, 1832, 6149)},
     Setting(drafter="p-eagle", k=3): {
         "short-prompt": (563, 2796, 14452),
         "long-prompt": (480, 2200, 5287),

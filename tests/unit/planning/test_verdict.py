@@ -15,7 +15,7 @@ from peagle.catalog.tables import support_of
 from peagle.errors import PeagleError
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.speed.models import Workload
-from peagle.speed.verdict import ALONE, LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.speed.workloads import WORKLOADS
 from tests.support import bundled_catalog
 
@@ -190,7 +190,7 @@ def test_an_impossible_request_has_one_clear_error(
 def test_twice_the_price_is_twice_the_cost() -> None:
     verdict = make_verdict(replace(MEASURED, gpu="L40S", workloads=SHORT), CATALOG)
     for load in verdict.workloads[0].loads:
-        alone = load.speed(ALONE)
+        alone = load.speed(NO_SPECULATION)
         assert alone is not None
         assert alone.tokens_per_second is not None
         usd = (verdict.usd_per_hour or 0) / alone.tokens_per_second / 3600 * 1e6

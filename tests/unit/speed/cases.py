@@ -12,7 +12,7 @@ from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Speed, SpeedRun
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
-from peagle.speed.acceptance import ALONE
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, Workload
 
@@ -47,7 +47,7 @@ def case(
 
 def accepted(length: float) -> Acceptance:
     """An imposed acceptance length; 1 is the target alone."""
-    return Acceptance(length, "imposed", "a test") if length > 1 else ALONE
+    return Acceptance(length, "imposed", "a test") if length > 1 else NO_DRAFT_ACCEPTANCE
 
 
 def speed(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import Drafter, PublishedAcceptance
-from peagle.speed.acceptance import ALONE, Curve, acceptance_of, curve_through
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, Curve, acceptance_of, curve_through
 from tests.unit.speed.cases import CATALOG, CODER, TWENTY, row, run
 
 DECAY = 0.63
@@ -27,8 +27,8 @@ def published(*lengths: tuple[str, int, float]) -> Drafter:
 
 
 def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
-    assert acceptance_of(None, 0, decay=DECAY) == ALONE
-    assert acceptance_of(HEAD, 0, decay=DECAY) == ALONE
+    assert acceptance_of(None, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
+    assert acceptance_of(HEAD, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
 
 
 def test_nothing_known_is_unknown() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peagle.speed.deciding import Question, break_even_length, decide_workload
 from peagle.speed.models import Acceptance, Basis, Performance, Workload
-from peagle.speed.verdict import ALONE, Setting, WorkloadVerdict
+from peagle.speed.verdict import NO_SPECULATION, Setting, WorkloadVerdict
 
 SHORT = Workload(128, 400)
 K3, K7 = Setting(drafter="p-eagle", k=3), Setting(drafter="p-eagle", k=7)
@@ -42,7 +42,7 @@ def verdict(
 ) -> WorkloadVerdict:
     def performance_of(setting: Setting, _: Workload, load: float) -> Performance:
         basis: Basis = "estimated" if setting in estimated else "measured"
-        length = 1.0 if setting == ALONE else 2.5
+        length = 1.0 if setting == NO_SPECULATION else 2.5
         return performance(curves[setting][loads.index(int(load))], length, basis, spread)
 
     question = Question(tuple(curves), loads, 36.0, "p-eagle")
@@ -54,46 +54,46 @@ def best(found: WorkloadVerdict) -> list[Setting | None]:
 
 
 def test_the_fastest_setting_wins_at_each_load() -> None:
-    found = verdict({ALONE: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)})
-    assert best(found) == [K7, K3, ALONE]
+    found = verdict({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)})
+    assert best(found) == [K7, K3, NO_SPECULATION]
     assert all(load.ties == () for load in found.loads)
 
 
 def test_within_three_percent_the_simpler_setting_wins() -> None:
-    found = verdict({ALONE: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
-    assert best(found) == [ALONE, K3, ALONE]
+    found = verdict({NO_SPECULATION: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
+    assert best(found) == [NO_SPECULATION, K3, NO_SPECULATION]
     assert [load.ties for load in found.loads] == [(K3,), (K7,), (K3, K7)]
 
 
 def test_a_narrow_measured_interval_tells_them_apart() -> None:
-    curves = {ALONE: (98, 98, 98), K3: (100, 100, 100)}
+    curves = {NO_SPECULATION: (98, 98, 98), K3: (100, 100, 100)}
     assert best(verdict(curves, spread=0.01)) == [K3, K3, K3]
 
 
 def test_a_rival_wins_no_tie_against_the_default_drafter() -> None:
-    curves = {ALONE: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}
+    curves = {NO_SPECULATION: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}
     assert best(verdict(curves)) == [K3, K3, RIVAL]
 
 
 def test_an_estimate_of_another_drafter_must_be_clearly_faster() -> None:
-    curves = {ALONE: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}
+    curves = {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}
     assert best(verdict(curves, estimated=[RIVAL])) == [K3, RIVAL, K3]
 
 
 def test_an_estimate_does_not_decide_where_the_drafter_is_measured() -> None:
-    curves = {ALONE: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}
+    curves = {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}
     assert best(verdict(curves, estimated=[K7])) == [K3, K3, K3]
 
 
 def test_nothing_wins_where_no_speed_is_known() -> None:
-    found = verdict({ALONE: (None, 100, None), K3: (None, None, None)})
-    assert best(found) == [None, ALONE, None]
+    found = verdict({NO_SPECULATION: (None, 100, None), K3: (None, None, None)})
+    assert best(found) == [None, NO_SPECULATION, None]
     assert found.crossovers == ()
-    assert found.steady == ALONE
+    assert found.robust == NO_SPECULATION
 
 
 def test_the_crossover_is_interpolated_and_has_its_price() -> None:
-    found = verdict({ALONE: (100, 1000, 4000), K3: (200, 1500, 3000)})
+    found = verdict({NO_SPECULATION: (100, 1000, 4000), K3: (200, 1500, 3000)})
     (crossover,) = found.crossovers
     assert crossover.direction == "stops"
     # The ratio falls from 1.5 with 8 requests to 0.75 with 64: it is 1 after two thirds.
@@ -105,69 +105,71 @@ def test_the_crossover_is_interpolated_and_has_its_price() -> None:
 
 
 def test_speculation_can_start_to_pay_with_more_requests() -> None:
-    found = verdict({ALONE: (100, 100, 100), RIVAL: (90, 120, 130)}, estimated=[RIVAL])
+    found = verdict({NO_SPECULATION: (100, 100, 100), RIVAL: (90, 120, 130)}, estimated=[RIVAL])
     (crossover,) = found.crossovers
     assert (crossover.direction, crossover.basis) == ("starts", "estimated")
 
 
 @pytest.mark.parametrize("curve", [(200, 200, 200), (50, 50, 50)])
 def test_without_a_change_there_is_no_crossover(curve: Curve) -> None:
-    assert verdict({ALONE: (100, 100, 100), K3: curve}).crossovers == ()
+    assert verdict({NO_SPECULATION: (100, 100, 100), K3: curve}).crossovers == ()
 
 
 def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
-    found = verdict({ALONE: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)})
-    assert found.steady == K3
-    assert found.steady_regret_percent == 25.0
+    found = verdict({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)})
+    assert found.robust == K3
+    assert found.robust_regret_percent == 25.0
     speeds = found.loads[0].speed(K3)
     assert speeds is not None
     assert speeds.regret_percent == 25.0
 
 
 def test_a_change_within_the_tie_is_no_crossover() -> None:
-    curves = {ALONE: (100, 100, 100, 100), K3: (150, 99, 101, 140)}
+    curves = {NO_SPECULATION: (100, 100, 100, 100), K3: (150, 99, 101, 140)}
     assert verdict(curves, loads=(1, 8, 64, 128)).crossovers == ()
 
 
 def test_a_tie_after_the_last_crossover_does_not_make_speculation_pay_again() -> None:
-    curves = {ALONE: (100, 100, 100), K3: (150, 80, 101)}
+    curves = {NO_SPECULATION: (100, 100, 100), K3: (150, 80, 101)}
     (crossover,) = verdict(curves).crossovers
     assert crossover.direction == "stops"
     assert 1 < crossover.low < crossover.requests < crossover.high < 8
 
 
 def test_a_crossover_may_have_ties_on_its_way() -> None:
-    curves = {ALONE: (100, 100, 100, 100), K3: (150, 101, 99, 80)}
+    curves = {NO_SPECULATION: (100, 100, 100, 100), K3: (150, 101, 99, 80)}
     (crossover,) = verdict(curves, loads=(1, 8, 64, 128)).crossovers
     assert crossover.direction == "stops"
     assert crossover.low < 8 < crossover.requests < 64 < crossover.high
 
 
 def test_no_unmeasured_k_is_recommended_for_all_loads() -> None:
-    curves = {ALONE: (50, 50, 80), K3: (100, 100, 90), K7: (120, 110, 95)}
+    curves = {NO_SPECULATION: (50, 50, 80), K3: (100, 100, 90), K7: (120, 110, 95)}
     found = verdict(curves, estimated=[K7])
-    assert found.steady == K3
+    assert found.robust == K3
     shown = found.loads[0].speed(K7)
     assert shown is not None, "a measurement may show that it is the best"
     assert shown.regret_percent is None
 
 
 def test_a_faster_estimate_that_does_not_win_has_no_regret_of_zero() -> None:
-    found = verdict({ALONE: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 109, 109)}, [RIVAL])
-    assert found.steady == K3
+    found = verdict(
+        {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 109, 109)}, [RIVAL]
+    )
+    assert found.robust == K3
     speeds = [speed for load in found.loads if (speed := load.speed(RIVAL))]
     assert [speed.regret_percent for speed in speeds] == [None] * 3
 
 
 def test_settings_that_never_matter_are_left_out() -> None:
     many = {Setting(drafter="p-eagle", k=k): (50.0 + k, 50, 50) for k in range(1, 11)}
-    found = verdict({ALONE: (100, 100, 100), **many})
+    found = verdict({NO_SPECULATION: (100, 100, 100), **many})
     shown = {one.setting for one in found.loads[0].speeds}
-    assert shown == {ALONE, Setting(drafter="p-eagle", k=1)}
+    assert shown == {NO_SPECULATION, Setting(drafter="p-eagle", k=1)}
 
 
 def test_a_drafter_without_a_known_speed_is_shown_as_unknown() -> None:
-    found = verdict({ALONE: (100, 100, 100), RIVAL: (None, None, None)})
+    found = verdict({NO_SPECULATION: (100, 100, 100), RIVAL: (None, None, None)})
     speed = found.loads[0].speed(RIVAL)
     assert speed is not None
     assert speed.basis == "unknown"
@@ -192,13 +194,13 @@ def test_break_even_is_unknown_where_a_speed_is_and_where_drafts_cannot_help() -
     assert break_even_length(performance(10), performance(None), SHORT, 1) is None
     slow_prefill = performance(10, 3.0, first=39.0)
     assert break_even_length(slow_prefill, performance(400), SHORT, 1) is None
-    found = verdict({ALONE: (100, 100, 100), K3: (200, 20, 100)}, loads=(1, 2, 4))
+    found = verdict({NO_SPECULATION: (100, 100, 100), K3: (200, 20, 100)}, loads=(1, 2, 4))
     speeds = [speed for load in found.loads if (speed := load.speed(K3))]
     lengths = [speed.break_even_acceptance_length for speed in speeds]
     assert lengths == [1.25, None, 2.5], "at most K + 1 tokens come from a step"
 
 
-SETTINGS = (ALONE, K3, K7, RIVAL)
+SETTINGS = (NO_SPECULATION, K3, K7, RIVAL)
 SPEED = st.none() | st.floats(1, 1e6)
 CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in SETTINGS})
 
@@ -225,7 +227,7 @@ def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], sprea
         tried = {one.drafter for one in known if one not in estimated}
         rivals = [speed for one, speed in known.items() if one.drafter not in tried]
         assert known[load.best] >= 0.97 * max(rivals, default=0) / 1.1
-        assert ALONE not in load.ties, "the simpler setting wins a tie"
+        assert NO_SPECULATION not in load.ties, "the simpler setting wins a tie"
     assert len(found.crossovers) <= len(LOADS) - 1
     for crossover in found.crossovers:
         assert LOADS[0] <= crossover.low <= crossover.requests <= crossover.high <= LOADS[-1]

@@ -17,7 +17,7 @@ break-even length, which hardly depends on it."""
 
 def likely_acceptance(k: int) -> Acceptance:
     """The acceptance that is assumed of a drafter of which none is known."""
-    return Acceptance(min(LIKELY_LENGTH, k + 1), "published", "assumed")
+    return Acceptance(min(LIKELY_LENGTH, k + 1), "assumed", "assumed: none is known")
 
 
 def with_break_even(

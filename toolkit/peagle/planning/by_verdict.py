@@ -46,7 +46,10 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     if options.prompt_tokens and options.output_tokens:
         workload = Workload(options.prompt_tokens, options.output_tokens)
     tried: list[Setting] = []
-    while True:
+    # The plan decides the numbers of instances and the size of requests, thus the load, by which
+    # the verdict decides drafter and K anew. A setting that comes again ends it: each plan follows
+    # from its setting, so there are at most as many rounds as the verdict has loads and sizes.
+    for _ in range(1 + sum(len(size.loads) for size in verdict.workloads)):
         size, entry = verdict.at(workload, load)
         if entry.best is None:
             raise VerdictFileError(

@@ -26,12 +26,12 @@ PLANNED_GPU_MEMORY_UTILIZATION = 0.9
 """The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
 
 
-TIE = 1.15
+SAME_COST_FACTOR = 1.15
 """Costs per token up to this factor above the lowest are equal, and the lowest price per hour wins:
 the median error of an estimated speed is not smaller."""
 
 
-LEAST_GAIN = 0.97
+TARGET_ALONE_COST_FACTOR = 0.97
 """The target alone is ranked as if its tokens cost this much less: a drafter must save more."""
 
 
@@ -265,7 +265,7 @@ def rank(
 ) -> list[Candidate]:
     """From best to worst: within the price limit, with a KV cache for the load, meeting what the
     options require, and by cost per token, or without ``by_cost`` by price per hour. Of about the
-    lowest cost (``TIE``), the lowest price per hour is first.
+    lowest cost (``SAME_COST_FACTOR``), the lowest price per hour is first.
 
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
@@ -277,7 +277,9 @@ def rank(
         excess, speed = one.excess(options), one.tokens_per_second or 0.0
         price = math.inf if one.usd_per_hour is None else one.usd_per_hour
         cost = one.usd_per_million_tokens if by_cost else None
-        cost = math.inf if cost is None else cost * (1.0 if one.drafter else LEAST_GAIN)
+        cost = (
+            math.inf if cost is None else cost * (1.0 if one.drafter else TARGET_ALONE_COST_FACTOR)
+        )
         after = 1 if (excess is None) is some_meet else 2
         missed = 0 if one.meets(options) else after
         return (
@@ -296,7 +298,7 @@ def rank(
     if by_cost and ranked:
         (*first, least), tied = ranked[0][0][:5], 0
         while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
-            if ranked[tied][0][4] > TIE * least:
+            if ranked[tied][0][4] > SAME_COST_FACTOR * least:
                 break
             tied += 1
         ranked[:tied] = sorted(ranked[:tied], key=lambda pair: (pair[0][5], pair[0]))

@@ -18,7 +18,7 @@ from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
 from peagle.planning.speculation import compared_ks
 from peagle.speed.models import Acceptance, Performance, Workload
-from peagle.speed.verdict import ALONE, Setting
+from peagle.speed.verdict import NO_SPECULATION, Setting
 
 
 class ComparedSettings:
@@ -36,7 +36,7 @@ class ComparedSettings:
 
     def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
         """The target alone, and every drafter with each K that runs and fits."""
-        found = [ALONE]
+        found = [NO_SPECULATION]
         for drafter in drafters:
             if reason := self.refusal(drafter):
                 self.refused[drafter.name] = reason

@@ -41,7 +41,7 @@ def none_fits(work: PairLoad, largest: Candidate) -> Finding:
 
 @dataclass(frozen=True)
 class Review:
-    """The findings about one candidate; ``fitting`` are all that fit, cheapest first."""
+    """The findings about one candidate; ``fitting`` are all that fit, best first."""
 
     evaluator: CandidateEvaluator
     candidate: Candidate

@@ -13,7 +13,7 @@ from peagle.speed.deciding import ESTIMATE_MUST_WIN_BY, Question
 from peagle.speed.evidence import is_on
 from peagle.speed.models import Workload
 from peagle.speed.verdict import (
-    ALONE,
+    NO_SPECULATION,
     LoadVerdict,
     Setting,
     SettingSpeed,
@@ -44,7 +44,7 @@ def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
     losing = [
         (load.concurrency, one)
         for load, best in wins
-        if best.setting == ALONE and (one := _nearest_to_paying(load))
+        if best.setting == NO_SPECULATION and (one := _nearest_to_paying(load))
     ]
     near = min(losing, key=lambda pair: _share(pair[1]), default=None)
     if near is not None and _share(near[1]) > 1:

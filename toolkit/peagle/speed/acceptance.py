@@ -20,7 +20,7 @@ from functools import lru_cache
 from peagle.catalog.schema import Drafter, SpeedRun
 from peagle.speed.models import Acceptance, AcceptanceBasis
 
-ALONE = Acceptance(1.0, "none", "no speculation")
+NO_DRAFT_ACCEPTANCE = Acceptance(1.0, "none", "no speculation")
 """Every step without speculation makes one token."""
 
 _CERTAIN = 0.985
@@ -59,7 +59,7 @@ def acceptance_of(
     them.
     """
     if drafter is None or k < 1:
-        return ALONE
+        return NO_DRAFT_ACCEPTANCE
     if drafter.on_text:
         lengths = {one.k: one.acceptance_length for one in drafter.on_text}
         return Acceptance(_at(lengths, k, decay), "measured", drafter.on_text[0].source)

@@ -5,18 +5,17 @@ The speed of a setting comes from a function, so measurements and the model are 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 
+from peagle.speed.crossover import SpeculationGain, crossovers
 from peagle.speed.models import Performance, Workload
 from peagle.speed.verdict import (
-    ALONE,
+    NO_SPECULATION,
     LoadVerdict,
     Setting,
     SettingSpeed,
-    VerdictCrossover,
     WorkloadVerdict,
 )
 from peagle.text import usd_per_million
@@ -24,7 +23,7 @@ from peagle.text import usd_per_million
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
 """The speed of one engine with a setting, for requests of a size, at a load."""
 
-TIE = 0.03
+SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 ESTIMATE_MUST_WIN_BY = 0.1
@@ -56,16 +55,18 @@ def decide_workload(
     only its break-even length is used.
     """
     loads = [_at_load(question, workload, load, performance_of, assumed) for load in question.loads]
-    steady = _steady(question, loads)
-    kept = _contenders(loads, steady)
+    robust = _robust(question, loads)
+    points = [point for load in loads if (point := _point(question, load))]
+    price = partial(usd_per_million, question.usd_per_hour)
+    kept = _contenders(loads, robust)
     return WorkloadVerdict(
         name=name,
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
         loads=tuple(_only(load, kept) for load in loads),
-        crossovers=tuple(_crossovers(question, loads)),
-        steady=steady,
-        steady_regret_percent=_worst_regret(loads, steady) if steady else None,
+        crossovers=tuple(crossovers(points, SAME_SPEED_SHARE, price)),
+        robust=robust,
+        robust_regret_percent=_worst_regret(loads, robust) if robust else None,
     )
 
 
@@ -80,11 +81,11 @@ def _at_load(
     ranking = rank_settings(found, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
-        if not setting.k or ALONE not in found:
+        if not setting.k or NO_SPECULATION not in found:
             return None
         if performance.basis == "unknown" and assumed is not None:
             performance = assumed(setting, workload, load)
-        return break_even_length(performance, found[ALONE], workload, load)
+        return break_even_length(performance, found[NO_SPECULATION], workload, load)
 
     speeds = tuple(
         _speed(one, performance, break_even(one, performance), ranking, question.usd_per_hour)
@@ -131,7 +132,9 @@ def rank_settings(
         best = max(measured.values(), key=_tokens)
         if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
             top = best
-            compared = {one: known[one] for one in known if one in measured or one == ALONE}
+            compared = {
+                one: known[one] for one in known if one in measured or one == NO_SPECULATION
+            }
     tied = [one for one, found in compared.items() if _ties(found, top)]
 
     def simplicity(one: Setting) -> tuple[bool, bool, int, str]:
@@ -147,7 +150,7 @@ def _tokens(found: Performance | SettingSpeed) -> float:
 
 
 def _ties(one: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
-    return _tokens(one) >= _tokens(top) * (1 - TIE) and _tokens(one) >= (top.low or 0)
+    return _tokens(one) >= _tokens(top) * (1 - SAME_SPEED_SHARE) and _tokens(one) >= (top.low or 0)
 
 
 def _speed(
@@ -206,10 +209,10 @@ def break_even_length(
     return max(1.0, drafting.acceptance.length * taken / allowed)
 
 
-def _contenders(loads: Sequence[LoadVerdict], steady: Setting | None) -> set[Setting]:
-    """The settings to show: the target alone, all that win or tie somewhere, the steady one, those
+def _contenders(loads: Sequence[LoadVerdict], robust: Setting | None) -> set[Setting]:
+    """The settings to show: the target alone, all that win or tie somewhere, the robust one, those
     with the fastest speed or estimate somewhere, and each drafter's own best."""
-    kept = {ALONE} | ({steady} if steady else set())
+    kept = {NO_SPECULATION} | ({robust} if robust else set())
     kept |= {one for load in loads for one in (load.best, *load.ties) if one}
     kept |= {max(load.speeds, key=_tokens).setting for load in loads if load.best}
     settings = dict.fromkeys(one.setting for load in loads for one in load.speeds)
@@ -238,7 +241,7 @@ def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | Non
     return None if unknown or not any(load.best for load in loads) else worst
 
 
-def _steady(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
+def _robust(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
     worst = [
         (regret, index)
         for index, one in enumerate(question.settings)
@@ -247,58 +250,8 @@ def _steady(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
     return question.settings[min(worst)[1]] if worst else None
 
 
-@dataclass(frozen=True)
-class _Point:
-    """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
-    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
-    where they tie."""
-
-    load: float
-    ratio: float
-    alone: float
-    measured: bool
-    side: int
-
-
-def _crossovers(question: Question, loads: Sequence[LoadVerdict]) -> Iterator[VerdictCrossover]:
-    """Where the winner changes sides, at the load at which the ratio passes 1: interpolated on the
-    logarithm of the load. A tie changes no side."""
-    points = [point for load in loads if (point := _point(question, load))]
-    first = 0
-    decided = [number for number, point in enumerate(points) if point.side]
-    for one, other in pairwise(decided):
-        if points[one].side == points[other].side:
-            continue
-        back = (n for n in range(other + 1, len(points)) if points[n].side == points[one].side)
-        end = next(back, len(points))
-        before = next(n for n in range(one, other) if _passes_one(points[n], points[n + 1]))
-        yield _crossover(question, points[first:end], before - first)
-        first = other
-
-
-def _passes_one(before: _Point, after: _Point) -> bool:
-    return (before.ratio > 1) != (after.ratio > 1)
-
-
-def _crossover(question: Question, points: Sequence[_Point], number: int) -> VerdictCrossover:
-    """The crossover between this point and the next; ``points`` have no other one."""
-    before, after = points[number], points[number + 1]
-    requests = _load_at(before, after, 1.0)
-    share = math.log(requests / before.load) / math.log(after.load / before.load)
-    alone = before.alone * (after.alone / before.alone) ** share
-    ends = _equal_range(points, before, after)
-    return VerdictCrossover(
-        direction="stops" if before.ratio > 1 else "starts",
-        requests=round(requests, 1),
-        low=round(min(ends[0], requests), 1),
-        high=round(max(ends[1], requests), 1),
-        usd_per_million_tokens=usd_per_million(question.usd_per_hour, alone),
-        basis="measured" if before.measured and after.measured else "estimated",
-    )
-
-
-def _point(question: Question, load: LoadVerdict) -> _Point | None:
-    alone = load.speed(ALONE)
+def _point(question: Question, load: LoadVerdict) -> SpeculationGain | None:
+    alone = load.speed(NO_SPECULATION)
     drafting = {one.setting: one for one in load.speeds if one.setting.k}
     ranked = rank_settings(drafting, question.default_drafter).tied
     if alone is None or not alone.tokens_per_second or not ranked:
@@ -306,35 +259,7 @@ def _point(question: Question, load: LoadVerdict) -> _Point | None:
     best = drafting[ranked[0]]
     measured = alone.basis == best.basis == "measured"
     ratio = (best.tokens_per_second or 0) / alone.tokens_per_second
-    wins, loses = load.best != ALONE and ratio > 1, load.best == ALONE and ratio < 1
+    wins = load.best != NO_SPECULATION and ratio > 1
+    loses = load.best == NO_SPECULATION and ratio < 1
     side = 1 if wins else -1 if loses and not load.ties else 0
-    return _Point(load.concurrency, ratio, alone.tokens_per_second, measured, side)
-
-
-def _load_at(before: _Point, after: _Point, ratio: float) -> float:
-    """The load between two points at which the ratio is this one."""
-    share = (before.ratio - ratio) / (before.ratio - after.ratio)
-    load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
-    return load
-
-
-def _equal_range(points: Sequence[_Point], before: _Point, after: _Point) -> tuple[float, float]:
-    """The loads around a crossing at which the ratio is within ``TIE`` of 1."""
-    above, below = (1 + TIE, 1 - TIE) if before.ratio > 1 else (1 - TIE, 1 + TIE)
-    low, high = before.load, after.load
-    left = points[: points.index(after) + 1]
-    for one, other in reversed(list(pairwise(left))):
-        if _outside(one, above):
-            low = _load_at(one, other, above)
-            break
-        low = one.load
-    for one, other in pairwise(points[points.index(before) :]):
-        if _outside(other, below):
-            high = _load_at(one, other, below)
-            break
-        high = other.load
-    return low, high
-
-
-def _outside(point: _Point, limit: float) -> bool:
-    return point.ratio >= limit if limit > 1 else point.ratio <= limit
+    return SpeculationGain(load.concurrency, ratio, alone.tokens_per_second, measured, side)

@@ -144,8 +144,8 @@ def _measured(
 
 
 def _differs(row: Speed, acceptance: Acceptance) -> bool:
-    """Whether this acceptance, from text or a publication, is not that of the row."""
-    if acceptance.basis not in ("measured", "published") or not row.acceptance_length:
+    """Whether this acceptance, from text, published or assumed, is not that of the row."""
+    if acceptance.basis not in ("measured", "published", "assumed") or not row.acceptance_length:
         return False
     high, low = sorted((acceptance.length, row.acceptance_length), reverse=True)
     return high > SAME_SIZE * low

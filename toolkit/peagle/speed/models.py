@@ -8,9 +8,10 @@ from typing import Literal
 Basis = Literal["measured", "estimated", "unknown"]
 """``measured``: evidence has this pair, GPU, vLLM version and workload, at or around this load."""
 
-AcceptanceBasis = Literal["measured", "imposed", "published", "unknown", "none"]
+AcceptanceBasis = Literal["measured", "imposed", "published", "assumed", "unknown", "none"]
 """``measured`` on text; ``imposed`` by vLLM's synthetic sampler while the speed was measured;
-``published`` by the head's authors; ``none`` without speculation."""
+``published`` by the head's authors; ``assumed`` where nothing is known; ``none`` without
+speculation."""
 
 
 @dataclass(frozen=True)

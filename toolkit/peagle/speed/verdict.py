@@ -47,7 +47,7 @@ class Setting(VerdictEntry):
         return "no speculation" if self.drafter is None else f"{self.drafter} K={self.k}"
 
 
-ALONE = Setting(drafter=None, k=0)
+NO_SPECULATION = Setting(drafter=None, k=0)
 """The target without speculation."""
 
 
@@ -129,8 +129,8 @@ class VerdictCrossover(VerdictEntry):
 class WorkloadVerdict(VerdictEntry):
     """The verdict for requests of one size.
 
-    ``steady`` is the setting to use if the load is not known: its greatest loss at any of the
-    loads, ``steady_regret_percent``, is the least.
+    ``robust`` is the setting to use if the load is not known: the one with the smallest worst-case
+    loss over these loads (minimax regret), which is ``robust_regret_percent``.
     """
 
     name: Line
@@ -138,8 +138,8 @@ class WorkloadVerdict(VerdictEntry):
     output_tokens: Positive
     loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
     crossovers: tuple[VerdictCrossover, ...]
-    steady: Setting | None
-    steady_regret_percent: Percent | None
+    robust: Setting | None
+    robust_regret_percent: Percent | None
 
     @model_validator(mode="after")
     def _consistent(self) -> WorkloadVerdict:

@@ -20,7 +20,7 @@ from peagle.cli.output.console import (
     wrapped,
 )
 from peagle.speed.verdict import (
-    ALONE,
+    NO_SPECULATION,
     LoadVerdict,
     SettingSpeed,
     Verdict,
@@ -103,7 +103,7 @@ def _row(load: LoadVerdict) -> Row:
     """The winner at one load beside the target alone; of a winner without speculation, the gain is
     that of the best drafter."""
     number = f"{load.concurrency:,g}"
-    best, alone = load.speed(load.best), load.speed(ALONE)
+    best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
     if best is None:
         return (number, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 3), "unknown")
     drafts = best.setting.k > 0
@@ -169,7 +169,7 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
 def _one_sided(size: WorkloadVerdict) -> str:
     """The summary where one side is at least as fast at all loads."""
     decided = [load for load in size.loads if load.best]
-    alone = [f"{load.concurrency:,}" for load in decided if load.best == ALONE]
+    alone = [f"{load.concurrency:,}" for load in decided if load.best == NO_SPECULATION]
     if len(alone) == len(decided):
         return "Speculation does not pay at any of these loads."
     if alone:
@@ -181,7 +181,7 @@ def _regrets(size: WorkloadVerdict) -> Iterator[str]:
     """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
     and the one for all loads."""
     winners = dict.fromkeys(load.best for load in size.loads if load.best)
-    shown = dict.fromkeys([size.steady, *winners] if size.steady else winners)
+    shown = dict.fromkeys([size.robust, *winners] if size.robust else winners)
     if len(shown) < 2:
         return
     rows = [("% slower than the best at", *(f"{load.concurrency:,g}" for load in size.loads))]
@@ -189,8 +189,8 @@ def _regrets(size: WorkloadVerdict) -> Iterator[str]:
         found = [load.speed(setting) for load in size.loads]
         regrets = [one.regret_percent if one else None for one in found]
         cells = (_UNKNOWN if one is None else f"{one:.0f}" for one in regrets)
-        steady = " (for all loads)" if setting == size.steady else ""
-        rows.append((f"  {setting.text}{steady}" if setting else _UNKNOWN, *cells))
+        robust = " (for all loads)" if setting == size.robust else ""
+        rows.append((f"  {setting.text}{robust}" if setting else _UNKNOWN, *cells))
     yield from align_columns(rows, rows[0][1:])
 
 
@@ -225,7 +225,7 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
 
 
 def _ratio(load: LoadVerdict) -> float | None:
-    alone = load.speed(ALONE)
+    alone = load.speed(NO_SPECULATION)
     drafting = [one for one in load.speeds if one.setting.k and one.tokens_per_second]
     known = [one for one in drafting if one.setting == load.best]
     known = known or [one for one in drafting if one.basis == "measured"] or drafting
