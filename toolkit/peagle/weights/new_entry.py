@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from peagle.case import NO_OPTIONS, Checkpoints, build_case
@@ -24,7 +24,7 @@ from peagle.checks import check
 from peagle.errors import UserError
 from peagle.findings import Finding
 from peagle.vllm.speculation import method_id, method_title
-from peagle.weights.own_target import entry_of
+from peagle.weights.own_target import entry_of, refuse_head
 from peagle_serve.heads import is_head
 
 SEQUENTIAL_K = 3
@@ -38,13 +38,13 @@ class NewEntry:
     """The entry, why some of its values are not known, and which keys are left out and why."""
 
     target: Target
-    unknown: dict[Location, str] = field(default_factory=dict)
-    missing: dict[Location, str] = field(default_factory=dict)
+    unknown: Mapping[Location, str]
+    missing: Mapping[Location, str]
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why what is unknown is not known, by keys such as ``drafters[0].licence``."""
-        return {dotted(key): why for key, why in (self.unknown | self.missing).items()}
+        return {dotted(key): why for key, why in {**self.unknown, **self.missing}.items()}
 
 
 def entry_file(location: str, output: Path | None) -> Path:
@@ -66,11 +66,7 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
     ``vllm`` is the version to write as the oldest. Raises UserError if ``model`` is a head or
     ``head`` is none, and CheckpointError.
     """
-    if is_head(model.config):
-        raise UserError(
-            f"{model.location} holds a draft head, not a model",
-            "pass it with --drafter, and its target as MODEL",
-        )
+    refuse_head(model.location, model)
     if head is not None and not is_head(head.config):
         raise UserError(f"{head.location} holds no EAGLE-3 or P-EAGLE head", "use a draft head")
     target_id = f"{file.absolute().parent.name}/{file.stem}"
@@ -88,20 +84,19 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
             "source": f"config.json and weight headers of {identity_of(model.location)[0]}",
         }
     )
-    entry = NewEntry(target)
-    entry.unknown.update(_of_target(model, target, guessed))
-    entry.missing[("engine_arguments",)] = (
-        "engine_arguments, the settings of its model card, such as the parsers of tool calls and "
-        "reasoning"
-    )
+    unknown = dict(_of_target(model, target, guessed))
+    missing: dict[Location, str] = {
+        ("engine_arguments",): "engine_arguments, the settings of its model card, such as the "
+        "parsers of tool calls and reasoning"
+    }
     if head is None:
-        entry.missing[("drafters",)] = "default_drafter and drafters; plans use no speculation"
-        return entry
-    drafter = _drafter(head, entry, file, vllm)
+        without = {("drafters",): "default_drafter and drafters; plans use no speculation"}
+        return NewEntry(target, unknown, missing | without)
+    drafter, unknown_of_head, missing_of_head = _drafter(head, target, file, vllm)
     return NewEntry(
         target.model_copy(update={"default_drafter": drafter.name, "drafters": (drafter,)}),
-        entry.unknown,
-        entry.missing,
+        unknown | unknown_of_head,
+        missing | missing_of_head,
     )
 
 
@@ -143,11 +138,13 @@ def _of_target(model: Checkpoint, target: Target, guessed: bool) -> Iterator[tup
         yield ("proof", "chat"), "whether it has a chat template; no tokenizer was read"
 
 
-def _drafter(head: Checkpoint, entry: NewEntry, file: Path, vllm: str) -> Drafter:
-    """The drafter, with what is not known of it added to ``entry``."""
+def _drafter(
+    head: Checkpoint, target: Target, file: Path, vllm: str
+) -> tuple[Drafter, dict[Location, str], dict[Location, str]]:
+    """The drafter, what is not known of it, and which keys are left out, by key of the entry."""
     read = drafter_from_checkpoint(head)
     name = method_id(read.method, read.parallel_drafting)
-    organization = entry.target.id.partition("/")[0]
+    organization = target.id.partition("/")[0]
     head_name = identity_of(head.location)[0].partition("/")[2]
     weights, guessed = _weights(head.location, file, f"{organization}/{head_name}")
     trained = trained_k(head.config)
@@ -164,19 +161,17 @@ def _drafter(head: Checkpoint, entry: NewEntry, file: Path, vllm: str) -> Drafte
         unknown["revision"] = "the commit, so the downloaded files may change"
     if not head.tensors and read.weight_bytes:
         unknown["weight_bytes"] = "no weight header was read; estimated from config.json"
-    entry.unknown.update({(*_DRAFTER, key): why for key, why in unknown.items()})
     missing = {
         "acceptance_floor": "acceptance_floor, the acceptance length that deploy must measure",
         "published": "published, acceptance lengths that its authors claim",
     }
     if trained is None:
         missing["k_trained"] = "k_trained, the largest K that it was trained for"
-    entry.missing.update({(*_DRAFTER, key): why for key, why in missing.items()})
     tensors = head.tensors or {}
-    return read.model_copy(
+    drafter = read.model_copy(
         update={
             "name": name,
-            "title": f"{kind} head for {entry.target.title}",
+            "title": f"{kind} head for {target.title}",
             "weights": weights,
             "revision": read.revision or "main",
             "licence": "unknown",
@@ -186,6 +181,11 @@ def _drafter(head: Checkpoint, entry: NewEntry, file: Path, vllm: str) -> Drafte
             "own_embeddings": any("embed_tokens" in n for n in tensors) if tensors else None,
             "source": f"config.json and weight headers of {identity_of(head.location)[0]}",
         }
+    )
+    return (
+        drafter,
+        {(*_DRAFTER, key): why for key, why in unknown.items()},
+        {(*_DRAFTER, key): why for key, why in missing.items()},
     )
 
 

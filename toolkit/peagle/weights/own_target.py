@@ -47,11 +47,7 @@ def with_own_target(catalog: Catalog, pair: str, read: ReadCheckpoint) -> OwnTar
     if not is_own_target(catalog, location):
         return OwnTarget(catalog)
     checkpoint = _read(location, read)
-    if is_head(checkpoint.config):
-        raise UserError(
-            f"{location} holds a draft head, not a model",
-            "pass it with --drafter, and its target as PAIR",
-        )
+    refuse_head(location, checkpoint)
     target = entry_of(checkpoint)
     added: Mapping[str, Target] = {target.id: target, location: target}
     targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
@@ -59,6 +55,15 @@ def with_own_target(catalog: Catalog, pair: str, read: ReadCheckpoint) -> OwnTar
     return OwnTarget(
         catalog.model_copy(update={"targets": targets, "origins": origins}), checkpoint
     )
+
+
+def refuse_head(location: str, checkpoint: Checkpoint) -> None:
+    """Raise UserError for the checkpoint of a draft head, where a model is expected."""
+    if is_head(checkpoint.config):
+        raise UserError(
+            f"{location} holds a draft head, not a model",
+            "pass it with --drafter, and its target in its place",
+        )
 
 
 def is_own_target(catalog: Catalog, location: str) -> bool:
