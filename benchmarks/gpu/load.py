@@ -17,7 +17,8 @@ from typing import Any
 INTERVAL = 0.05
 """Repetitions end when the slowest and the fastest differ by less than this share."""
 TEMPERATURE = 1.0
-"""As vLLM samples by default. Greedy requests are 2 to 5 % faster on most loads of the H200."""
+"""As vLLM samples by default. Sampled requests of the H200 have, in the median of all loads, 0.94
+times the speed of greedy ones with GPT-OSS-20B (0.54 to 1.41), 0.97 times with Qwen3-Coder-30B."""
 PERCENTILES = (50, 90, 99)
 TIMES = ("ttft_seconds", "itl_seconds", "tpot_seconds")
 

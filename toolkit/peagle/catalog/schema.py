@@ -207,9 +207,11 @@ class Speed(Measurement):
     """Output tokens per second of one engine, with this drafter and K, at this load.
 
     ``drafter`` is a drafter's name or the id of its weights; the target alone has ``None`` and
-    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request. ``low``
-    and ``high`` are the slowest and the fastest of the ``repetitions``. ``itl_seconds`` are between
-    two outputs of a request, ``tpot_seconds`` per token after its first output.
+    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request. Speed
+    and latencies are those of the fastest of the ``repetitions``: other work on the host and
+    kernels that are compiled only slow a repetition down. ``low`` and ``high`` are the slowest and
+    the fastest. ``itl_seconds`` are between two outputs of a request, ``tpot_seconds`` per token
+    after its first output.
     """
 
     drafter: str | None
@@ -236,6 +238,7 @@ class SpeedRun(Measurement):
 
     ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head;
     ``own`` is whether the file is in the user's catalogue.
+    ``caveat`` is what the speeds do not show of real requests, in one clause.
     """
 
     target: str
@@ -247,6 +250,7 @@ class SpeedRun(Measurement):
     file: str
     speeds: tuple[Speed, ...]
     own: bool = False
+    caveat: str = Field(default="", max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")
 
 
 class Catalog(CatalogEntry):

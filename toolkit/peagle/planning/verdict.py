@@ -62,7 +62,8 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     drafters = named or [one for one in pair.target.drafters if one.public]
     instances = _instances(request, catalog, region)
     work, instance, gpus = _engine(request, works, drafters[:1], instances)
-    price = price_of(instance, region).value
+    priced = price_of(instance, region)
+    price = priced.value
     compared = ComparedSettings(work, instance, gpus)
     if reason := compared.refusal(None):
         raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), "does-not-run")
@@ -88,7 +89,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         usd_per_hour=price.usd_per_hour if price else None,
         price_date=price.date.isoformat() if price else None,
         workloads=decided,
-        changes=tuple(changes_of(compared, question, decided)),
+        changes=tuple(changes_of(compared, question, decided, priced.findings)),
     )
 
 
@@ -111,7 +112,8 @@ def _tokens(size: Workload) -> int:
 
 
 def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
-    """The named type, or all with that GPU: the fewest GPUs first, then the cheapest."""
+    """The named type, or all with that GPU: the fewest GPUs first, then the cheapest; those with a
+    price, be it of another region, before those without."""
     if request.instance_type is not None:
         instance = find_instance(catalog.instances, request.instance_type)
         if request.gpu is not None and request.gpu.lower() != instance.gpu.lower():
@@ -125,9 +127,10 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
         hint = nearest(request.gpu or "", known) or f"one of {', '.join(known)}"
         raise NotFound(f"the catalogue has no instance type with the GPU {request.gpu!r}", hint)
 
-    def cost(one: Instance) -> tuple[int, bool, float, str]:
-        price = price_of(one, region).value
-        return one.gpu_count, price is None, price.usd_per_hour if price else 0.0, one.type
+    def cost(one: Instance) -> tuple[int, bool, bool, float, str]:
+        price, known = price_of(one, region).value, bool(one.prices)
+        usd = price.usd_per_hour if price else 0.0
+        return one.gpu_count, price is None, not known, usd, one.type
 
     return sorted(having, key=cost)
 

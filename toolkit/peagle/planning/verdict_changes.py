@@ -8,6 +8,7 @@ from statistics import median
 
 from peagle.catalog.schema import Drafter, Speed, SpeedRun
 from peagle.catalog.tables import MethodSupport, support_of
+from peagle.findings import Finding
 from peagle.planning.compared import ComparedSettings
 from peagle.speed.deciding import ESTIMATE_MUST_WIN_BY, Question
 from peagle.speed.evidence import is_on
@@ -24,12 +25,19 @@ from peagle.vllm import versions
 
 
 def changes_of(
-    compared: ComparedSettings, question: Question, decided: Sequence[WorkloadVerdict]
+    compared: ComparedSettings,
+    question: Question,
+    decided: Sequence[WorkloadVerdict],
+    of_price: Sequence[Finding] = (),
 ) -> Iterator[VerdictChange]:
-    """Everything known that would change it, the acceptance of the verdict's own settings first."""
+    """Everything known that would change it, the acceptance of the verdict's own settings first;
+    ``of_price`` is what is to be said of the instance's price."""
     for size in decided:
         yield from _acceptance(size)
     yield from _evidence(compared, question, decided)
+    yield from _caveats(compared, decided)
+    for finding in of_price:
+        yield VerdictChange(kind="evidence", text=finding.message)
     yield from _versions(compared)
 
 
@@ -113,6 +121,22 @@ def _evidence(
     for reason in dict.fromkeys(compared.refused.values()):
         names = _listed([name for name, why in compared.refused.items() if why == reason])
         yield VerdictChange(kind="evidence", text=f"not compared: {names}; {reason}")
+
+
+def _caveats(
+    compared: ComparedSettings, decided: Sequence[WorkloadVerdict]
+) -> Iterator[VerdictChange]:
+    """What the measurements that decide here do not show."""
+    sources = [
+        speed.source
+        for size in decided
+        for load in size.loads
+        for speed in load.speeds
+        if speed.basis == "measured"
+    ]
+    used = (run for run in compared.runs if any(run.file in source for source in sources))
+    for caveat in dict.fromkeys(run.caveat for run in used if run.caveat):
+        yield VerdictChange(kind="evidence", text=f"measured here: {caveat}")
 
 
 def _faster_estimates(size: WorkloadVerdict) -> Iterator[VerdictChange]:

@@ -186,7 +186,7 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     return Performance(
         basis="measured",
         acceptance=Acceptance(length or 1.0, basis, source),
-        source=source + " requests",
+        source=f"{source} requests" + (f"; {run.caveat}" if run.caveat else ""),
         tokens_per_second=tokens,
         low=at(below.low or speeds[0], above.low or speeds[1]),
         high=at(below.high or speeds[0], above.high or speeds[1]),
