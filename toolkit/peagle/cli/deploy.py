@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -121,12 +122,8 @@ def deploy(
     (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
     is removed after a question, or without one with --yes.
     """
-    if prove_first and no_wait:
-        raise UserError(
-            "--prove-first and --no-wait are mutually exclusive: the update waits for the proof",
-            "omit one of them",
-        )
     choices = ProofChoices(prove_first, keep_unproved)
+    choices.check(no_wait)
     if errors(plan.findings):
         refuse_errors(plan.findings)
     others = planned_fallbacks(ctx, plan)
@@ -146,10 +143,7 @@ def deploy(
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
             found = checked(plan)
-            if found.change in _CHANGES:
-                show_fallbacks(others)
-                if not yes:
-                    confirm(_CHANGES[found.change], "not deployed", _PASS_YES)
+            _confirm(found, others, yes)
         _Deploy(
             aws,
             account,
@@ -168,6 +162,24 @@ class ProofChoices:
 
     prove_first: bool = False
     keep_unproved: bool = False
+
+    def check(self, no_wait: bool) -> None:
+        """Raise UserError if the proof comes first and nothing waits for it."""
+        if self.prove_first and no_wait:
+            raise UserError(
+                "--prove-first and --no-wait are mutually exclusive: the update waits for the "
+                "proof",
+                "omit one of them",
+            )
+
+
+def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
+    """Show what is deployed if the first plan finds no instances, and ask, if anything changes."""
+    if found.change not in _CHANGES:
+        return
+    show_fallbacks(others)
+    if not yes:
+        confirm(_CHANGES[found.change], "not deployed", _PASS_YES)
 
 
 @dataclass(frozen=True)
