@@ -188,7 +188,10 @@ def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
 def test_the_break_even_length_grows_with_the_load() -> None:
     def floor(concurrency: int) -> float:
         options = Options(
-            pair="gpt-oss-20b+ngram", instance_type="ml.g6e.xlarge", concurrency=concurrency
+            pair="gpt-oss-20b+ngram",
+            instance_type="ml.g6e.xlarge",
+            concurrency=concurrency,
+            vllm="0.26.0",
         )
         speculation = make_plan(options, CATALOG).speculation
         assert speculation is not None

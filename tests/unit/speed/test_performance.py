@@ -87,6 +87,15 @@ def test_a_row_near_the_case_corrects_its_estimate() -> None:
     assert far < 1.2 * tokens(ALONE, 128, LONG)
 
 
+def test_only_rows_of_the_same_or_an_adjacent_version_correct() -> None:
+    plain = speed(ALONE, 8)
+    distant = speed(ALONE, 8, runs=[run(row(32, 9_000), vllm="0.10.0", own=True)])
+    assert (distant.tokens_per_second, distant.source) == (plain.tokens_per_second, plain.source)
+    near = speed(ALONE, 8, runs=[run(row(32, 9_000), vllm="0.27.1", synthetic=False)])
+    assert near.tokens_per_second != plain.tokens_per_second
+    assert near.source.endswith(", corrected by run.json (vLLM 0.27.1)")
+
+
 def test_rows_of_another_drafter_do_not_correct() -> None:
     rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2), synthetic=False)
     found = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)

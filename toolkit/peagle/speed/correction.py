@@ -40,11 +40,11 @@ errors around these, and hardly larger ones at half and twice of them."""
 
 @dataclass(frozen=True)
 class Correction:
-    """The factor on the modelled time, half the width of the range as a share, and the files."""
+    """The factor on the modelled time, half the width of the range as a share, and the runs."""
 
     factor: float
     width: float
-    files: tuple[str, ...]
+    runs: tuple[SpeedRun, ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def correct(
             total, logs = total + weight, logs + weight * row.log_ratio
     known = any(fitted.gpu == times.gpu.gpu for fitted in model.evidence)
     width = ranges.both if same else ranges.one if found or known else ranges.none
-    return Correction(math.exp(logs / total), width, tuple(run.file for run, _ in found))
+    return Correction(math.exp(logs / total), width, tuple(run for run, _ in found))
 
 
 class _Same:

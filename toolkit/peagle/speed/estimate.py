@@ -12,7 +12,8 @@ More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay
 requests that run, and TTFT grows by the wait.
 
 A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself;
-other rows of the target correct the estimate (``correction``).
+other rows of the target, of this or an adjacent vLLM version, correct the estimate
+(``correction``).
 """
 
 from __future__ import annotations
@@ -65,14 +66,19 @@ def performance(
     running = slots(case, fit, workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(geometry_of(case), gpu, as_measured(model, case, runs))
+    # Engines of distant versions differ by more than the model is wrong.
+    near = [run for run in runs if _is_near(run, case)]
+    # The bundled runs are those of which speed_model.yaml knows how alike their requests were.
+    known = [run for run in runs if not run.own or _is_near(run, case)]
+    times = StepTimes(geometry_of(case), gpu, as_measured(model, case, known))
     batched = case.engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
-    corrected = correct(replace(times, model=model), workload, load, runs, names)
+    corrected = correct(replace(times, model=model), workload, load, near, names)
     factor, width = corrected.factor, corrected.width
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
-    if corrected.files:
-        source += f", corrected by {', '.join(corrected.files)}"
+    if corrected.runs:
+        by = ", ".join(_file_and_version(run, case.engine.vllm) for run in corrected.runs)
+        source += f", corrected by {by}"
     steps = workload.output_tokens / acceptance.length
     total, first = timing.total * factor, timing.first * factor
     tokens = load * workload.output_tokens / total
@@ -89,6 +95,16 @@ def performance(
         itl_seconds=itl,
         tpot_seconds=itl / acceptance.length,
     )
+
+
+def _is_near(run: SpeedRun, case: FitCase) -> bool:
+    return versions.are_adjacent(run.vllm, case.engine.vllm)
+
+
+def _file_and_version(run: SpeedRun, vllm: str) -> str:
+    """The run's file, with its version if that is another one."""
+    same = versions.compare(run.vllm, vllm) == 0
+    return run.file if same else f"{run.file} (vLLM {run.vllm})"
 
 
 def as_measured(model: SpeedModel, case: FitCase, runs: Sequence[SpeedRun]) -> SpeedModel:

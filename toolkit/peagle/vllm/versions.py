@@ -46,6 +46,12 @@ def compare(left: str, right: str) -> int:
     return (a > b) - (a < b)
 
 
+def are_adjacent(left: str, right: str) -> bool:
+    """Whether the versions are of the same minor version, or of two that follow each other."""
+    (major, minor, _), (other_major, other_minor, _) = parse(left), parse(right)
+    return major == other_major and abs(minor - other_minor) <= 1
+
+
 @lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
     """Whether every comparison of the range ``versions`` holds for ``version``.
