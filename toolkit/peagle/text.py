@@ -111,6 +111,12 @@ def format_requests(number: float) -> str:
     return f"{number:,.10g} request{'' if number == 1 else 's'}"
 
 
+def basis_text(basis: str, instances: int) -> str:
+    """What a speed of ``instances`` together is: ``" measured"``, or ``", 60 times one measured
+    instance"``: only one was measured or estimated."""
+    return f" {basis}" if instances == 1 else f", {instances} times one {basis} instance"
+
+
 def format_concurrency(requests: float) -> str:
     """``8 requests at a time``."""
     return f"{format_requests(requests)} at a time"

@@ -11,8 +11,10 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
-from peagle.planning import Options, Plan, make_plan
+from peagle.planning import Options, Plan, by_verdict, make_plan
 from peagle.planning.by_verdict import plan_by_verdict
+from peagle.planning.plan import Reason
+from peagle.planning.ranking import NAMED_DRAFTER
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render.verdict_file import verdict_bytes, verdict_from
 from peagle.speed.models import Workload
@@ -74,6 +76,17 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     reasons = [reason for reason in made.reasons if "verdict" in reason.because]
     assert [reason.what for reason in reasons] == (["drafter", "k"] if drafter else ["drafter"])
     assert reasons[0].value == (drafter or "none")
+
+
+def test_a_drafter_of_unknown_speed_has_the_verdict_as_its_reason() -> None:
+    made = planned(verdict(), instance_type="ml.g6e.xlarge")
+    unknown = "its speed here is unknown"
+    default = Reason(what="speculation", value="p-eagle", because=f"{NAMED_DRAFTER}; {unknown}")
+
+    (named,) = by_verdict._named([default], FILE)
+
+    assert named.because == f"the verdict verdict.json; {unknown}"
+    assert not any("catalogue's default;" in one.because for one in made.reasons)
 
 
 def test_several_instances_share_the_load_of_the_verdict() -> None:
@@ -138,7 +151,7 @@ def test_a_verdict_about_something_else_is_refused(
 
 
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
-    with pytest.raises(PeagleError, match="specify different drafters"):
+    with pytest.raises(PeagleError, match=r"the verdict verdict\.json selects p-eagle"):
         plan_by_verdict(
             Options(pair="gpt-oss-20b+eagle3"),
             with_winner(verdict(), "p-eagle", 3),

@@ -119,5 +119,9 @@ def test_requests_above_the_context_are_an_error_with_a_fix_that_works() -> None
     fixed = plan(prompt_tokens=4000, output_tokens=200, max_model_len=4200)
     assert "requests-above-context" not in [f.code for f in fixed.findings]
     assert plan(prompt_tokens=4000, output_tokens=200).max_model_len == 4200
+    (finding,) = plan(output_tokens=4096, max_model_len=4096).findings[:1]
+    assert finding.where == "output_tokens"
+    assert finding.fix.startswith("use --max-model-len 6144, or lower --output-tokens")
+    assert plan(output_tokens=4096, max_model_len=6144).prompt_tokens == 2048
     beyond = plan(prompt_tokens=9000)
     assert [f.code for f in beyond.findings if f.level == "error"] == ["requests-above-context"]

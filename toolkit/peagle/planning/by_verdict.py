@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from peagle.catalog.find import find_instance, find_pair
@@ -12,6 +13,7 @@ from peagle.findings import Finding, severity, warning
 from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.planning.plan import Options, Plan, Reason
 from peagle.planning.planner import make_plan
+from peagle.planning.ranking import NAMED_DRAFTER
 from peagle.speed.models import Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency
@@ -41,6 +43,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         here, on = f"{instance.gpu} ({instance_type})", ("--instance-type", instance_type)
         raise _about_another(file, verdict.gpu, here, options, on)
     options = options.model_copy(update={"instance_type": instance_type})
+    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
@@ -58,6 +61,12 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
             )
         if entry.best in tried:
             break
+        if named and entry.best.drafter not in (None, named):
+            raise UserError(
+                f"{options.pair} names the drafter {named}, and the verdict {file} selects "
+                f"{entry.best.drafter}",
+                f"use {pair.target.short_name} with --verdict, or omit --verdict",
+            )
         tried.append(entry.best)
         made = make_plan(_with_setting(options, entry.best), catalog)
         if versions.compare(made.runtime.vllm, verdict.vllm) != 0:
@@ -69,6 +78,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         load = made.concurrency / made.instance_count
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
+    made = made.model_copy(update={"reasons": tuple(_named(made.reasons, file))})
     found = (*made.findings, *_other_gpus(verdict, made, file, options))
     findings = tuple(sorted(found, key=severity))
     return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
@@ -143,6 +153,16 @@ def _reasons(
     if setting.drafter is None:
         return [drafter]
     return [drafter, Reason(what="k", value=str(setting.k), because=because)]
+
+
+def _named(reasons: Iterable[Reason], file: Path) -> Iterator[Reason]:
+    """The plan's reasons, with the verdict in place of a drafter that the user named."""
+    for one in reasons:
+        if one.what == "speculation" and one.because.startswith(NAMED_DRAFTER):
+            because = one.because.replace(NAMED_DRAFTER, f"the verdict {file.name}", 1)
+            yield one.model_copy(update={"because": because})
+        else:
+            yield one
 
 
 def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> tuple[Finding, ...]:

@@ -19,7 +19,7 @@ from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.speed.models import Performance, Workload
-from peagle.text import format_concurrency, format_usd, usd_per_million
+from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
 from peagle.vllm.environment import Value
 
 PLANNED_GPU_MEMORY_UTILIZATION = 0.9
@@ -200,10 +200,12 @@ class Candidate:
 
     @property
     def speed_text(self) -> str:
-        """``900 tokens/s measured``, ``900 tokens/s estimated (600 to 1,200)``."""
+        """``900 tokens/s measured``, ``900 tokens/s estimated (600 to 1,200)``; of several
+        instances ``900 tokens/s, 2 times one measured instance``."""
         if self.tokens_per_second is None:
             return "speed unknown"
-        text = f"{self.tokens_per_second:,.0f} tokens/s {self.performance.basis}"
+        basis = basis_text(self.performance.basis, self.busy)
+        text = f"{self.tokens_per_second:,.0f} tokens/s{basis}"
         low, high = self.total(self.performance.low), self.total(self.performance.high)
         if self.performance.basis == "measured" or low is None or high is None:
             return text

@@ -99,7 +99,7 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, max_model_len - output))
     workload, longest = Workload(prompt, output), target.architecture.max_positions
     given = options.prompt_tokens is not None or options.output_tokens is not None
-    findings = _above_context(workload, max_model_len, longest) if given else ()
+    findings = _above_context(workload, options, max_model_len, longest) if given else ()
     if options.prompt_tokens is not None and options.output_tokens is not None:
         return Decision(workload, findings=findings)
     because = "a usual request; --prompt-tokens and --output-tokens change it"
@@ -107,15 +107,26 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
     return replace(choice, findings=findings)
 
 
-def _above_context(workload: Workload, length: int, longest: int) -> tuple[Finding, ...]:
+def _above_context(
+    workload: Workload, options: Options, length: int, longest: int
+) -> tuple[Finding, ...]:
     """An error for requests that exceed the context ``length``; the target supports ``longest``."""
     tokens = workload.prompt_tokens + workload.output_tokens
     if tokens <= length:
         return ()
-    message = (
-        f"requests of {workload.prompt_tokens:,} + {workload.output_tokens:,} tokens exceed the "
-        f"context of {length:,} tokens"
-    )
-    shorter = "lower --prompt-tokens or --output-tokens"
+    if options.prompt_tokens is None:
+        where, tokens = "output_tokens", USUAL_WORKLOAD.prompt_tokens + workload.output_tokens
+        message = f"answers of {workload.output_tokens:,} tokens leave no room for a prompt in the"
+    elif options.output_tokens is None:
+        where, tokens = "prompt_tokens", workload.prompt_tokens + USUAL_WORKLOAD.output_tokens
+        message = f"prompts of {workload.prompt_tokens:,} tokens leave no room for an answer in the"
+    else:
+        where = "prompt_tokens"
+        sizes = f"{workload.prompt_tokens:,} + {workload.output_tokens:,}"
+        message = f"requests of {sizes} tokens exceed the"
+    message += f" context of {length:,} tokens"
+    shorter = f"lower --{where.replace('_', '-')}"
+    if where == "prompt_tokens" and options.output_tokens is not None:
+        shorter += " or --output-tokens"
     fix = f"use --max-model-len {tokens}, or {shorter}" if tokens <= longest else shorter
-    return (error("requests-above-context", "prompt_tokens", message, fix),)
+    return (error("requests-above-context", where, message, fix),)

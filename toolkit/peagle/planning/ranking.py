@@ -24,6 +24,9 @@ from peagle.planning.plan import (
 from peagle.planning.speculation import SpeedsByK, is_drafter_named
 from peagle.text import format_requests, format_usd
 
+NAMED_DRAFTER = "the drafter that you name"
+"""How a reason begins for a drafter of --drafter or PAIR."""
+
 BEST = 3
 """How many candidates of the ranking a plan shows; beside them the one with the lowest price, and
 the best on another GPU."""
@@ -73,7 +76,7 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
         _alternative(options, alone[0]) if alone else None,
     )
     if evaluator.pair.drafter is not None:
-        reasons.append(_speculation_reason(candidate, choice.compared, alone, speculating))
+        reasons.append(_speculation_reason(options, candidate, choice.compared, alone, speculating))
     findings = (
         *Review(evaluator, candidate, ranked).findings(),
         *_cheaper_alone(options, candidate, alone),
@@ -210,6 +213,7 @@ def _reason(candidate: Candidate, because: str) -> Reason:
 
 
 def _speculation_reason(
+    options: Options,
     candidate: Candidate,
     compared: SpeedsByK,
     alone: Sequence[Candidate],
@@ -227,7 +231,9 @@ def _speculation_reason(
     elif speeds := _both_speeds(candidate, compared, named):
         because = speeds
     else:
-        because = "the catalogue's default; its speed here is unknown"
+        is_named = options.drafter is not None or "+" in options.pair
+        who = NAMED_DRAFTER if is_named else "the catalogue's default"
+        because = f"{who}; its speed here is unknown"
     with_, without = cheapest_of(speculating), cheapest_of(alone)
     if with_ and without and (with_.usd_per_hour or 0) > (without.usd_per_hour or 0):
         because += (

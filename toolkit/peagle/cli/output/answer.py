@@ -15,7 +15,7 @@ from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
-from peagle.text import format_requests, format_usd, usd_per_million
+from peagle.text import basis_text, format_requests, format_usd, usd_per_million
 from peagle.vllm.speculation import method_title
 
 MOST_LINES = 14
@@ -84,7 +84,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
     yield "instance", f"{where}, {price}"
     if plan.speed is not None:
-        speed = speed_text(plan.speed, plan.price_per_hour_usd)
+        speed = speed_text(plan.speed, plan.price_per_hour_usd, busy_instances(plan))
         yield "speed", f"{speed}{times_text(plan.speed)}"
     alone, other = plan.without_speculation, other_choice(plan)
     if alone is not None and plan.speculation is not None:
@@ -118,11 +118,12 @@ def method_name(speculation: Speculation) -> str:
     return method_title(speculation.method, speculation.parallel_drafting)
 
 
-def speed_text(speed: SpeedEstimate, price: float | None = None) -> str:
-    """Tokens per second and cost, measured or estimated with their ranges."""
+def speed_text(speed: SpeedEstimate, price: float | None = None, instances: int = 1) -> str:
+    """Tokens per second and cost of ``instances`` together, measured or estimated with their
+    ranges."""
     if speed.tokens_per_second is None:
         return f"unknown: {speed.source}"
-    text = f"{speed.tokens_per_second:,.0f} tokens/s {speed.basis}"
+    text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, instances)}"
     ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
     if ranged:
         text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
@@ -134,6 +135,11 @@ def speed_text(speed: SpeedEstimate, price: float | None = None) -> str:
     found = (usd_per_million(price, one) for one in (speed.high, speed.low))
     costs = [format_usd(usd) for usd in found if usd is not None]
     return f"{text} ({' to '.join(costs)})"
+
+
+def busy_instances(plan: Plan) -> int:
+    """How many of the plan's instances have requests."""
+    return min(plan.instance_count, plan.concurrency)
 
 
 def times_text(speed: SpeedEstimate) -> str:
@@ -173,6 +179,7 @@ def other_choice(plan: Plan) -> Alternative | None:
 
 
 def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
+    busy = min(one.instance_count, plan.concurrency)
     price = "price unknown"
     if one.price_per_hour_usd is not None:
         price = f"{format_usd(one.price_per_hour_usd)} per hour"
@@ -180,7 +187,7 @@ def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
         where = "the same instance"
     else:
         where = f"{one.instance_count} x {one.instance_type} ({one.gpu}){how}, {price}"
-    return f"{where}: {speed_text(one)}"
+    return f"{where}: {speed_text(one, instances=busy)}"
 
 
 def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:

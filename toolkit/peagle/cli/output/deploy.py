@@ -12,7 +12,7 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.answer import speed_text
+from peagle.cli.output.answer import busy_instances, speed_text
 from peagle.cli.output.console import print_facts, print_status
 from peagle.cli.output.plan import licences_text, pinned_text, proof_text, speculation_text
 from peagle.deploy.diff import SettingChange
@@ -75,7 +75,7 @@ def _speed(plan: Plan) -> dict[str, str]:
     """The speed and the cost of a million tokens, if known."""
     if plan.speed is None or plan.speed.tokens_per_second is None:
         return {}
-    return {"speed": speed_text(plan.speed)}
+    return {"speed": speed_text(plan.speed, instances=busy_instances(plan))}
 
 
 def show_changes(changes: Iterable[SettingChange]) -> None:

@@ -9,7 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.output.answer import is_planned, method_name, speed_text, times_text
+from peagle.cli.output.answer import (
+    busy_instances,
+    is_planned,
+    method_name,
+    speed_text,
+    times_text,
+)
 from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
 from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.fit.estimate import INSIDE
@@ -230,7 +236,7 @@ def _facts(plan: Plan) -> dict[str, str]:
 def _speed(plan: Plan) -> str:
     """Speed and cost with their source."""
     speed = plan.speed or _NO_SPEED
-    text = speed_text(speed, plan.price_per_hour_usd)
+    text = speed_text(speed, plan.price_per_hour_usd, busy_instances(plan))
     times = times_text(speed)
     return text if speed.basis == "unknown" else f"{text}{times}; {speed.source}"
 
