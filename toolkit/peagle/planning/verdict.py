@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from peagle.catalog.find import find_instance, find_pair
@@ -61,7 +61,9 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     named = [pair.drafter] if "+" in request.pair and pair.drafter else None
     drafters = named or [one for one in pair.target.drafters if one.public]
     instances = _instances(request, catalog, region)
-    work, instance, gpus = _engine(request, works, drafters[:1], instances)
+    default = pair.target.default_drafter
+    main = next((one for one in drafters if one.name == default), next(iter(drafters), None))
+    work, instance, gpus = _engine(request, works, main, instances)
     priced = price_of(instance, region)
     price = priced.value
     compared = ComparedSettings(work, instance, gpus)
@@ -154,25 +156,38 @@ def _works(
     ]
 
 
+def _fitting_engines(
+    request: VerdictRequest,
+    works: Sequence[PairLoad],
+    drafter: Drafter | None,
+    instances: Sequence[Instance],
+) -> Iterator[tuple[PairLoad, Instance, int]]:
+    """The engines that fit, the best first: per instance and number of GPUs with the drafter, then
+    without; each with its entry of ``works``."""
+    size = request.tensor_parallel_size
+    for instance in instances:
+        possible = divisions(works[0].target.architecture, instance.gpu_count)
+        for gpus in (one for one in possible if size in (None, one)):
+            for tried in (drafter, None):
+                k = tried.k_recommended if tried else 0
+                for work in works:
+                    planned = replace(work, drafter=tried, k=k)
+                    if fit_of(planned_fit(planned, instance, gpus)).fits:
+                        yield work, instance, gpus
+
+
 def _engine(
     request: VerdictRequest,
     works: Sequence[PairLoad],
-    drafters: Sequence[Drafter],
+    drafter: Drafter | None,
     instances: Sequence[Instance],
 ) -> tuple[PairLoad, Instance, int]:
-    """The first instance on which one of ``works`` fits, with one of ``drafters`` if possible, and
-    the number of its GPUs: the user's, else the fewest. Raises UserError and Refused."""
-    target, size = works[0].target, request.tensor_parallel_size
-    largest = instances[-1]
-    for instance in instances:
-        possible = divisions(target.architecture, instance.gpu_count)
-        for gpus in possible if size is None else [one for one in possible if one == size]:
-            for drafter in (*drafters, None):
-                for work in works:
-                    k = drafter.k_recommended if drafter else 0
-                    tried = replace(work, drafter=drafter, k=k)
-                    if fit_of(planned_fit(tried, instance, gpus)).fits:
-                        return work, instance, gpus
+    """The first instance on which one of ``works`` fits, with the drafter if possible, and the
+    number of its GPUs: the user's, else the fewest. Raises UserError and Refused."""
+    found = next(_fitting_engines(request, works, drafter, instances), None)
+    if found is not None:
+        return found
+    target, size, largest = works[0].target, request.tensor_parallel_size, instances[-1]
     possible = divisions(target.architecture, largest.gpu_count)
     if size is not None and size not in possible:
         message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
