@@ -21,9 +21,9 @@ from peagle.store import SANDBOX
 SCRIPT = "toolkit/peagle/bench/sweep.py"
 
 _METHOD = (
-    "Requests of aiperf at a fixed concurrency, streamed. A row of speeds is the mean of the "
-    "repetitions; low and high are the slowest and the fastest; one repetition before them is not "
-    "counted. TTFT is from a request's sending to its first output; ITL is between two outputs of "
+    "Requests of aiperf at a fixed concurrency, streamed. A row of speeds is the fastest "
+    "repetition, with its latencies; low and high are the slowest and the fastest; one repetition "
+    "before them is not counted. TTFT is from a request's sending to its first output; ITL is between two outputs of "
     "a request, of several tokens each with speculation; TPOT is per token after the first output."
 )
 
@@ -130,22 +130,24 @@ def _sizes(rows: list[BenchRow]) -> dict[BenchWorkload, tuple[int, int]]:
 
 
 def _speed(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
-    speeds = [one.tokens_per_second for one in row.repetitions]
-    value = row.tokens_per_second.value
+    """The fastest repetition, as ``catalog.schema.Speed`` says; of a row without repetitions, what
+    is known of all of them."""
+    speeds = [one.tokens_per_second for one in row.repetitions] or [row.tokens_per_second.value]
+    best = max(row.repetitions, key=lambda one: one.tokens_per_second, default=row)
     return {
         "drafter": row.setting.drafter,
         "k": row.setting.k,
         "concurrency": row.load.concurrency,
-        "output_tokens_per_second": round(value, 3),
-        "low": round(min([*speeds, value]), 3),
-        "high": round(max([*speeds, value]), 3),
+        "output_tokens_per_second": round(max(speeds), 3),
+        "low": round(min(speeds), 3),
+        "high": round(max(speeds), 3),
         "repetitions": max(1, len(row.repetitions)),
         "acceptance_length": round(row.acceptance.length, 4) if row.acceptance else None,
         "prompt_tokens": size[0],
         "output_tokens": size[1],
-        "ttft_seconds": _seconds(row.ttft),
-        "itl_seconds": _seconds(row.itl),
-        "tpot_seconds": _seconds(row.tpot),
+        "ttft_seconds": _seconds(best.ttft),
+        "itl_seconds": _seconds(best.itl),
+        "tpot_seconds": _seconds(best.tpot),
     }
 
 
@@ -196,7 +198,8 @@ def impossible(rows: Iterable[BenchRow]) -> Iterator[str]:
         if row.incomplete and not row.tokens_per_second.value:
             continue
         try:
-            speed = Speed.model_validate_json(json.dumps(_speed(row, (1, 1))))
+            mean = {"output_tokens_per_second": row.tokens_per_second.value}
+            speed = Speed.model_validate_json(json.dumps(_speed(row, (1, 1)) | mean))
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             key = ".".join(map(str, detail["loc"]))
