@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.speed_errors import (
@@ -40,17 +40,32 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|"""
 
 
+_BY_PLACE = "one pair left out"
+"""The rows that differ most between pairs: README.md has a line for each pair and GPU."""
+
+
 def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
-    """One line of errors for each kind of row."""
-    return [errors_of(name, found) for name, found in compared.items() if found]
+    """One line of errors for each kind of row, and for each pair and GPU of ``_BY_PLACE``."""
+    lines = []
+    for name, found in compared.items():
+        if found:
+            lines.append(errors_of(name, found))
+        if name == _BY_PLACE:
+            lines += by_place(name, found)
+    return lines
+
+
+def by_place(name: str, found: Sequence[Compared]) -> Iterator[Errors]:
+    """The errors of these rows by pair and GPU."""
+    for place in sorted({(one.row.pair, one.row.gpu) for one in found}):
+        part = [one for one in found if (one.row.pair, one.row.gpu) == place]
+        yield errors_of(f"{name}: {', '.join(place)}", part)
 
 
 def details(compared: dict[str, list[Compared]]) -> Iterable[str]:
     """The errors by pair and GPU, and the choices that lose more than 5 %."""
     for name, found in compared.items():
-        for place in sorted({(one.row.pair, one.row.gpu) for one in found}):
-            part = [one for one in found if (one.row.pair, one.row.gpu) == place]
-            yield errors_of(f"{name}: {', '.join(place)}", part).markdown
+        yield from (one.markdown for one in by_place(name, found))
     yield ""
     for name, found in compared.items():
         bad = [one for one in errors_of(name, found).regrets if one.loss > 0.05]

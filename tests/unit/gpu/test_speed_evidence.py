@@ -57,6 +57,20 @@ def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> N
     assert len(path.read_text().splitlines()) < 50
 
 
+@pytest.mark.parametrize(
+    ("changes", "has_caveat"),
+    [({}, True), ({"biases": "zero"}, False), ({"pair": "qwen3-coder-30b"}, False)],
+)
+def test_rows_of_gpt_oss_with_the_biases_of_dummy_weights_have_a_caveat(
+    changes: dict[str, Any], has_caveat: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "speed.json"
+    evidence.write(path, document(tmp_path, {**ROW, **changes}, {**ALONE, **changes}))
+    run = read_speeds(path)
+    assert run
+    assert run.caveat == (evidence.SAME_EXPERTS if has_caveat else "")
+
+
 def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path) -> None:
     path = tmp_path / "speed.json"
     evidence.write(path, document(tmp_path, ROW))

@@ -110,6 +110,19 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     assert (bases(0), bases(1)) == ({"estimated"}, {"unknown"})
 
 
+def test_measurements_that_overstate_a_speed_say_so() -> None:
+    with bundled_catalog():
+        verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
+    assert any("nearly the same experts" in text for text in texts(verdict, "evidence"))
+
+
+def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> None:
+    with bundled_catalog():
+        verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
+    assert verdict.instance_type == "ml.p5en.48xlarge"
+    assert any("in us-east-2 it is $72.8" in text for text in texts(verdict, "evidence"))
+
+
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
     verdict = make_verdict(replace(MEASURED, gpu="l40s", workloads=SHORT), CATALOG)
 

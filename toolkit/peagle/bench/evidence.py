@@ -23,8 +23,9 @@ SCRIPT = "toolkit/peagle/bench/sweep.py"
 _METHOD = (
     "Requests of aiperf at a fixed concurrency, streamed. A row of speeds is the fastest "
     "repetition, with its latencies; low and high are the slowest and the fastest; one repetition "
-    "before them is not counted. TTFT is from a request's sending to its first output; ITL is between two outputs of "
-    "a request, of several tokens each with speculation; TPOT is per token after the first output."
+    "before them is not counted. TTFT is from a request's sending to its first output; ITL is "
+    "between two outputs of a request, of several tokens each with speculation; TPOT is per token "
+    "after the first output."
 )
 
 
