@@ -102,8 +102,8 @@ def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     assert ks(endpoint.plans) == [0, 3, 5]
     assert endpoint.plans[-1] == PLAN
     assert not kept_plan(record_of(PLAN)).exists()
-    # Two updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
-    assert one.usd == pytest.approx((2 * 2 * 600 + 2 * 13 * 32 / 20) / 3600 * 1.125, rel=0.5)
+    # Three updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
+    assert one.usd == pytest.approx((3 * 2 * 600 + 2 * 13 * 32 / 20) / 3600 * 1.125, rel=0.05)
 
 
 def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
@@ -128,6 +128,27 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
 
     assert ks(endpoint.plans) == [0, 3, 3, 5]
     assert not kept.exists()
+
+
+def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_path: Path) -> None:
+    first = prepared(tmp_path / "r.json")
+    assert first.usd is not None
+    assert first.default_limit == pytest.approx(1.5 * first.usd)
+    first.file.spend(7.0)
+    again = prepared(tmp_path / "r.json")
+    assert again.default_limit == pytest.approx(7.0 + 1.5 * first.usd)
+    with raises_code("budget-too-small"):
+        again.run(7.5, lambda progress: None)
+    assert endpoint.plans == []
+    result = again.run(None, lambda progress: None)
+    assert result.spent_usd is not None
+    assert result.spent_usd >= 7.0
+
+
+def test_the_sandbox_has_no_default_limit(endpoint: Endpoint, tmp_path: Path) -> None:
+    one = prepared(tmp_path / "r.json")
+    aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
+    assert replace(one, revisions=replace(one.revisions, aws=aws)).default_limit is None
 
 
 def test_a_limit_that_is_too_small_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -207,6 +207,21 @@ def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) ->
     assert len(read_result(path)[0].rows) == len(engines.measured) == 2
 
 
+def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -> None:
+    engines, path = Engines(row_seconds=100), tmp_path / "r.json"
+    budget = Budget(6.0, 36.0, clock=engines.clock, before=2.0, end_seconds=60)
+    with raises_code("budget-too-small"):
+        run(engines, path, budget=budget)
+    # 60 s of a start and 260 s of a row would be $3.20, after $2.00 and before $0.60.
+    assert budget.spent > 2.0
+    assert read_result(path)[0].spent_usd == round(budget.spent, 4)
+    with raises_code("budget-too-small"):
+        run(engines, path, budget=Budget(3.0, 36.0, clock=engines.clock, before=2.0))
+    assert ResultFile.continued(path, read_result(path)[0]).result.spent_usd == round(
+        budget.spent, 4
+    )
+
+
 def test_settings_of_a_sweep() -> None:
     assert parse_settings("k=none,1, 3,3") == (0, 1, 3)
     for text in ("", "k", "k=", "k=0", "k=-1", "k=65", "k=1.5", "j=1", "k=none,x", "k=²", "1,3"):

@@ -210,7 +210,8 @@ class BenchResult:
 
     ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
     ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``ended`` is the
-    message of the error that ended the command early; empty otherwise.
+    message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
+    sweep of an endpoint has cost so far, with its updates.
     """
 
     server: BenchedServer
@@ -223,12 +224,15 @@ class BenchResult:
     usd_per_hour: float | None = None
     price_source: str | None = None
     ended: str = ""
+    spent_usd: float | None = None
     format: int = FORMAT
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds, without the prompts of a file;
         ``peagle.store.read_record`` reads it."""
         document = asdict(self)
+        if self.spent_usd is None:
+            del document["spent_usd"]
         for row in document["rows"]:
             row["load"]["workload"]["prompts"] = []
         return document

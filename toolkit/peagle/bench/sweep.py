@@ -83,7 +83,8 @@ class SweepProgress:
 
 class Budget:
     """What a sweep may cost: ``usd`` in all, at ``usd_per_hour`` from its start. While an update of
-    an endpoint runs, the instances of both revisions cost: ``start_factor`` 2."""
+    an endpoint runs, the instances of both revisions cost: ``start_factor`` 2. ``before`` are the
+    USD of earlier runs, ``end_seconds`` the start that must remain possible at the end."""
 
     def __init__(
         self,
@@ -91,15 +92,20 @@ class Budget:
         usd_per_hour: float | None,
         start_factor: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        before: float = 0.0,
+        end_seconds: float = 0.0,
     ) -> None:
         self._usd, self._per_hour, self._clock = usd, usd_per_hour or 0.0, clock
+        self._before, self._end = before, end_seconds
         self._begun = clock()
         self._start_factor, self._more = start_factor, 0.0
 
     @property
     def spent(self) -> float:
-        """USD since the start."""
-        return (self._clock() - self._begun + self._more) / 3600 * self._per_hour
+        """USD since the start, and of earlier runs."""
+        seconds = self._clock() - self._begun + self._more
+        return self._before + seconds / 3600 * self._per_hour
 
     def cost(self, start_seconds: float, row_seconds: float) -> float:
         """USD of a start and of rows."""
@@ -111,10 +117,11 @@ class Budget:
         self._more += (self._start_factor - 1) * seconds
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
-        """Raise BudgetExceeded unless a start and a row of these lengths are within the limit."""
+        """Raise BudgetExceeded unless a start and a row of these lengths, and the start at the
+        end, are within the limit."""
         if self._usd is None:
             return
-        needed = self.spent + self.cost(start_seconds, row_seconds)
+        needed = self.spent + self.cost(start_seconds + self._end, row_seconds)
         if needed > self._usd:
             raise BudgetExceeded(
                 f"with {what} the sweep would cost about {format_usd(needed)}, and --max-cost is "
@@ -208,7 +215,7 @@ class Sweep:
                     begun = clock()
                     row = measure(load, partial(show, setting, load))
                     estimate.measured(load, clock() - begun)
-                    file.add(replace(row, setting=setting))
+                    file.add(replace(row, setting=setting), budget.spent)
                     if row.incomplete:
                         raise EngineError(f"{what}: {row.incomplete}", code="load-failed")
                     waiting[setting] = loads[number + 1 :]
@@ -303,13 +310,23 @@ class ResultFile:
                     "choose another file with -o, or begin again with --again",
                     "other-result",
                 )
-        return cls(path, replace(fresh, started=found.started, rows=found.rows))
+        return cls(
+            path,
+            replace(fresh, started=found.started, rows=found.rows, spent_usd=found.spent_usd),
+        )
 
-    def add(self, row: BenchRow) -> None:
-        """Keep the row, in place of one with the same setting and load."""
+    def spend(self, usd: float) -> None:
+        """Keep what the sweep has cost in all, so that a sweep that continues counts it."""
+        if usd:
+            self.result = replace(self.result, spent_usd=round(usd, 4))
+            write_json(self.path, self.result.document())
+
+    def add(self, row: BenchRow, spent_usd: float = 0.0) -> None:
+        """Keep the row, in place of one with the same setting and load, and what has been spent."""
         row = replace(row, load=_without_prompts(row.load))
         others = [one for one in self.result.rows if _key_of(one) != _key_of(row)]
-        self.result = replace(self.result, rows=(*others, row))
+        spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
+        self.result = replace(self.result, rows=(*others, row), spent_usd=spent)
         write_json(self.path, self.result.document())
 
 

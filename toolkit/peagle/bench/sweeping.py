@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,10 +35,13 @@ from peagle.engine.local import StepProgress
 from peagle.engine.runner import LocalOptions
 from peagle.errors import UserError
 from peagle.planning.plan import Plan
-from peagle.store import write_file
+from peagle.store import SANDBOX, write_file
 
 _ROWS = b'"speeds": ['
 """Where the rows of an evidence file begin."""
+
+LIMIT = 1.5
+"""Times the shown cost: what a sweep of an endpoint may cost by default."""
 
 PlanOf = Callable[[BenchSetting], Plan]
 
@@ -142,7 +146,8 @@ class EndpointSweep:
     """A sweep on a deployment, ready to begin: what it may cost, and what it continues.
 
     ``usd_per_hour`` is of the endpoint as it is; ``usd`` is about what the rest of the sweep costs,
-    with the instances of two revisions during each update; ``None`` for an unknown price.
+    with the instances of two revisions during each update, the last one too; ``None`` for an
+    unknown price.
     """
 
     revisions: EndpointRevisions
@@ -151,6 +156,19 @@ class EndpointSweep:
     usd_per_hour: float | None
     usd: float | None
     seconds: float
+
+    @property
+    def spent(self) -> float:
+        """USD of the earlier runs that this one continues."""
+        return self.file.result.spent_usd or 0.0
+
+    @property
+    def default_limit(self) -> float | None:
+        """USD in all that the sweep may cost without another limit; ``None`` in the sandbox, which
+        is free, and for an unknown price."""
+        if self.usd is None or self.revisions.aws.scope == SANDBOX:
+            return None
+        return self.spent + LIMIT * self.usd
 
     @property
     def plan_to_return_to(self) -> Path | None:
@@ -162,7 +180,8 @@ class EndpointSweep:
         self, max_cost: float | None, observe: Callable[[SweepProgress], object]
     ) -> BenchResult:
         """Measure what is missing, then update the endpoint to what it was before; also when
-        ``max_cost`` (USD) allows no further row, which raises BudgetExceeded.
+        ``max_cost`` (USD of all runs that measured for the file, by default ``default_limit``)
+        allows no further row, which raises BudgetExceeded.
 
         After another error or an interrupt the endpoint stays as it is.
         """
@@ -173,17 +192,30 @@ class EndpointSweep:
                 "omit --max-cost",
                 "price-unknown",
             )
-        budget = Budget(max_cost, self.usd_per_hour, start_factor=2.0)
         start_seconds = self.revisions.start_seconds
+        budget = Budget(
+            self.default_limit if max_cost is None else max_cost,
+            self.usd_per_hour,
+            start_factor=2.0,
+            before=self.spent,
+            end_seconds=start_seconds,
+        )
         try:
             result = self.sweep.run(
                 self.file, self.revisions.opened, observe, budget, start_seconds
             )
+            self._restore(budget)
         except BudgetExceeded:
-            self.revisions.restore()
+            self._restore(budget)
             raise
+        finally:
+            self.file.spend(budget.spent)
+        return replace(result, spent_usd=self.file.result.spent_usd)
+
+    def _restore(self, budget: Budget) -> None:
+        begun = time.monotonic()
         self.revisions.restore()
-        return result
+        budget.started(time.monotonic() - begun)
 
 
 def sweep_on_endpoint(
@@ -213,6 +245,7 @@ def sweep_on_endpoint(
     file = ResultFile.continued(path, fresh, request.again)
     revisions = EndpointRevisions(aws, record, before, plan_of, catalog, sender, observe)
     starts, rows = sweep.seconds(file.result.rows, revisions.start_seconds)
+    starts += revisions.start_seconds if starts else 0.0  # the update to what it was before
     cost = Budget(None, usd_per_hour, start_factor=2.0).cost(starts, rows)
     usd = cost if usd_per_hour is not None else None
     return EndpointSweep(revisions, sweep, file, usd_per_hour, usd, starts + rows)

@@ -80,7 +80,8 @@ _OPTIONS = (
     click.option("--price-per-hour", type=click.FloatRange(min=0, min_open=True), metavar="USD",
                  help="Price of this machine.  [default: of its GPUs in the catalogue]"),
     click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
-                 help="Deployment: limit of what the sweep costs."),
+                 help="Deployment: limit of what the sweep costs in all.  "
+                 "[default: 1.5 times the shown cost]"),
     click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
                  help="Result, written after each row.  [default: bench-NAME.json]"),
     click.option("--again", is_flag=True, help="Measure again what FILE has."),
@@ -186,7 +187,7 @@ def _on_endpoint(
         prepared = api.sweep_on_endpoint(
             request, file, aws, record, command_catalog(ctx), status.observe
         )
-        _show_price(prepared, account)
+        _show_price(prepared, account, given["max_cost"])
         if not given["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
@@ -201,20 +202,23 @@ def _on_endpoint(
                 raise
 
 
-def _show_price(prepared: EndpointSweep, account: Account) -> None:
+def _show_price(prepared: EndpointSweep, account: Account, max_cost: float | None) -> None:
     """What the sweep costs, about."""
     sweep, name = prepared.sweep, prepared.revisions.record.name
     rows = f"{len(sweep.settings)} settings, {sweep.total} rows"
     usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
     free = " on AWS (free in the sandbox)" if account.sandbox else ""
-    print_facts(
-        (
-            ("sweep", f"{name}: {rows}, about {format_duration(prepared.seconds)}"),
-            ("price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"),
-            ("cost", f"of the sweep: about {usd}{free}; during each update the instances of both "
-             "revisions are paid"),
-        )
-    )  # fmt: skip
+    limit = prepared.default_limit if max_cost is None else max_cost
+    spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
+    facts = [
+        ("sweep", f"{name}: {rows}, about {format_duration(prepared.seconds)}"),
+        ("price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"),
+        ("cost", f"of the sweep: about {usd}{free}; during each update the instances of both "
+         "revisions are paid"),
+    ]  # fmt: skip
+    if limit is not None:
+        facts.append(("limit", f"{format_usd(limit)} in all{spent}"))
+    print_facts(tuple(facts))
 
 
 def _refuse_plan_options(ctx: click.Context) -> None:
