@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from peagle.bench.asking import OpenAiServer
+from peagle.bench.models import BenchWorkload
 from peagle.bench.probe import (
     NoStreaming,
+    Probe,
+    context_of,
     counters_of,
     models_in,
     probe,
@@ -17,8 +20,9 @@ from peagle.bench.probe import (
 )
 from peagle.bench.simulated import SimulatedTiming, simulated_server
 from peagle.bench.workloads import Tokens
-from peagle.errors import EngineError
+from peagle.errors import EngineError, UserError
 from peagle.protocol import Counters
+from peagle.speed.models import Workload
 from tests.support import raises_code
 
 FAST = SimulatedTiming(ttft=0.001, itl=0.001)
@@ -61,6 +65,32 @@ def test_a_chat_of_gpt_oss_is_not_forced_to_a_length() -> None:
         name = "openai/gpt-oss-20b"
         assert not probe(OpenAiServer(simulated.base_url, name)).fixed_length
         assert probe(OpenAiServer(simulated.base_url, name, chat=False)).fixed_length
+
+
+def test_requests_above_the_context_are_refused() -> None:
+    probed = Probe(Tokens(4.0, 1.0), True, 2048)
+    probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
+    probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
+    Probe(probed.tokens, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
+    with raises_code("context-too-small", UserError) as refused:
+        probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)))
+    assert refused.value.message == (
+        "mine: about 6,004 tokens of prompt and 256 of answer exceed the server's context of 2,048"
+    )
+    with raises_code("context-too-small", UserError) as refused:
+        probed.require_room(BenchWorkload("long", Workload(1793, 256)))
+    assert "--prompt-tokens" in str(refused.value.fix)
+
+
+def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def says(content: bytes, status: int = 200) -> int | None:
+        monkeypatch.setattr(OpenAiServer, "get", lambda *_: (status, content))
+        return context_of(server("http://127.0.0.1:9/v1"))
+
+    assert says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}') == 2048
+    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{"id": "simulated"}]}'):
+        assert says(content) is None
+    assert says(b"{}", 404) is None
 
 
 def test_a_server_that_sends_whole_answers_is_refused() -> None:

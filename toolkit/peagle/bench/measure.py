@@ -71,8 +71,10 @@ def measure_load(
     """Send the load, which begins with a warm-up that is not counted, and evaluate it.
 
     A load whose requests fail has what was measured before, and ``incomplete`` says why. Raises
-    EngineError when no request succeeds, and what ``sender`` raises.
+    UserError for requests above the
+    server's context, EngineError when no request succeeds, and what ``sender`` raises.
     """
+    probed.require_room(load.workload)
     load = replace(
         load,
         workload=replace(

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 
 from peagle.bench.asking import OpenAiServer, PromptRefused
+from peagle.bench.models import BenchWorkload
 from peagle.bench.workloads import Tokens, random_prompt
-from peagle.errors import EngineError, UserError, count_of, parsing
+from peagle.errors import EngineError, PeagleError, UserError, count_of, parsing
 from peagle.protocol import Counters, EventSplitter, parse_counters, parse_response, request_body
 from peagle.text import sanitize
 from peagle_serve.counters import sum_counters
@@ -31,10 +32,31 @@ class NoStreaming(UserError, code="no-streaming"):
 
 @dataclass(frozen=True)
 class Probe:
-    """What a server does: how it counts words, and whether it accepts ``ignore_eos``."""
+    """What a server does: how it counts words, whether it accepts ``ignore_eos``, and the tokens of
+    its context; ``None`` if it does not say."""
 
     tokens: Tokens
     fixed_length: bool
+    context: int | None = None
+
+    def require_room(self, workload: BenchWorkload) -> None:
+        """Raise UserError for a workload whose requests exceed the context."""
+        if self.context is None:
+            return
+        size = workload.size
+        words = max((len(prompt.split()) for prompt in workload.prompts), default=0)
+        # Words of real prompts have at least about the tokens of the short ones that were counted.
+        counted = round(self.tokens.overhead + words * self.tokens.per_word)
+        prompt = counted if workload.prompts else size.prompt_tokens
+        if prompt + size.output_tokens > self.context:
+            about = "about " if workload.prompts else ""
+            shorter = "shorter prompts" if workload.prompts else "a smaller --prompt-tokens"
+            raise UserError(
+                f"{workload.name}: {about}{prompt:,} tokens of prompt and "
+                f"{size.output_tokens:,} of answer exceed the server's context of {self.context:,}",
+                f"use {shorter} or --output-tokens, or a server with a larger --max-model-len",
+                "context-too-small",
+            )
 
 
 def probe(server: OpenAiServer) -> Probe:
@@ -54,7 +76,9 @@ def probe(server: OpenAiServer) -> Probe:
         few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
     many = _prompt_tokens(server, random_prompt(_MANY_WORDS, draw), fixed_length)
     per_word = max((many - few) / (_MANY_WORDS - _FEW_WORDS), 0.1)
-    return Probe(Tokens(max(few - per_word * _FEW_WORDS, 0.0), per_word), fixed_length)
+    return Probe(
+        Tokens(max(few - per_word * _FEW_WORDS, 0.0), per_word), fixed_length, context_of(server)
+    )
 
 
 def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int:
@@ -118,6 +142,18 @@ def models_in(content: bytes) -> tuple[str, ...]:
     document = parse_response(content)
     with parsing("the list of models", EngineError):
         return tuple(str(one["id"]) for one in document["data"])
+
+
+def context_of(server: OpenAiServer) -> int | None:
+    """``max_model_len`` of the model in the server's list, as vLLM says it; ``None`` if unknown."""
+    try:
+        status, content = server.get(server.path("models"))
+        models = parse_response(content)["data"] if status == http.HTTPStatus.OK else []
+        found = {str(one["id"]): one.get("max_model_len") for one in models}
+    except (PeagleError, AttributeError, KeyError, TypeError):
+        return None
+    context = found.get(server.model)
+    return context if isinstance(context, int) and context > 0 else None
 
 
 def counters_of(server: OpenAiServer) -> Counters | None:
