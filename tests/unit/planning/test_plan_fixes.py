@@ -126,6 +126,7 @@ def test_the_corpus_covers_the_findings_of_planning() -> None:
         "several-instances",
         "price-above-limit",
         "speed-below-wanted",
+        "slo-missed",
         "requests-above-context",
         "k-above-trained",
         "speculation-loses",

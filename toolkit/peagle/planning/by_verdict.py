@@ -104,6 +104,16 @@ def _about_another(
     return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
 
 
+def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, load: float) -> bool:
+    """Whether the verdict's ``entry`` for ``size`` answers for ``load`` such requests."""
+    ratios = (
+        load / entry.concurrency,
+        planned.prompt_tokens / size.prompt_tokens,
+        planned.output_tokens / size.output_tokens,
+    )
+    return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
+
+
 def _refuse_uncovered(
     file: Path, size: WorkloadVerdict, entry: LoadVerdict, plan: Plan, options: Options
 ) -> None:
@@ -111,12 +121,7 @@ def _refuse_uncovered(
     prompt = plan.prompt_tokens or size.prompt_tokens
     output = plan.output_tokens or size.output_tokens
     load = math.ceil(plan.concurrency / plan.instance_count)
-    covered = (
-        (load, entry.concurrency),
-        (prompt, size.prompt_tokens),
-        (output, size.output_tokens),
-    )
-    if all(1 / FARTHEST <= planned / own <= FARTHEST for planned, own in covered):
+    if is_covered(size, entry, Workload(prompt, output), load):
         return
     each = " on each instance" if plan.instance_count > 1 else ""
     message = (

@@ -160,8 +160,11 @@ class Review:
             f"({instance.scarce.source})"
         )
         others = [other for other in self.fitting if other.instance.type != instance.type]
-        # Those that hold the load before those that do not, and known ones before scarce ones.
-        others.sort(key=lambda c: (not c.holds_load, c.instance.scarce is not None))
+        options = self.evaluator.options
+        # Those that serve the load as required before others, and known ones before scarce ones.
+        others.sort(
+            key=lambda c: (not c.holds_load, not c.meets(options), c.instance.scarce is not None)
+        )
         types = ",".join(other.instance.type for other in others[:_FALLBACKS])
         fix = "choose another --instance-type"
         if types:
@@ -206,26 +209,33 @@ class Review:
 
     def _requirements(self) -> Iterator[Finding]:
         """What the options require of speed and times, where it is not met or not certain."""
-        options, candidate = self.evaluator.options, self.candidate
-        if options.min_tokens_per_second is None and options.slo is None:
-            return
-        asked = _asked(options)
-        excess = candidate.excess(options)
+        options = self.evaluator.options
+        if options.min_tokens_per_second is not None:
+            only = options.model_copy(update={"slo": None})
+            speed = f"{options.min_tokens_per_second:,.0f} tokens/s"
+            yield from self._required(only, speed, "speed", "min_tokens_per_second")
+        if options.slo is not None:
+            only = options.model_copy(update={"min_tokens_per_second": None})
+            yield from self._required(only, options.slo.text, "slo", "slo")
+
+    def _required(self, only: Options, asked: str, code: str, where: str) -> Iterator[Finding]:
+        """The finding about one requirement, that of ``only``."""
+        candidate, excess = self.candidate, self.candidate.excess(only)
+        benchmark = "run a benchmark before you rely on it"
         if excess is None:
             message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
-            fix = "; or ".join([*self._better(), "run a benchmark before you rely on it"])
-            yield warning("speed-unverified", "min_tokens_per_second", message, fix)
+            fix = "; or ".join([*self._better(), benchmark])
+            yield warning(f"{code}-unverified", where, message, fix)
         elif excess > 1:
             load = format_concurrency(self._work.concurrency)
             message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
-            fix = "; or ".join([*self._better(), self._lower(excess)])
-            yield error("speed-below-wanted", "min_tokens_per_second", message, fix)
+            fix = "; or ".join([*self._better(), self._lower(only)])
+            missed = "slo-missed" if only.slo else "speed-below-wanted"
+            yield error(missed, where, message, fix)
         elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
             message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
-            fix = "; or ".join(
-                [*self._better(certain=True), "run a benchmark before you rely on it"]
-            )
-            yield warning("speed-unverified", "min_tokens_per_second", message, fix)
+            fix = "; or ".join([*self._better(certain=True), benchmark])
+            yield warning(f"{code}-unverified", where, message, fix)
 
     def _better(self, certain: bool = False) -> Iterator[str]:
         """Options that meet what is required: another type, K, or more instances; with ``certain``
@@ -252,34 +262,20 @@ class Review:
             if enough(more) and more.count > options.instance_count:
                 yield f"use --instance-count {more.count} ({more.speed_text})"
 
-    def _lower(self, excess: float) -> str:
-        """The requirements that the candidate meets."""
-        options, one = self.evaluator.options, self.candidate.performance
-        lower = []
-        speed = self.candidate.tokens_per_second
-        if options.min_tokens_per_second is not None and speed is not None:
-            lower.append(f"lower --min-tokens-per-second to {math.floor(speed)}")
-        if options.slo is not None:
-            times = {
-                name: max(limit, math.ceil(time * 1000) / 1000)
-                for name, limit, time in (
-                    ("ttft", options.slo.ttft, one.ttft_seconds),
-                    ("itl", options.slo.itl, one.itl_seconds),
-                )
-                if limit is not None and time is not None
-            }
-            lower.append(f"use --slo {Slo(**times).text}")
-        return " and ".join(lower)
-
-
-def _asked(options: Options) -> str:
-    """``900 tokens/s and ttft=0.5``."""
-    parts = []
-    if options.min_tokens_per_second is not None:
-        parts.append(f"{options.min_tokens_per_second:,.0f} tokens/s")
-    if options.slo is not None:
-        parts.append(options.slo.text)
-    return " and ".join(parts)
+    def _lower(self, only: Options) -> str:
+        """The requirement of ``only`` as the candidate meets it."""
+        one, speed = self.candidate.performance, self.candidate.tokens_per_second
+        if only.slo is None:
+            return f"lower --min-tokens-per-second to {math.floor(speed or 0)}"
+        times = {
+            name: max(limit, math.ceil(time * 1000) / 1000)
+            for name, limit, time in (
+                ("ttft", only.slo.ttft, one.ttft_seconds),
+                ("itl", only.slo.itl, one.itl_seconds),
+            )
+            if limit is not None and time is not None
+        }
+        return f"use --slo {Slo(**times).text}"
 
 
 def _reached(candidate: Candidate) -> str:

@@ -86,8 +86,9 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
 
 def _shown(options: Options, ranked: Sequence[Candidate]) -> list[Candidate]:
     """The best, the one with the lowest price per hour, and the best on another GPU; none above
-    the price limit, unless all are."""
+    the price limit or below what is required, unless all are."""
     allowed = [one for one in ranked if one.within(options.max_price_per_hour)] or list(ranked)
+    allowed = [one for one in allowed if one.meets(options)] or allowed
     best = allowed[:BEST]
     another = (one for one in allowed if one.instance.gpu != best[0].instance.gpu)
     for one in (next(another, None), cheapest_of(allowed)):

@@ -88,7 +88,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "speed", f"{speed}{times_text(plan.speed)}"
     alone, other = plan.without_speculation, other_choice(plan)
     if alone is not None and plan.speculation is not None:
-        yield "without", _alternative_text(plan, alone, "")
+        misses = "; not known to meet what is required" if _misses(plan, alone) else ""
+        yield "without", f"{_alternative_text(plan, alone, '')}{misses}"
     if other is not None:
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         without = " without speculation" if plan.speculation else ""
@@ -164,11 +165,14 @@ def is_planned(plan: Plan, one: Alternative) -> bool:
 
 
 def other_choice(plan: Plan) -> Alternative | None:
-    """The cheapest other instances: those with the lowest price per hour, else the next best."""
+    """The cheapest other instances that meet what is required: those with the lowest price
+    per hour, else the next best."""
     others = [
         one
         for one in plan.alternatives
-        if not is_planned(plan, one) and one != plan.without_speculation
+        if not is_planned(plan, one)
+        and one != plan.without_speculation
+        and not _misses(plan, one)
     ]
     price = plan.price_per_hour_usd
     for one in sorted(others, key=lambda one: one.price_per_hour_usd or math.inf):
@@ -176,6 +180,15 @@ def other_choice(plan: Plan) -> Alternative | None:
             return one
     another_gpu = (one for one in others if one.gpu != plan.fit.gpu)
     return next(another_gpu, others[0] if others else None)
+
+
+_REQUIREMENTS = ("speed-below-wanted", "speed-unverified", "slo-missed", "slo-unverified")
+
+
+def _misses(plan: Plan, one: Alternative) -> bool:
+    """Whether the plan's load has requirements that these instances are not known to meet."""
+    required = plan.slo is not None or any(f.code in _REQUIREMENTS for f in plan.findings)
+    return required and not one.verified
 
 
 def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:

@@ -19,6 +19,8 @@ from peagle.cli.output.console import (
     terminal_width,
     wrapped,
 )
+from peagle.planning.by_verdict import is_covered
+from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
@@ -65,8 +67,18 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
                 "\n".join(f"  {'-' if not n else ' '} {line}" for n, line in enumerate(lines))
             )
     if written is not None:
-        command = ("peagle", "plan", verdict.target, "--verdict", str(written))
+        load = _load_options(verdict)
+        command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         click.echo(f"\nPlan with it: {command_text(command)}")
+
+
+def _load_options(verdict: Verdict) -> tuple[str, ...]:
+    """Planning options of a load that the verdict covers; empty if it covers the usual one."""
+    size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
+    if is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
+        return ()
+    tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
+    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens))
 
 
 def price_text(verdict: Verdict) -> str:
