@@ -14,8 +14,8 @@ from peagle.errors import PeagleError
 from peagle.planning import Options, Plan, by_verdict, make_plan
 from peagle.planning.by_verdict import plan_by_verdict
 from peagle.planning.plan import Reason
-from peagle.planning.ranking import NAMED_DRAFTER
 from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.with_or_without import NAMED_DRAFTER
 from peagle.render.verdict_file import verdict_bytes, verdict_from
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict

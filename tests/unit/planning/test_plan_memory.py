@@ -189,9 +189,9 @@ def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
 
 
 def test_requests_that_are_longer_need_a_larger_cache() -> None:
+    load: dict[str, Any] = {"instance_type": "ml.g7e.2xlarge", "concurrency": 500}
     short, long = (
-        plan(instance_type="ml.g7e.2xlarge", concurrency=500, prompt_tokens=n, output_tokens=96)
-        for n in (928, 4000)
+        plan("chat+p-eagle", **load, prompt_tokens=n, output_tokens=96) for n in (928, 4000)
     )
     assert (short.instance_count, long.instance_count) == (1, 2)
 

@@ -13,7 +13,7 @@ from peagle.findings import Finding, severity, warning
 from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.planning.plan import Options, Plan, Reason
 from peagle.planning.planner import make_plan
-from peagle.planning.ranking import NAMED_DRAFTER
+from peagle.planning.with_or_without import NAMED_DRAFTER
 from peagle.speed.models import Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import UserError
-from peagle.findings import Finding, warning
-from peagle.planning.candidates import Candidate
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.findings import Review, none_fits
 from peagle.planning.plan import (
@@ -21,15 +20,13 @@ from peagle.planning.plan import (
     SpeedEstimate,
     decide,
 )
-from peagle.planning.speculation import SpeedsByK, is_drafter_named
+from peagle.planning.speculation import SpeedsByK
+from peagle.planning.with_or_without import WithOrWithout, cheapest_of
 from peagle.text import format_requests, format_usd
 
-NAMED_DRAFTER = "the drafter that you name"
-"""How a reason begins for a drafter of --drafter or PAIR."""
-
 BEST = 3
-"""How many candidates of the ranking a plan shows; beside them the one with the lowest price, and
-the best on another GPU."""
+"""How many candidates of the ranking a plan shows; beside them the best on another GPU, and those
+with the lowest price per hour and the lowest cost per token."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +50,18 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     options = evaluator.options
     _check_limits(options)
     ranked = evaluator.fitting() or evaluator.fitting(anywhere=True)
-    if options.instance_type is not None:
-        types = evaluator.work.catalog.instances
-        candidate = evaluator.candidate(find_instance(types, options.instance_type))
-        reasons = [candidate.parallel_reason()]
-    elif ranked:
-        candidate = ranked[0]
-        reasons = [_instance_reason(options, candidate, ranked), candidate.parallel_reason()]
-    else:
-        candidate = evaluator.largest()
-        finding = none_fits(evaluator.work_on(candidate), candidate)
-        reasons = [_reason(candidate, "the largest in the catalogue, since none fits")]
-        compared = evaluator.compared(candidate)
-        return Decision(InstanceChoice(candidate, compared), tuple(reasons), (finding,))
+    if options.instance_type is None and not ranked:
+        return _largest(evaluator)
     alone = evaluator.with_drafter(None).fitting()
-    drafter = candidate.drafter or evaluator.pair.drafter
-    speculating = evaluator.with_drafter(drafter).fitting() if drafter else []
+    considered = _candidate(evaluator, ranked)
+    either = _with_or_without(evaluator, considered, alone)
+    candidate = either.instead() or considered
+    unknown = None if candidate is considered else considered
+    if unknown is not None:
+        ranked, either = alone, replace(either, candidate=candidate)
+    reasons = [candidate.parallel_reason()]
+    if options.instance_type is None:
+        reasons.insert(0, _instance_reason(options, candidate, ranked))
     choice = InstanceChoice(
         candidate,
         evaluator.compared(candidate),
@@ -76,31 +69,54 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
         _alternative(options, alone[0]) if alone else None,
     )
     if evaluator.pair.drafter is not None:
-        reasons.append(_speculation_reason(options, candidate, choice.compared, alone, speculating))
-    findings = (
-        *Review(evaluator, candidate, ranked).findings(),
-        *_cheaper_alone(options, candidate, alone),
-    )
+        reasons.append(either.reason(choice.compared, unknown))
+    reviewed = evaluator if unknown is None else evaluator.with_drafter(None)
+    findings = (*Review(reviewed, candidate, ranked).findings(), *either.costs_more())
     return Decision(choice, tuple(reasons), findings)
 
 
+def _candidate(evaluator: CandidateEvaluator, ranked: Sequence[Candidate]) -> Candidate:
+    """On the user's instance type, else the best of the ranking."""
+    named = evaluator.options.instance_type
+    if named is None:
+        return ranked[0]
+    return evaluator.candidate(find_instance(evaluator.work.catalog.instances, named))
+
+
+def _largest(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
+    """The largest type, with the error that nothing fits."""
+    candidate = evaluator.largest()
+    finding = none_fits(evaluator.work_on(candidate), candidate)
+    reason = _reason(candidate, "the largest in the catalogue, since none fits")
+    choice = InstanceChoice(candidate, evaluator.compared(candidate))
+    return Decision(choice, (reason,), (finding,))
+
+
+def _with_or_without(
+    evaluator: CandidateEvaluator, candidate: Candidate, alone: Sequence[Candidate]
+) -> WithOrWithout:
+    drafter = candidate.drafter or evaluator.pair.drafter
+    speculating = evaluator.with_drafter(drafter).fitting() if drafter else []
+    return WithOrWithout(evaluator, candidate, speculating, alone)
+
+
 def _shown(options: Options, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best, the one with the lowest price per hour, and the best on another GPU; none above
-    the price limit or below what is required, unless all are."""
+    """The best, the best on another GPU, and those with the lowest price per hour and the lowest
+    cost per token; none above the price limit or below what is required, unless all are."""
     allowed = [one for one in ranked if one.within(options.max_price_per_hour)] or list(ranked)
     allowed = [one for one in allowed if one.meets(options)] or allowed
     best = allowed[:BEST]
     another = (one for one in allowed if one.instance.gpu != best[0].instance.gpu)
-    for one in (next(another, None), cheapest_of(allowed)):
+    for one in (next(another, None), cheapest_of(options, allowed), _least_cost_of(allowed)):
         if one is not None and one not in best:
             best.append(one)
     return best
 
 
-def cheapest_of(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The lowest price per hour of those that hold the load."""
-    priced = [one for one in candidates if one.usd_per_hour is not None and one.holds_load]
-    return min(priced, key=lambda one: one.usd_per_hour or 0.0, default=None)
+def _least_cost_of(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The lowest cost per token of those that hold the load."""
+    known = [one for one in candidates if one.usd_per_million_tokens and one.holds_load]
+    return min(known, key=lambda one: one.usd_per_million_tokens or 0.0, default=None)
 
 
 def speed_of(candidate: Candidate) -> SpeedEstimate:
@@ -191,8 +207,13 @@ def _instance_reason(options: Options, candidate: Candidate, ranked: Sequence[Ca
     costs = candidate.at_cost.strip() or "price unknown"
     if peers == 1:
         return _reason(candidate, f"the only type that fits{which}; {costs}")
-    if by_cost:
-        costs = f"{format_usd(per_million or 0.0)} per million output tokens, {costs}"
+    if by_cost and per_million is not None:
+        costs = f"{format_usd(per_million)} per million output tokens, {costs}"
+        if any((other.usd_per_million_tokens or per_million) < per_million for other in ranked):
+            tie = f"about the lowest cost of {peers} types that fit{which}: {costs}; costs within "
+            percent = f"{SAME_COST_FACTOR * 100 - 100:.0f} %"
+            tie += f"{percent} count as equal, and it has the lowest price per hour"
+            return _reason(candidate, tie)
         return _reason(candidate, f"the lowest cost of {peers} types that fit{which}: {costs}")
     if candidate.usd_per_hour is None:
         return _reason(candidate, f"one of {peers} types that fit{which}; no prices known")
@@ -211,67 +232,3 @@ def _apart_from_cost(options: Options, candidate: Candidate) -> tuple[bool, ...]
 
 def _reason(candidate: Candidate, because: str) -> Reason:
     return Reason(what="instance_type", value=candidate.instance.type, because=because)
-
-
-def _speculation_reason(
-    options: Options,
-    candidate: Candidate,
-    compared: SpeedsByK,
-    alone: Sequence[Candidate],
-    speculating: Sequence[Candidate],
-) -> Reason:
-    """What speculation changes: cost per token at best, and the price of the cheapest host."""
-    other = alone if candidate.drafter is not None else speculating
-    ours, theirs = candidate.usd_per_million_tokens, None
-    if other and other[0].holds_load:
-        theirs = other[0].usd_per_million_tokens
-    named = ("with it", "without") if candidate.drafter is not None else ("without", "with it")
-    if ours is not None and theirs is not None:
-        because = f"{format_usd(ours)} per million tokens {named[0]}, "
-        because += f"{format_usd(theirs)} {named[1]}"
-    elif speeds := _both_speeds(candidate, compared, named):
-        because = speeds
-    else:
-        is_named = options.drafter is not None or "+" in options.pair
-        who = NAMED_DRAFTER if is_named else "the catalogue's default"
-        because = f"{who}; its speed here is unknown"
-    with_, without = cheapest_of(speculating), cheapest_of(alone)
-    if with_ and without and (with_.usd_per_hour or 0) > (without.usd_per_hour or 0):
-        because += (
-            f"; the cheapest host costs {format_usd(without.usd_per_hour or 0)} per hour without, "
-            f"{format_usd(with_.usd_per_hour or 0)} with it"
-        )
-    value = f"{candidate.drafter.name}, K={candidate.k}" if candidate.drafter else "none"
-    return Reason(what="speculation", value=value, because=because)
-
-
-def _both_speeds(candidate: Candidate, compared: SpeedsByK, named: tuple[str, str]) -> str:
-    """Speeds of all instances with and without speculation; empty where one is unknown."""
-    others = [
-        speed.tokens_per_second
-        for (name, _), speed in compared.speeds.items()
-        if (name is None) is (candidate.drafter is not None) and speed.tokens_per_second is not None
-    ]
-    ours, theirs = candidate.tokens_per_second, candidate.total(max(others, default=None))
-    if ours is None or theirs is None:
-        return ""
-    return f"{ours:,.0f} tokens/s {named[0]}, {theirs:,.0f} {named[1]}, on the same GPUs"
-
-
-def _cheaper_alone(
-    options: Options, candidate: Candidate, alone: Sequence[Candidate]
-) -> Iterator[Finding]:
-    """A warning when the target alone does the same for less, and the user named the drafter."""
-    if candidate.drafter is None or not is_drafter_named(options) or not alone:
-        return
-    best = alone[0]
-    ours, theirs = candidate.usd_per_million_tokens, best.usd_per_million_tokens
-    if ours is None or theirs is None or theirs >= ours or not best.holds_load:
-        return
-    if best.meets(options) or not candidate.meets(options):
-        message = (
-            f"without speculation, {best.text}{best.at_cost} costs {format_usd(theirs)} per "
-            f"million output tokens ({best.speed_text}); with {candidate.drafter.title}, "
-            f"{candidate.text}{candidate.at_cost} costs {format_usd(ours)} ({candidate.speed_text})"
-        )
-        yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")

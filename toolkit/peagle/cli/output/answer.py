@@ -14,6 +14,7 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
+from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
 from peagle.text import basis_text, format_requests, format_usd, usd_per_million
 from peagle.vllm.speculation import method_title
@@ -22,6 +23,9 @@ MOST_LINES = 14
 """Of the answer, the next command included."""
 
 _LABEL = 12
+_LEAST = "least cost"
+"""The fact about instances with a lower cost per token; printed as one more "or"."""
+
 _PIPE_WIDTH = 120
 
 _COLORS = {"error": "red", "warning": "yellow"}
@@ -40,15 +44,18 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     follows, findings included."""
     width = min(terminal_width(_PIPE_WIDTH), _PIPE_WIDTH)
     title = [click.style(line, bold=True) for line in wrapped(_load_text(plan), width)]
-    facts = {label: [*_labelled(label, text, width)] for label, text in _facts(plan)}
+    facts = {
+        label: [*_labelled("or" if label == _LEAST else label, text, width)]
+        for label, text in _facts(plan)
+    }
     left = MOST_LINES - len(title) - 1
 
     def free() -> int:
         return left - sum(map(len, facts.values()))
 
     found = [] if verbose else _finding_lines(plan.findings, width, free())
-    for label in ("uncertain", "or", "without"):  # an error matters more
-        if not verbose and len(found) > free():
+    for label in (_LEAST, "uncertain", "or", "without"):  # an error matters more
+        if (label == _LEAST or not verbose) and len(found) > free():
             facts.pop(label, None)
     lines = [*title, *(line for fact in facts.values() for line in fact), *found]
     if next_command:
@@ -86,14 +93,14 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.speed is not None:
         speed = speed_text(plan.speed, plan.price_per_hour_usd, busy_instances(plan))
         yield "speed", f"{speed}{times_text(plan.speed)}"
-    alone, other = plan.without_speculation, other_choice(plan)
+    alone, other, least = plan.without_speculation, other_choice(plan), least_cost(plan)
     if alone is not None and plan.speculation is not None:
         misses = "; not known to meet what is required" if _misses(plan, alone) else ""
         yield "without", f"{_alternative_text(plan, alone, '')}{misses}"
     if other is not None:
-        drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
-        without = " without speculation" if plan.speculation else ""
-        yield "or", _alternative_text(plan, other, drafts or without)
+        yield "or", f"{_other_text(plan, other)}{_tie(plan, other) if other == least else ''}"
+    if least is not None and least != other:
+        yield _LEAST, f"{_other_text(plan, least)}{_tie(plan, least)}"
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", _uncertain(plan, plan.speed)
 
@@ -170,9 +177,7 @@ def other_choice(plan: Plan) -> Alternative | None:
     others = [
         one
         for one in plan.alternatives
-        if not is_planned(plan, one)
-        and one != plan.without_speculation
-        and not _misses(plan, one)
+        if not is_planned(plan, one) and one != plan.without_speculation and not _misses(plan, one)
     ]
     price = plan.price_per_hour_usd
     for one in sorted(others, key=lambda one: one.price_per_hour_usd or math.inf):
@@ -180,6 +185,33 @@ def other_choice(plan: Plan) -> Alternative | None:
             return one
     another_gpu = (one for one in others if one.gpu != plan.fit.gpu)
     return next(another_gpu, others[0] if others else None)
+
+
+def least_cost(plan: Plan) -> Alternative | None:
+    """The other instances with the lowest cost per token, if that is below the plan's."""
+    ours = _cost(plan.speed)
+    lower = [one for one in plan.alternatives if not _misses(plan, one) and _cost(one) < ours]
+    return min(lower, key=_cost, default=None) if ours < math.inf else None
+
+
+def _cost(speed: SpeedEstimate | None) -> float:
+    known = speed.usd_per_million_tokens if speed is not None else None
+    return math.inf if known is None else known
+
+
+def _other_text(plan: Plan, other: Alternative) -> str:
+    """Other instances with their drafter."""
+    drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
+    without = " without speculation" if plan.speculation else ""
+    return _alternative_text(plan, other, drafts or without)
+
+
+def _tie(plan: Plan, least: Alternative) -> str:
+    """Why they are not planned although they cost less per token; empty for another reason."""
+    ours, theirs = plan.price_per_hour_usd or math.inf, least.price_per_hour_usd or 0
+    if _cost(plan.speed) > SAME_COST_FACTOR * _cost(least) or ours >= theirs:
+        return ""
+    return f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
 
 
 _REQUIREMENTS = ("speed-below-wanted", "speed-unverified", "slo-missed", "slo-unverified")

@@ -46,7 +46,8 @@ _PADDING = re.compile(r" +$", re.MULTILINE)
 _FLAGS = frozenset(
     {
         "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
-        "min_tokens_per_second", "model_source", "output_tokens", "prompt_tokens", "weights_by",
+        "min_tokens_per_second", "model_source", "output_tokens", "prompt_tokens", "slo",
+        "weights_by",
     }
 )  # fmt: skip
 """Values of ``Finding.where`` that are planning options."""

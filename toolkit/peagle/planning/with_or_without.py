@@ -1,0 +1,164 @@
+"""Whether speculation pays on the best instances with and without it, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from peagle.findings import Finding, warning
+from peagle.planning.candidates import Candidate
+from peagle.planning.evaluation import CandidateEvaluator
+from peagle.planning.plan import Options, Reason
+from peagle.planning.speculation import SpeedsByK, is_drafter_named
+from peagle.text import format_usd
+
+NAMED_DRAFTER = "the drafter that you name"
+"""How a reason begins for a drafter of --drafter or PAIR."""
+
+
+def cheapest_of(options: Options, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The lowest price per hour of those that hold the load, and that meet what the options
+    require, if any does."""
+    priced = [one for one in candidates if one.usd_per_hour is not None and one.holds_load]
+    priced = [one for one in priced if one.meets(options)] or priced
+    return min(priced, key=lambda one: one.usd_per_hour or 0.0, default=None)
+
+
+@dataclass(frozen=True)
+class WithOrWithout:
+    """``candidate``, planned or considered, and all that fit with its drafter (else the pair's)
+    and without speculation, best first."""
+
+    evaluator: CandidateEvaluator
+    candidate: Candidate
+    speculating: Sequence[Candidate]
+    alone: Sequence[Candidate]
+
+    def instead(self) -> Candidate | None:
+        """The target alone, to plan instead of the candidate: where the speed with its drafter is
+        unknown, the user did not name it, and it costs more per hour or may be too slow."""
+        options, one = self.evaluator.options, self.candidate
+        unknown = one.tokens_per_second is None and one.fit.fits
+        if one.drafter is None or not unknown or is_drafter_named(options):
+            return None
+        if options.instance_type is not None:
+            best = cheapest = self.evaluator.with_drafter(None).candidate(one.instance)
+        elif self.alone:
+            best, cheapest = self.alone[0], cheapest_of(options, self.alone) or self.alone[0]
+        else:
+            return None
+        if not best.fit.fits or (one.holds_load and not best.holds_load):
+            return None
+        certain = best.meets(options) and not one.meets(options)
+        return best if certain or _is_cheaper(cheapest, one) else None
+
+    def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
+        """What speculation changes: cost per token at best, and the price of the cheapest host.
+
+        ``unknown`` is what was not planned since its speed is unknown.
+        """
+        one = self.candidate
+        if unknown is not None:
+            because = self._not_known(unknown)
+        else:
+            because = self._costs() or self._speeds(compared) or self._default()
+            because += self._hosts()
+        value = f"{one.drafter.name}, K={one.k}" if one.drafter else "none"
+        return Reason(what="speculation", value=value, because=because)
+
+    def _not_known(self, unknown: Candidate) -> str:
+        options, name = self.evaluator.options, _name(unknown)
+        cheapest = self.candidate
+        if options.instance_type is None:
+            cheapest = cheapest_of(options, self.alone) or cheapest
+        because = f"the speed with {name} is unknown here"
+        if not _is_cheaper(cheapest, unknown):
+            return f"{because}, so it may not reach what is required"
+        costs = "has no known price"
+        if unknown.usd_per_hour is not None:
+            costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
+        usd = format_usd(cheapest.usd_per_hour or 0)
+        which = "it" if options.instance_type is not None else "its cheapest host"
+        return f"{because}, and {which} {costs} ({unknown.text}), {usd} without ({cheapest.text})"
+
+    def _costs(self) -> str:
+        """Costs per token of the candidate and of the best of the others; empty where unknown."""
+        one = self.candidate
+        others = self.alone if one.drafter is not None else self.speculating
+        ours = one.usd_per_million_tokens
+        if ours is None or not others or not others[0].holds_load:
+            return ""
+        best, theirs = others[0], others[0].usd_per_million_tokens
+        if theirs is None:
+            return ""
+        here = "with it" if one.drafter is not None else "without"
+        there = "without" if one.drafter is not None else f"with {_name(best)} on {best.text}"
+        text = f"{format_usd(ours)} per million tokens {here}, {format_usd(theirs)} {there}"
+        options = self.evaluator.options
+        misses = one.meets(options) and not best.meets(options)
+        return f"{text}, which is not known to meet what is required" if misses else text
+
+    def _speeds(self, compared: SpeedsByK) -> str:
+        """Speeds of all instances with and without speculation; empty where one is unknown."""
+        one = self.candidate
+        others = {
+            name: speed.tokens_per_second
+            for (name, _), speed in sorted(
+                compared.speeds.items(), key=lambda item: item[1].tokens_per_second or 0.0
+            )
+            if (name is None) is (one.drafter is not None) and speed.tokens_per_second is not None
+        }
+        if one.tokens_per_second is None or not others:
+            return ""
+        name, fastest = list(others.items())[-1]
+        here = "with it" if one.drafter is not None else "without"
+        there = "without" if name is None else f"with {name}"
+        ours, theirs = one.tokens_per_second, one.total(fastest) or 0
+        return f"{ours:,.0f} tokens/s {here}, {theirs:,.0f} {there}, on the same GPUs"
+
+    def _default(self) -> str:
+        options = self.evaluator.options
+        is_named = options.drafter is not None or "+" in options.pair
+        origin = NAMED_DRAFTER if is_named else "the catalogue's default"
+        return f"{origin}; its speed here is unknown"
+
+    def _hosts(self) -> str:
+        """The cheapest instances with and without speculation; empty where it costs no more."""
+        options = self.evaluator.options
+        with_, without = cheapest_of(options, self.speculating), cheapest_of(options, self.alone)
+        if with_ is None or without is None or not _is_cheaper(without, with_):
+            return ""
+        host = "this one" if with_.text == self.candidate.text else with_.text
+        return (
+            f"; the cheapest host costs {format_usd(without.usd_per_hour or 0)} per hour without "
+            f"({without.text}), {format_usd(with_.usd_per_hour or 0)} with {_name(with_)} ({host})"
+        )
+
+    def costs_more(self) -> Iterator[Finding]:
+        """A warning when the target alone does the same for less, and the user named the
+        drafter."""
+        options, one = self.evaluator.options, self.candidate
+        if one.drafter is None or not is_drafter_named(options) or not self.alone:
+            return
+        best = self.alone[0]
+        ours, theirs = one.usd_per_million_tokens, best.usd_per_million_tokens
+        if ours is None or theirs is None or theirs >= ours or not best.holds_load:
+            return
+        if best.meets(options) or not one.meets(options):
+            message = (
+                f"without speculation, {best.text}{best.at_cost} costs {format_usd(theirs)} per "
+                f"million output tokens ({best.speed_text}); with {one.drafter.title}, "
+                f"{one.text}{one.at_cost} costs {format_usd(ours)} ({one.speed_text})"
+            )
+            yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
+
+
+def _is_cheaper(one: Candidate, other: Candidate) -> bool:
+    """Whether it has the lower price per hour; any is lower than an unknown one."""
+    if one.usd_per_hour is None:
+        return False
+    return other.usd_per_hour is None or one.usd_per_hour < other.usd_per_hour
+
+
+def _name(candidate: Candidate) -> str:
+    return candidate.drafter.name if candidate.drafter else "none"
