@@ -175,7 +175,8 @@ def test_the_busiest_process_of_the_sender_is_recorded() -> None:
     readings = ((0.0, {1: 5.0, 2: 1.0}), (1.0, {1: 5.2, 2: 1.6}), (2.0, {1: 5.2, 2: 2.6, 3: 0.1}))
 
     assert busiest_share(Sent((), readings), 0.0, 2.0) == pytest.approx(0.8)
-    assert busiest_share(Sent((), readings), 1.5, 2.0) is None
+    assert busiest_share(Sent((), readings), 1.5, 2.0) == pytest.approx(1.0)
+    assert busiest_share(Sent((), readings[:1]), 0.0, 2.0) is None
 
 
 def test_a_busy_machine_is_recorded() -> None:

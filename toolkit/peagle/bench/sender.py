@@ -69,9 +69,12 @@ class LoadSender(Protocol):
 
 
 def busiest_share(sent: Sent, start: float, end: float) -> float | None:
-    """The share of one CPU that the busiest process of the sender used between two times; ``None``
-    with fewer than two readings in between."""
+    """The share of one CPU that the busiest process of the sender used between two times, for a
+    shorter time than between readings by those around it; ``None`` without them."""
     inside = [reading for reading in sent.cpu if start <= reading[0] <= end]
+    if len(inside) < 2:
+        earlier = [reading for reading in sent.cpu if reading[0] < start][-1:]
+        inside = earlier + inside + [reading for reading in sent.cpu if reading[0] > end][:1]
     if len(inside) < 2:
         return None
     (first, before), (last, after) = inside[0], inside[-1]
