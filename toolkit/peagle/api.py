@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from peagle.catalog.loading import check_catalog as check_catalog
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
     from peagle.catalog.loading import load_storage as load_storage
+    from peagle.catalog.loading import own_file_count as own_file_count
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
@@ -240,7 +241,9 @@ _FUNCTIONS = {
     "peagle.catalog.find": (
         "default_support", "describe_pair", "summarize_target", "summarize_targets",
     ),
-    "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
+    "peagle.catalog.loading": (
+        "check_catalog", "check_catalog_file", "load_storage", "own_file_count",
+    ),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
     "peagle.checkpoints.models": ("location_hint",),
     "peagle.checks.registry": ("rules_found",),

@@ -167,10 +167,13 @@ def test_status_shows_the_installation(peagle: Peagle) -> None:
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:
     find_sender().program.unlink()
 
-    done = peagle("bench", "http://127.0.0.1:9")
+    with simulated_server(FAST) as server:
+        done = peagle("bench", server.base_url)
 
     assert done.returncode == 2
     assert "peagle bench install" in done.stderr
+    assert "there is no deployment 'tiny'" in (told := peagle("bench", "tiny").stderr)
+    assert "peagle bench tiny --sweep k=none,5" in told
     assert json.loads(peagle("bench", "status", "--json").stdout)["version"] is None
     with pytest.raises(SenderMissing):
         find_sender()

@@ -81,7 +81,11 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
         content = read_bytes(path)
         document = json_reader.read(content, display_path(path), limits=_LIMITS)
         if not isinstance(document, dict) or not {"speeds", "rows"} & set(document):
-            raise _unreadable(path, "it holds neither a result of `bench` nor speeds")
+            raise UserError(
+                f"{display_path(path)} holds no measured speeds",
+                "use a result of `peagle bench run --json` or of a sweep, or evidence with speeds",
+                "damaged-result",
+            )
         if "speeds" in document:
             run = read_speeds(path, content)
             assert run is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,14 +81,28 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     if target_id is not None:
         return catalog.targets[target_id]
     if name.startswith(("/", "./", "../", "~", "s3://")):
-        hint = (
-            "specify a pair, and pass a model of your own with --drafter, or with --target of check"
+        add = Fix(
+            "pass a head with --drafter, and add a target to a catalogue of your own",
+            ("peagle", "catalog", "init", name, "-o", "my-catalog"),
         )
-        raise UserError(f"{name!r} is a location, not a pair", hint)
+        raise UserError(f"{name!r} is a location, not a pair", add)
+    if "/" in name and os.path.isdir(name):
+        add = Fix(
+            "add it to a catalogue of your own",
+            ("peagle", "catalog", "init", name, "-o", "my-catalog"),
+        )
+        raise NotFound(f"the catalogue has no target {name!r}", add)
+    if is_folder_name(name):
+        raise NotFound(f"the catalogue has no target {name!r}", f"for the folder write ./{name}")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
     sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
     fix = Fix(sentence, ("peagle", "catalog", "list"))
     raise NotFound(f"the catalogue has no target {name!r}", fix)
+
+
+def is_folder_name(word: str) -> bool:
+    """Whether this is a folder's name, given without ``./``."""
+    return bool(word) and "/" not in word and os.path.isdir(word)
 
 
 def target_named(catalog: Catalog, name: str) -> str | None:

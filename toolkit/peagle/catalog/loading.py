@@ -206,15 +206,23 @@ def _read(path: Path, model: type[Model]) -> Model:
 
 def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
     """The number of files of the catalogue, bundled and own, and all their problems."""
-    targets = target_files(own)
-    tables = [table_file(name, own) for name in _TABLES]
-    checked = [*targets.values(), *tables, *evidence_files(own)]
+    targets, checked = target_files(own), _files(own)
     problems = [problem for path in checked for problem in check_catalog_file(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
     problems += _misnamed(own, targets)
     return len(checked), problems
+
+
+def own_file_count(own: Path) -> int:
+    """The number of files that the catalogue reads from the folder ``own``."""
+    return sum(path.is_relative_to(own) for path in _files(own))
+
+
+def _files(own: Path | None) -> list[Path]:
+    tables = [table_file(name, own) for name in _TABLES]
+    return [*target_files(own).values(), *tables, *evidence_files(own)]
 
 
 def check_catalog_file(path: Path) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ from peagle.cli.output.bench import print_check, print_result
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError
 from peagle.text import format_size
 
 LOCAL = "local"
@@ -146,11 +147,11 @@ def run(
 
         measure_text(find(name), find, text, output_tokens, max(concurrency), as_json)
         return
-    sender = api.load_sender()
     loads = api.bench_loads(
         workload, concurrency, repetitions, requests, prompt_tokens, output_tokens
     )
     target = find_target(ctx, account, name, region, model)
+    sender = api.load_sender()
     if price_per_hour is not None:
         target = api.with_price(target, price_per_hour)
     with StatusLine() as status:
@@ -190,8 +191,36 @@ def find_target(
     on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
     if engine := None if on_aws else api.ready_engine(name):
         return api.target_of_engine(engine)
-    record, aws = find_endpoint(account, name, region)
+    try:
+        record, aws = find_endpoint(account, name, region)
+    except NotFound as unknown:
+        if on_aws or (fix := _local_fix(ctx, name)) is None:
+            raise
+        raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model)
+
+
+def _local_fix(ctx: click.Context, name: str) -> Fix | None:
+    """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
+    ready = [one for one in api.local_engines() if one.state == "ready"]
+    engine = next((one for one in ready if _serves(one, name)), None)
+    if engine is not None:
+        own = LOCAL if len(ready) == 1 else engine.name
+        sentence = "with --sweep k=none,5 it starts engines; measure the one of `peagle local up`"
+        return Fix(sentence, ("peagle", "bench", own))
+    with suppress(PeagleError):
+        api.find_pair(command_catalog(ctx), name)
+        return Fix(
+            "it is a pair: measure it on this machine",
+            ("peagle", "bench", name, "--sweep", "k=none,5"),
+        )
+    return None
+
+
+def _serves(engine: LocalEngine, name: str) -> bool:
+    """Whether the engine's pair is ``name``, in full, its target, or the short name of that."""
+    target = engine.pair.partition("+")[0]
+    return name in (engine.pair, target, target.rpartition("/")[2])
 
 
 def _only_engine() -> LocalEngine:

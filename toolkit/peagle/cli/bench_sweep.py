@@ -22,7 +22,7 @@ from peagle.cli.options import (
     LOADS,
     command_catalog,
     complete_pair,
-    refuse_errors,
+    raise_first_error,
     repetitions_option,
     requests_option,
     yes_option,
@@ -152,7 +152,8 @@ def _on_this_machine(
         raise UserError("--gpus needs a container", "add --engine docker")
     plan_of = _plans(ctx, given, request)
     base = plan_of(BenchSetting(None, max(request.ks)))
-    refuse_errors(api.findings_on_this_machine(base, kind))
+    # Warnings and notes of a plan are about its deployment.
+    raise_first_error(api.findings_on_this_machine(base, kind))
     file = given["output"] or Path(f"bench-{base.name}.json")
 
     # The image of the pair runs its target alone too.

@@ -78,8 +78,7 @@ _TEXT_OPTIONS = (
         "--save-acceptance",
         metavar="FILE",
         type=_FILE,
-        help="With --acceptance: write the result, for verdict --acceptance and a sweep's "
-        "--impose-acceptance.",
+        help="With --acceptance: write the result, for `peagle verdict --acceptance`.",
     ),
     click.option(
         "--temperature",

@@ -102,8 +102,12 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
     else:
         for problem in problems:
             click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
+        folder = own if path is None else path
+        mine = ""
+        if folder is not None and folder.is_dir():
+            mine = f", {api.own_file_count(folder)} of them in {folder}"
         print_status(
-            f"{checked} file{'s' * (checked != 1)} checked, {len(problems) or 'no'} "
+            f"{checked} file{'s' * (checked != 1)} checked{mine}, {len(problems) or 'no'} "
             f"problem{'s' * (len(problems) != 1)}"
         )
     ctx.exit(2 if problems else 0)

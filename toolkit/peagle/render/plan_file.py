@@ -205,6 +205,9 @@ def plan_from(document: Any, file: str) -> Plan:
         found = document["format"]
         message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, recreate_fix(document, file))
+    if "workloads" in document and "requests" not in document:
+        use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
+        raise PlanFileError(f"{file} is a verdict, not a plan", use)
     if missing := [key for key in _MADE if key not in document]:
         message = f"{file}: the key {missing[0]!r} is missing"
         raise PlanFileError(message, recreate_fix(document, file))

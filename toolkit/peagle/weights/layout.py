@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
-from peagle.checkpoints.models import is_location, location_hint, means_folder, split_revision
+from peagle.checkpoints.models import (
+    is_file_name,
+    is_location,
+    location_hint,
+    means_folder,
+    split_revision,
+)
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
@@ -203,6 +209,9 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
 
 
 def _not_a_location(location: str) -> UserError:
+    if is_file_name(location):
+        message = f"{location} is a file, not the folder of a model"
+        return UserError(message, "use the folder that holds config.json", "invalid-location")
     fix = location_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
     return UserError(f"{location!r} is not a weights location", fix, "invalid-location")
 

@@ -107,7 +107,7 @@ def _read(location: str, read: ReadCheckpoint) -> Checkpoint:
         return read(location)
     folder = Path(location).expanduser()
     # An absolute path: the plan is independent of the working directory.
-    checkpoint = read(str(folder.resolve() if folder.is_dir() else folder))
+    checkpoint = read(str(folder.resolve() if folder.is_dir() else folder.absolute()))
     if checkpoint.tensors is None and checkpoint.other_weights:
         names = ", ".join(checkpoint.other_weights[:2])
         raise UserError(

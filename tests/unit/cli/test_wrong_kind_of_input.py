@@ -1,0 +1,56 @@
+"""Input of another kind than the command takes: a folder, a file, a verdict or an amount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import Peagle
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file and a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("text")
+    (tmp_path / "models").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan", "./nothere"), "there is no folder"),
+        (("plan", "./README.md"), "README.md is a file, not a folder"),
+        (("plan", "models"), "for the folder write ./models"),
+        (("catalog", "init", "README.md"), "README.md is a file, not the folder of a model"),
+        (("verdict", "./models", "--gpu", "H100"), "peagle catalog init ./models"),
+        (("plan", "tiny", "--context", "8192"), "no option --context: use --max-model-len"),
+    ],
+)
+def test_the_error_says_what_it_is(peagle: Peagle, words: tuple[str, ...], message: str) -> None:
+    done = peagle(*words)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
+    assert peagle("verdict", "tiny", "--gpu", "L4", "-o", "v.json").returncode == 0
+    assert peagle("plan", "tiny", "--out", "plan.json").returncode == 0
+
+    planned = peagle("plan", "v.json").stderr
+    assert "v.json is a verdict, not a plan" in planned
+    assert "--verdict v.json" in planned
+    for file in ("v.json", "plan.json"):
+        assert f"{file} holds no measured speeds" in peagle("bench", "report", file).stderr
+
+
+def test_a_price_may_have_a_dollar_sign(peagle: Peagle) -> None:
+    plain = peagle("plan", "tiny", "--max-price-per-hour", "15")
+    assert plain.returncode == 0
+    assert (
+        peagle("plan", "tiny", "--max-price-per-hour", "$15").stdout.splitlines()[:-1]
+        == (plain.stdout.splitlines()[:-1])
+    )
