@@ -110,6 +110,15 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     assert (bases(0), bases(1)) == ({"estimated"}, {"unknown"})
 
 
+def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
+    with bundled_catalog():
+        verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
+    speeds = [one for load in verdict.workloads[0].loads for one in load.speeds if one.setting.k]
+    assert {one.acceptance_basis for one in speeds} == {"measured"}
+    assert all(one.basis == "estimated" for one in speeds)
+    assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
+
+
 def test_measurements_that_overstate_a_speed_say_so() -> None:
     with bundled_catalog():
         verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
@@ -215,7 +224,9 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
     faster."""
     with bundled_catalog():
         catalog = load_catalog()
-        runs = [(name, run) for name, found in catalog.speeds.items() for run in found]
+        runs = [
+            (name, run) for name, found in catalog.speeds.items() for run in found if run.speeds
+        ]
         for target, run in runs:
             sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
             request = VerdictRequest(

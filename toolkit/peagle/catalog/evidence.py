@@ -26,6 +26,7 @@ rows, with the ``tries`` of each, must be those of the speeds (``consistency``).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ from peagle.catalog.documents import (
     evidence_files,
     read_bytes,
 )
-from peagle.catalog.schema import Drafter, Measurement, SpeedRun, Target
+from peagle.catalog.schema import NO_GPU, Drafter, Measurement, SpeedRun, Target
 from peagle.catalog.tables import Positive, Version
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits
@@ -89,9 +90,12 @@ def evidence_for(
     return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
 
 
-def read_evidence(path: Path) -> list[Evidence]:
-    """The evidence in one file; raises BadFile, with the key, if one is missing or invalid."""
-    document = _document(path)
+def read_evidence(path: Path, text: bytes | None = None) -> list[Evidence]:
+    """The evidence in one file; ``text`` is its content, if known already.
+
+    Raises BadFile, with the key, if one is missing or invalid.
+    """
+    document = _document(path, text)
     results = document.get("results", [])
     if not isinstance(results, list):
         raise _bad(path, "results", f"is {json.dumps(results)[:60]}: expected a list")
@@ -131,8 +135,9 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
     """Runs by the target's id, in the order in which they answer; each is read at first use, which
     raises CatalogError for a wrong file.
 
-    The content of files with speeds is loaded at the first use of any target; only files that
-    mention a target are parsed for it.
+    A file that has only acceptance lengths is a run without speeds. The content of files with
+    either is loaded at the first use of any target; only files that mention a target are parsed
+    for it.
     """
 
     def __init__(self, own: Path | None, targets: Mapping[str, Target]) -> None:
@@ -160,10 +165,12 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         try:
             if self._texts is None:
                 texts = {path: read_bytes(path) for path in evidence_files(self._own)}
-                self._texts = {path: text for path, text in texts.items() if b'"speeds"' in text}
+                self._texts = {path: text for path, text in texts.items() if _HAS_RUN(text)}
             for path, text in self._texts.items():
                 own = self._own is not None and path.is_relative_to(self._own)
-                run = read_speeds(path, text, own) if mentioned.encode() in text else None
+                if mentioned.encode() not in text:
+                    continue
+                run = read_speeds(path, text, own) or _without_speeds(path, text)
                 if run is None:
                     continue
                 # Bundled evidence may be of a target that the user's catalogue replaces.
@@ -173,6 +180,19 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
                 yield run
         except BadFile as bad:
             raise catalog_error([bad.problem]) from bad
+
+
+_HAS_RUN = re.compile(rb'"(?:speeds|results)"').search
+
+
+def _without_speeds(path: Path, text: bytes) -> SpeedRun | None:
+    """The acceptance lengths of a file without speeds as a run; ``None`` without any."""
+    if not (found := read_evidence(path, text)):
+        return None
+    common = _common(_document(path, text), path.name)
+    rows = [one.model_dump(include=set(_OF_RESULT)) for one in found]
+    no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
+    return _validated(SpeedRun, {**common, **no_speeds, "on_text": rows}, path)
 
 
 def _document(path: Path, text: bytes | None = None) -> dict[str, Any]:

@@ -233,12 +233,21 @@ NO_GPU = "CPU"
 """The GPU of a run without one. No instance has it, so no plan uses the run."""
 
 
+class AcceptanceOnText(Measurement):
+    """The mean acceptance length that a drafter, by name or id of its weights, reached on text."""
+
+    drafter: str
+    k: Positive
+    acceptance_length: float = Field(ge=1, allow_inf_nan=False)
+
+
 class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``.
 
     ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head;
     ``own`` is whether the file is in the user's catalogue.
     ``caveat`` is what the speeds do not show of real requests, in one clause.
+    ``on_text`` are measured acceptance lengths; a file may have these alone.
     """
 
     target: str
@@ -251,6 +260,7 @@ class SpeedRun(Measurement):
     speeds: tuple[Speed, ...]
     own: bool = False
     caveat: str = Field(default="", max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")
+    on_text: tuple[AcceptanceOnText, ...] = ()
 
 
 class Catalog(CatalogEntry):
