@@ -130,7 +130,7 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda document: document.pop("rows"), "neither a result"),
+        (lambda document: document.pop("rows"), "holds no measured speeds"),
         (lambda document: document.update(rows=5), "rows"),
         (speed({"tokens_per_second": {"value": -5.0, "low": -5.0, "high": -5.0}}), "rows[3]"),
         (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with K=3"),
