@@ -83,7 +83,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
         if not isinstance(document, dict) or not {"speeds", "rows"} & set(document):
             raise UserError(
                 f"{display_path(path)} holds no measured speeds",
-                "use a result of `peagle bench run --json` or of a sweep, or evidence with speeds",
+                "use the JSON result of a bench or a sweep, or evidence with speeds",
                 "damaged-result",
             )
         if "speeds" in document:

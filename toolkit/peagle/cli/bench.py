@@ -206,12 +206,12 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     engine = next((one for one in ready if _serves(one, name)), None)
     if engine is not None:
         own = LOCAL if len(ready) == 1 else engine.name
-        sentence = "with --sweep k=none,5 it starts engines; measure the one of `peagle local up`"
+        sentence = "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
         return Fix(sentence, ("peagle", "bench", own))
     with suppress(PeagleError):
         api.find_pair(command_catalog(ctx), name)
         return Fix(
-            "it is a pair: measure it on this machine",
+            "this is the name of a pair: measure the pair on this machine",
             ("peagle", "bench", name, "--sweep", "k=none,5"),
         )
     return None
