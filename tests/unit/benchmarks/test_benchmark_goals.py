@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import (
+    bench_load,
     catalog_size,
     check,
     crash,
@@ -148,7 +149,7 @@ def test_the_end_of_a_container_whose_engine_ended(
     assert crash.main() is met
 
 
-WITH_GOALS = (entrypoint, images, crash, check, catalog_size, weights_sync)
+WITH_GOALS = (entrypoint, images, crash, check, catalog_size, bench_load, weights_sync)
 
 
 @pytest.mark.parametrize("missed", [None, *WITH_GOALS], ids=lambda one: one and one.__name__)
