@@ -315,3 +315,20 @@ def test_the_acceptance_floor_is_lower_for_a_smaller_k() -> None:
     eagle = plan("chat+eagle3").speculation
     assert eagle is not None
     assert eagle.acceptance_floor is None
+
+
+def test_a_drafter_of_unknown_speed_is_not_planned_where_it_costs_more() -> None:
+    load: dict[str, Any] = {
+        "instance_type": "ml.g7e.2xlarge",
+        "concurrency": 500,
+        "prompt_tokens": 4000,
+        "output_tokens": 96,
+    }
+    made, named = plan(**load), plan("chat+p-eagle", **load)
+
+    assert (made.drafter, made.instance_count) == (None, 1)
+    assert "the speed with p-eagle is unknown here, and it costs $8.40" in str(
+        because(made, "speculation")
+    )
+    assert named.drafter is not None
+    assert named.instance_count == 2

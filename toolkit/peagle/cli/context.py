@@ -46,12 +46,17 @@ class PeagleCommand(click.Command):
             raise
 
 
-def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tuple[str, ...]:
+def in_context(
+    command: Sequence[str],
+    ctx: click.Context | None = None,
+    options: Collection[str] | None = None,
+) -> tuple[str, ...]:
     """``command`` with the kept options of the user's command line that it accepts.
 
     ``--profile`` also reaches commands of the AWS CLI, and with ``--sandbox`` they get the
     sandbox's address: without it they would change the user's account. ``python`` becomes the
-    Python of an installed engine, which has torch and safetensors.
+    Python of an installed engine, which has torch and safetensors. ``options`` are those of the
+    command where they are known; otherwise its module is loaded.
     """
     words = tuple(command)
     if words[:1] == ("python",):
@@ -64,7 +69,7 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     # The AWS CLI looks for a --profile before it lists the profiles.
     accepted = set() if words == _LIST_PROFILES else {"--profile"}
     if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
-        accepted = _options_of(ctx.find_root(), words[1:])
+        accepted = set(options or _options_of(ctx.find_root(), words[1:]))
     head: list[str] = []
     tail: list[str] = []
     for flag, value in typed.items():
@@ -98,16 +103,21 @@ def finding_in_context(finding: Finding) -> Finding:
     return finding.model_copy(update={"command": in_context(finding.command)})
 
 
-def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ()) -> tuple[str, ...]:
+def typed_command(
+    ctx: click.Context,
+    *name: str,
+    without: Collection[str] = (),
+    options: Collection[str] | None = None,
+) -> tuple[str, ...]:
     """The arguments and options as the user typed them, for ``peagle NAME``.
 
     ``name`` replaces the user's own command; options in ``without`` and those that ``name`` does
-    not accept are left out.
+    not accept are left out. ``options`` as in ``in_context``.
     """
     typed = ctx.meta.get(TYPED, {})
-    accepted = _options_of(ctx.find_root(), name)
+    accepted = options or _options_of(ctx.find_root(), name)
     arguments: list[str] = []
-    options: list[str] = []
+    given: list[str] = []
     for parameter in ctx.command.params:
         field = parameter.name or ""
         if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
@@ -120,13 +130,13 @@ def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ())
             if flag in without or flag not in accepted:
                 continue
             if parameter.is_flag:
-                options.append(flag if value else max(parameter.secondary_opts, key=len))
+                given.append(flag if value else max(parameter.secondary_opts, key=len))
             else:
                 for each in value if parameter.multiple else (value,):
-                    options += [flag, str(each)]
+                    given += [flag, str(each)]
     if any(len(word) > 1 and word.startswith("-") for word in arguments):
-        return in_context(("peagle", *name, *options, "--", *arguments), ctx)
-    return in_context(("peagle", *name, *arguments, *options), ctx)
+        return in_context(("peagle", *name, *given, "--", *arguments), ctx, options)
+    return in_context(("peagle", *name, *arguments, *given), ctx, options)
 
 
 def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import TYPED, PeagleCommand, command_text, typed_command
+from peagle.cli.context import TYPED, PeagleCommand, in_context, typed_command
 from peagle.cli.options import complete_pair, output_option, raise_first_error
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written, write_file
@@ -18,6 +18,9 @@ from peagle.cli.plan_options import PLAN_FIELDS, is_plan_file, plan_options, pla
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan
+
+NOT_OF_DEPLOY = frozenset({"-o", "--out", "--output", "--online", "--compare", "--verbose"})
+"""Options of this command that ``peagle deploy`` does not have."""
 
 
 @click.command(
@@ -80,13 +83,21 @@ def plan(
     if as_json:
         print_json(api.plan_document(plan))
     else:
-        deploy = ("peagle", "deploy", str(output)) if output else typed_command(ctx, "deploy")
-        print_answer(plan, None if refused else command_text(deploy), verbose)
+        print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
             from peagle.cli.output.plan import print_details
 
             print_details(plan)
     return raise_first_error(refused)
+
+
+def _deploy_command(ctx: click.Context, output: Path | None) -> str:
+    """What to type next. It takes option names from this command, since loading the module of
+    ``deploy`` also loads boto3."""
+    known = {option for one in ctx.command.params for option in one.opts} - NOT_OF_DEPLOY
+    if output:
+        return shlex.join(in_context(("peagle", "deploy", str(output)), ctx, known))
+    return shlex.join(typed_command(ctx, "deploy", options=known))
 
 
 def _compare(
