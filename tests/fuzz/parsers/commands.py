@@ -22,6 +22,7 @@ from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS
 from peagle.cli.output.console import terminal_width
+from peagle.cli.plan_options import Usd
 from peagle.cli.sandbox_rehearse import _times
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
@@ -247,6 +248,13 @@ PARSERS = (
         st.text("0123456789, x-") | st.text(max_size=40),
         ERRORS,
         ["1,8,32", "0", "1" * 400],
+    ),
+    Parser(
+        "command-usd",
+        lambda text: Usd().convert(text, None, None),
+        st.text("0123456789,.$-einfa ") | st.text(max_size=40),
+        (click.BadParameter,),
+        ["$15", "1e3", "nan", "-1"],
     ),
     Parser(
         "command-plan",

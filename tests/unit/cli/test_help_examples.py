@@ -21,7 +21,7 @@ def _commands(
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield words, command
     if isinstance(command, click.Group):
-        context = click.Context(command)
+        context = click.Context(command, **cli.context_settings)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
@@ -49,7 +49,9 @@ def test_every_command_has_an_example_of_itself(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_each_example_on_its_own_line(name: str) -> None:
     command = COMMANDS[name]
-    shown = command.get_help(click.Context(command, terminal_width=80)).splitlines()
+    shown = command.get_help(
+        click.Context(command, terminal_width=80, **cli.context_settings)
+    ).splitlines()
 
     for example in _COMMAND.findall(command.epilog or ""):
         for part in example.splitlines():

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.cli.main import cli
 from peagle.cli.sandbox_rehearse import add, fault
 from peagle.sandbox.faults import KINDS
 from tests.support import run_in_process
@@ -37,13 +38,13 @@ def test_a_mistake_is_named(own_home: Path, arguments: tuple[str, ...], expected
 
 
 def test_help_describes_every_kind() -> None:
-    shown = add.get_help(click.Context(add, terminal_width=80))
+    shown = add.get_help(click.Context(add, terminal_width=80, **cli.context_settings))
     for kind, what in KINDS.items():
         assert f"{kind:<24}{what}" in shown
 
 
 def test_operations_and_kinds_are_completed() -> None:
-    context = click.Context(fault)
+    context = click.Context(fault, **cli.context_settings)
     operation, kind = add.params[:2]
     found = [one.value for one in operation.shell_complete(context, "UpdateEndpointW")]
     assert found == ["UpdateEndpointWeightsAndCapacities"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LIMIT = click.FloatRange(min=0, min_open=True)
 
 
-class _Usd(click.FloatRange):
+class Usd(click.FloatRange):
     """A price above zero, with or without a leading ``$``."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ _PLAN_OPTIONS = (
         help="Required output tokens per second of the whole endpoint, at --concurrency.",
     ),
     click.option(
-        "--max-price-per-hour", type=_Usd(), metavar="USD", help="Maximum total price per hour."
+        "--max-price-per-hour", type=Usd(), metavar="USD", help="Maximum total price per hour."
     ),
     click.option(
         "--k",

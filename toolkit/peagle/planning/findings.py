@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
@@ -37,6 +37,23 @@ def none_fits(work: PairLoad, largest: Candidate) -> Finding:
     fix = _fitting_options(work, largest.instance)
     fix = fix or "choose a smaller target: no single option makes it fit"
     return error("instance-too-small", "instance_type", message, fix)
+
+
+class _Requirement(NamedTuple):
+    """The findings about one requirement: perhaps or certainly not met."""
+
+    unverified: Callable[[str, str], Finding]
+    missed: Callable[[str, str], Finding]
+
+
+_SPEED = _Requirement(
+    lambda text, fix: warning("speed-unverified", "min_tokens_per_second", text, fix),
+    lambda text, fix: error("speed-below-wanted", "min_tokens_per_second", text, fix),
+)
+_SLO = _Requirement(
+    lambda text, fix: warning("slo-unverified", "slo", text, fix),
+    lambda text, fix: error("slo-missed", "slo", text, fix),
+)
 
 
 @dataclass(frozen=True)
@@ -213,29 +230,28 @@ class Review:
         if options.min_tokens_per_second is not None:
             only = options.model_copy(update={"slo": None})
             speed = f"{options.min_tokens_per_second:,.0f} tokens/s"
-            yield from self._required(only, speed, "speed", "min_tokens_per_second")
+            yield from self._required(only, speed, _SPEED)
         if options.slo is not None:
             only = options.model_copy(update={"min_tokens_per_second": None})
-            yield from self._required(only, options.slo.text, "slo", "slo")
+            yield from self._required(only, options.slo.text, _SLO)
 
-    def _required(self, only: Options, asked: str, code: str, where: str) -> Iterator[Finding]:
+    def _required(self, only: Options, asked: str, finds: _Requirement) -> Iterator[Finding]:
         """The finding about one requirement, that of ``only``."""
         candidate, excess = self.candidate, self.candidate.excess(only)
         benchmark = "run a benchmark before you rely on it"
         if excess is None:
             message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
             fix = "; or ".join([*self._better(), benchmark])
-            yield warning(f"{code}-unverified", where, message, fix)
+            yield finds.unverified(message, fix)
         elif excess > 1:
             load = format_concurrency(self._work.concurrency)
             message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
             fix = "; or ".join([*self._better(), self._lower(only)])
-            missed = "slo-missed" if only.slo else "speed-below-wanted"
-            yield error(missed, where, message, fix)
+            yield finds.missed(message, fix)
         elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
             message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
             fix = "; or ".join([*self._better(certain=True), benchmark])
-            yield warning(f"{code}-unverified", where, message, fix)
+            yield finds.unverified(message, fix)
 
     def _better(self, certain: bool = False) -> Iterator[str]:
         """Options that meet what is required: another type, K, or more instances; with ``certain``
