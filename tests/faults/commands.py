@@ -85,7 +85,7 @@ class Commands:
         return done
 
     def has_reported_success(self, done: Done | None) -> bool:
-        """Whether the last command ``with_faults``, which ended so, has told its user that it
+        """Whether the last command ``with_faults``, which ended so, has reported that it
         succeeded: one that was killed, if it had printed its document before."""
         return done.code == 0 if done else bool(self._printed.value)
 

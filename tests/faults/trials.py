@@ -144,7 +144,7 @@ class Trials:
             self.commands.expect_success(command)
 
     def _meet(self, trial: Trial) -> bool:
-        """Run the command with the fault; whether it has told its user that it succeeded."""
+        """Run the command with the fault; whether it has reported success."""
         fault = trial.fault
         faults = (*trial.scenario.meanwhile, fault)
         done = self.commands.with_faults(trial.scenario.command, faults)

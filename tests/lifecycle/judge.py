@@ -59,7 +59,7 @@ _SERVES = ("InService", "Unproved")
 
 
 def _not_proved(action: Action, done: Done, code: str, before: Status, after: Status) -> None:
-    """A proof that fails leaves in service what was proved, unless that is not wanted."""
+    """A proof that fails leaves in service what was proved, unless ``--keep-unproved`` is set."""
     _expect(code in ("not-proved", "rolled-back", "not-proved-first"), done)
     good = before is not None and before["state"] == "InService" and before["k"] != action.k
     if good and not action.has("--keep-unproved"):

@@ -233,6 +233,11 @@ CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
 REAL_HEAD = json.loads((GEOMETRY / "gpt-oss-20b/p-eagle/config.json").read_text(encoding="utf-8"))
 """Of the target that these commands name."""
 
+TARGET_AND_HEAD = st.tuples(
+    json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
+    json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
+)
+
 PARSERS = (
     Parser(
         "config.json",
@@ -251,20 +256,14 @@ PARSERS = (
     Parser(
         "config-checks",
         _checks,
-        st.tuples(
-            json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
-            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
-        ),
+        TARGET_AND_HEAD,
         (PeagleError,),
         [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
     ),
     Parser(
         "new-entry",
         _new_entry,
-        st.tuples(
-            json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
-            json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
-        ),
+        TARGET_AND_HEAD,
         (PeagleError,),
         [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
     ),

@@ -20,9 +20,8 @@ from peagle.cli.account import leads_to_sandbox
 from peagle.cli.check import _parsed
 from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
-from peagle.cli.options import LOADS
+from peagle.cli.options import LOADS, USD
 from peagle.cli.output.console import terminal_width
-from peagle.cli.plan_options import Usd
 from peagle.cli.sandbox_rehearse import _times
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
@@ -251,7 +250,7 @@ PARSERS = (
     ),
     Parser(
         "command-usd",
-        lambda text: Usd().convert(text, None, None),
+        lambda text: USD.convert(text, None, None),
         st.text("0123456789,.$-einfa ") | st.text(max_size=40),
         (click.BadParameter,),
         ["$15", "1e3", "nan", "-1"],

@@ -15,6 +15,7 @@ from moto.s3 import urls
 from moto.s3.models import S3Backend
 
 from peagle.aws.client import Aws, Keys, connect
+from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import World
 
 # moto reloads the module at every use, in case a variable has changed: a tenth of the time here.
@@ -33,6 +34,15 @@ def _retries_at_once() -> Iterator[None]:
 def world(plain_writes: None) -> World:
     """An empty fake account, and a home without records."""
     return World()
+
+
+@pytest.fixture
+def updated(world: World) -> tuple[str, str]:
+    """The configurations before and after a proved update."""
+    world.deploy(a_plan())
+    before = world.serves()
+    world.deploy(another(a_plan()))
+    return before, world.serves()
 
 
 @pytest.fixture

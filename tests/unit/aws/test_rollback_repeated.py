@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status
 from peagle.errors import NotProved
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 
-def _serves(world: World) -> str:
-    return world.cloud.endpoints[NAME].config
-
-
-def _record(world: World) -> Deployment:
-    record = world.record()
-    assert record is not None
-    return record
-
-
-@pytest.fixture
-def updated(world: World) -> tuple[str, str]:
-    """The configurations before and after a proved update."""
-    world.deploy(a_plan())
-    before = _serves(world)
-    world.deploy(another(a_plan()))
-    return before, _serves(world)
-
-
 def test_a_rollback_killed_before_its_report_is_finished_and_not_undone(
     world: World, updated: tuple[str, str]
 ) -> None:
     world.rollback_unreported()
-    status = deployment_status(world.aws, _record(world))
+    status = deployment_status(world.aws, world.saved())
     assert f"rollback to {updated[0]} was interrupted" in status["failure_reason"]
     assert status["failure_command"] == ["peagle", "rollback", NAME]
     asked = len(world.cloud.calls)
 
     world.rollback()
 
-    assert _serves(world) == updated[0]
+    assert world.serves() == updated[0]
     assert "invoke_endpoint" not in world.cloud.calls[asked:]  # it was proved
-    assert deployment_status(world.aws, _record(world))["failure_reason"] is None
+    assert deployment_status(world.aws, world.saved())["failure_reason"] is None
     world.rollback()
-    assert _serves(world) == updated[1]
+    assert world.serves() == updated[1]
 
 
 def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
@@ -68,7 +48,7 @@ def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
 
     world.rollback()
 
-    assert _serves(world) == updated[1]
+    assert world.serves() == updated[1]
     assert world.state() == "InService"
 
 
@@ -81,7 +61,7 @@ def test_a_deploy_ends_the_intent_of_a_rollback(
     world.deploy(another(a_plan()) if is_new else a_plan())
     world.rollback()
 
-    assert _serves(world) == (updated[0] if is_new else updated[1])
+    assert world.serves() == (updated[0] if is_new else updated[1])
 
 
 def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
@@ -92,5 +72,5 @@ def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
 
     world.rollback()
 
-    assert _serves(world) == updated[0]
+    assert world.serves() == updated[0]
     assert world.state() == "InService"

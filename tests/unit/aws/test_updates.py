@@ -10,7 +10,7 @@ from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.proving.prove import prove
 from peagle.deploy.rollback import previous_resources
-from peagle.deploy.state import Deployment, save
+from peagle.deploy.state import save
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
@@ -21,30 +21,11 @@ from tests.unit.aws.world import NAME, World
 GOOD, BAD = 3.0, 1.4
 
 
-def _record(world: World) -> Deployment:
-    record = world.record()
-    assert record is not None
-    return record
-
-
-def _serves(world: World) -> str:
-    return world.cloud.endpoints[NAME].config
-
-
-@pytest.fixture
-def updated(world: World) -> tuple[str, str]:
-    """The configurations before and after a proved update."""
-    world.deploy(a_plan())
-    before = _serves(world)
-    world.deploy(another(a_plan()))
-    return before, _serves(world)
-
-
 def test_what_served_before_an_update_is_the_previous_revision(
     world: World, updated: tuple[str, str]
 ) -> None:
     before, after = updated
-    record = _record(world)
+    record = world.saved()
 
     assert record.serving is not None
     assert record.previous is not None
@@ -59,13 +40,13 @@ def test_a_second_update_keeps_exactly_one_previous_revision(
 ) -> None:
     world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MAX_MODEL_LEN": "1024"}))
 
-    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1], _serves(world)}
+    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1], world.serves()}
     assert len(world.cloud.configs) == 2
 
 
 def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
     world.cloud.engine.acceptance = BAD
 
     with raises_code("rolled-back", RolledBack) as failed:
@@ -74,10 +55,10 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     assert failed.value.exit_code == 3
     assert "acceptance length 1.40" in failed.value.message
     assert f"serves {before} again" in failed.value.message
-    assert _serves(world) == before
+    assert world.serves() == before
     assert world.state() == "InService"
     assert set(world.cloud.configs) == set(world.cloud.models) == {before}
-    document = deployment_status(world.aws, _record(world))
+    document = deployment_status(world.aws, world.saved())
     assert document["acceptance_length"] == pytest.approx(GOOD)
     assert "rolled back" in document["failure_reason"]
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
@@ -94,17 +75,17 @@ def test_a_failed_update_keeps_the_previous_revision(
         world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}))
 
     assert set(world.cloud.configs) == set(updated)
-    record = _record(world)
+    record = world.saved()
     assert record.previous is not None
     assert record.previous.config == updated[0]
 
 
 def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
 
     def broken(operation: str) -> None:
-        if operation == "invoke_endpoint" and _serves(world) != before:
+        if operation == "invoke_endpoint" and world.serves() != before:
             raise service_error("ModelError", "Received server error (500)", OriginalStatusCode=500,
                                 OriginalMessage="boom")  # fmt: skip
 
@@ -114,12 +95,12 @@ def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> 
         world.deploy(another(a_plan()))
 
     assert "boom" in failed.value.message
-    assert _serves(world) == before
+    assert world.serves() == before
 
 
 def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
 
     def refuse(operation: str) -> None:
         if operation == "invoke_endpoint":
@@ -129,44 +110,44 @@ def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     with pytest.raises(CloudError):
         world.deploy(another(a_plan()))
 
-    assert _serves(world) != before
+    assert world.serves() != before
     assert world.state() == "Unproved"
     world.cloud.before = lambda operation: None
     world.deploy(another(a_plan()))
     assert world.state() == "InService"
-    assert set(world.cloud.configs) == {before, _serves(world)}
+    assert set(world.cloud.configs) == {before, world.serves()}
 
 
 def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
     world.cloud.engine.acceptance = BAD
 
     with raises_code("not-proved", NotProved) as failed:
         world.deploy(another(a_plan()), keep_unproved=True)
 
     assert failed.value.command == ("peagle", "rollback", NAME)
-    assert _serves(world) != before
+    assert world.serves() != before
     assert world.state() == "Unproved"
     assert len(world.cloud.configs) == 2
     world.cloud.engine.acceptance = GOOD
     world.rollback()
-    assert _serves(world) == before
+    assert world.serves() == before
     assert world.state() == "InService"
     assert set(world.cloud.configs) == {before}
 
 
 def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
     world.cloud.engine.acceptance = BAD
     with pytest.raises(NotProved):
         world.deploy(another(a_plan()), keep_unproved=True)
     world.cloud.engine.acceptance = GOOD
 
-    proved = prove(world.aws, NAME, load_catalog(), _record(world), clock=world.clock)
+    proved = prove(world.aws, NAME, load_catalog(), world.saved(), clock=world.clock)
 
-    record = _record(world)
+    record = world.saved()
     assert proved.passed
     assert world.state() == "InService"
     assert record.pending is None
@@ -190,7 +171,7 @@ def test_a_first_deployment_that_is_not_proved_stays_and_says_why(world: World) 
 
 def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> None:
     world.deploy(a_plan())
-    before = _serves(world)
+    before = world.serves()
     world.cloud.engine.acceptance = BAD
     world.cloud.next_scripts = [
         [("Updating", None), ("InService", None)],
@@ -201,11 +182,11 @@ def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> 
         world.deploy(another(a_plan()))
 
     assert failed.value.command == ("peagle", "rollback", NAME)
-    assert _serves(world) != before
+    assert world.serves() != before
     assert len(world.cloud.configs) == 2
     world.cloud.engine.acceptance = GOOD
     world.rollback()
-    assert _serves(world) == before
+    assert world.serves() == before
     assert world.state() == "InService"
 
 
@@ -213,15 +194,15 @@ def test_rollback_swaps_the_two_revisions(world: World, updated: tuple[str, str]
     before, after = updated
     world.rollback()
 
-    record = _record(world)
-    assert _serves(world) == before
+    record = world.saved()
+    assert world.serves() == before
     assert world.state() == "InService"
     assert record.previous is not None
     assert record.previous.config == after
     assert record.pending is None
     assert set(world.cloud.configs) == {before, after}
     world.rollback()
-    assert _serves(world) == after
+    assert world.serves() == after
 
 
 def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
@@ -231,13 +212,13 @@ def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
     world.cloud.engine.acceptance = BAD
     with pytest.raises(NotProved):
         world.rollback()
-    assert _serves(world) == before
+    assert world.serves() == before
     assert world.state() == "Unproved"
 
     world.cloud.engine.acceptance = GOOD
     world.rollback()
 
-    assert _serves(world) == after
+    assert world.serves() == after
     assert world.state() == "InService"
 
 
@@ -248,8 +229,8 @@ def test_deploying_the_previous_plan_again_is_a_rollback(
 
     world.deploy(a_plan())
 
-    assert _serves(world) == updated[0]
-    record = _record(world)
+    assert world.serves() == updated[0]
+    record = world.saved()
     assert record.previous is not None
     assert record.previous.config == updated[1]
     assert world.cloud.calls.count("create_model") == created + 1
@@ -257,7 +238,7 @@ def test_deploying_the_previous_plan_again_is_a_rollback(
 
 
 def test_the_previous_revision_is_removed_on_demand(world: World, updated: tuple[str, str]) -> None:
-    listed = {resource.name for resource in previous_resources(_record(world))}
+    listed = {resource.name for resource in previous_resources(world.saved())}
 
     removed = world.remove_previous()
 
@@ -324,24 +305,24 @@ def test_an_update_that_aws_rolls_back_leaves_nothing_pending(world: World) -> N
     with raises_code("endpoint-rolled-back", CloudError):
         world.deploy(another(a_plan()))
 
-    assert _record(world).pending is None
+    assert world.saved().pending is None
     world.deploy(a_plan())
 
     assert len(world.cloud.configs) == len(world.cloud.models) == 1
-    assert _record(world).failure is None
+    assert world.saved().failure is None
 
 
 def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     world: World, updated: tuple[str, str]
 ) -> None:
     before, after = updated
-    first = _record(world)
+    first = world.saved()
     world.forget()
 
     world.rollback()
 
-    assert _serves(world) == before
-    record = _record(world)
+    assert world.serves() == before
+    record = world.saved()
     assert record.id == first.id
     assert record.previous is not None
     assert record.previous.config == after
@@ -350,13 +331,13 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
 
 
 def test_a_rollback_of_another_machine_is_noticed(world: World, updated: tuple[str, str]) -> None:
-    record = _record(world)
+    record = world.saved()
     world.rollback()
     save(record)  # as on the machine that made the update
 
     world.rollback()
 
-    assert _serves(world) == updated[1]
+    assert world.serves() == updated[1]
     assert world.state() == "InService"
 
 
@@ -383,14 +364,14 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     world.cloud.engine.acceptance = BAD
     with pytest.raises(NotProved):
         world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}), keep_unproved=True)
-    unproved = _serves(world)
+    unproved = world.serves()
     world.forget()
     world.cloud.engine.acceptance = GOOD
 
     world.rollback()
 
-    assert _serves(world) == updated[1]
+    assert world.serves() == updated[1]
     assert unproved not in world.cloud.configs
-    record = _record(world)
+    record = world.saved()
     assert record.previous is not None
     assert record.previous.config == updated[0]

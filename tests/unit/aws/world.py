@@ -82,23 +82,29 @@ class World:
 
     def forget(self) -> None:
         """Continue as another machine does, without the record."""
-        record = self.record()
-        assert record is not None
-        records.remove_record(record)
+        records.remove_record(self.saved())
 
     def _known(self) -> Deployment:
         found = current_deployment(self.aws, NAME, self.record())
         assert found is not None
         return found
 
+    def serves(self) -> str:
+        """The configuration of the endpoint."""
+        return self.cloud.endpoints[NAME].config
+
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)
 
-    def state(self) -> str:
-        """What ``peagle status`` shows as the endpoint's state."""
+    def saved(self) -> Deployment:
+        """The record, which must exist."""
         record = self.record()
         assert record is not None
-        return state_of(record, describe(self.aws, NAME))
+        return record
+
+    def state(self) -> str:
+        """What ``peagle status`` shows as the endpoint's state."""
+        return state_of(self.saved(), describe(self.aws, NAME))
 
     def destroy(self) -> None:
         record = self.record()

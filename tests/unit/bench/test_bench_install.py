@@ -43,19 +43,19 @@ def steps(python: Path) -> list[str]:
     return python.with_name("steps").read_text().split()
 
 
-def test_it_is_installed_once_and_anew_on_request(python: Path, peagle: Peagle) -> None:
+def test_it_is_installed_once_and_reinstalled_on_request(python: Path, peagle: Peagle) -> None:
     command = ("bench", "install", "--python", str(python))
     first = peagle(*command, "--json")
     assert first.returncode == 0, first.stderr
     again = peagle(*command)
-    anew = peagle(*command, "--again")
+    reinstalled = peagle(*command, "--again")
 
     document = json.loads(first.stdout)
     assert document["was_installed"] is False
     assert document["version"] == AIPERF
     assert document["program"] == str(find_sender().program)
     assert again.stdout.startswith(f"aiperf {AIPERF} is already installed, ")
-    assert anew.stdout.startswith(f"aiperf {AIPERF} is installed in ")
+    assert reinstalled.stdout.startswith(f"aiperf {AIPERF} is installed in ")
     assert steps(python) == ["venv", "packages", "import"] * 2
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.bench import revisions, sweeping
+from peagle.bench import measure, revisions, sweeping
 from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
 from peagle.bench.revisions import kept_plan, plan_before, plan_with
 from peagle.bench.sweeping import SweepRequest, sweep_on_endpoint
@@ -71,8 +71,8 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     monkeypatch.setattr(sweeping, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
-    monkeypatch.setattr(revisions, "probe", lambda server: None)
-    monkeypatch.setattr(revisions, "measure_load", made.measure)
+    monkeypatch.setattr(measure, "probe", lambda server: None)
+    monkeypatch.setattr(measure, "measure_load", made.measure)
     monkeypatch.setattr(revisions, "deploy", made.deploy)
     monkeypatch.setattr(
         revisions, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())

@@ -172,8 +172,8 @@ def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) 
 
     assert done.returncode == 2
     assert "peagle bench install" in done.stderr
-    assert "there is no deployment 'tiny'" in (told := peagle("bench", "tiny").stderr)
-    assert "peagle bench tiny --sweep k=none,5" in told
+    assert "there is no deployment 'tiny'" in (errors := peagle("bench", "tiny").stderr)
+    assert "peagle bench tiny --sweep k=none,5" in errors
     assert json.loads(peagle("bench", "status", "--json").stdout)["version"] is None
     with pytest.raises(SenderMissing):
         find_sender()

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from peagle import __version__
-from peagle.bench.measure import BenchTarget, LoadProgress, measure_load
+from peagle.bench.measure import BenchTarget, LoadProgress, measure_of
 from peagle.bench.models import BenchHost, BenchLoad, BenchResult, BenchRow, utc_now
-from peagle.bench.probe import probe
 from peagle.bench.saturation import with_saturation
 from peagle.bench.sender import LoadSender
 from peagle.bench.workloads import find_workload, make_load
@@ -37,12 +36,12 @@ def bench(
     ``ended``. Raises what ``probe`` and ``measure_load`` raise before there is one.
     """
     started = utc_now()
-    probed = probe(target.server)
+    measure = measure_of(target, sender)
     rows: list[BenchRow] = []
     ended = ""
     for load in loads:
         try:
-            rows.append(measure_load(target, load, probed, sender, _named(load, say)))
+            rows.append(measure(load, _named(load, say)))
         except (PeagleError, KeyboardInterrupt) as error:
             if not rows:
                 raise

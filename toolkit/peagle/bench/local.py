@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from peagle.bench.measure import BenchTarget, measure_load
-from peagle.bench.models import BenchedServer, BenchLoad, BenchRow, BenchSetting
-from peagle.bench.probe import probe
+from peagle.bench.measure import BenchTarget, measure_of
+from peagle.bench.models import BenchedServer, BenchSetting
 from peagle.bench.sender import LoadSender
 from peagle.bench.sweep import Measure
 from peagle.bench.targets import target_of_engine
@@ -60,12 +59,7 @@ class LocalEngines:
                     target_of_engine(engine), setting=setting, usd_per_hour=self.usd_per_hour
                 )
                 self.started(setting, target)
-                probed = probe(target.server)
-
-                def measure(load: BenchLoad, progress: Callable[[int, int], object]) -> BenchRow:
-                    return measure_load(target, load, probed, self.sender, progress)
-
-                yield measure
+                yield measure_of(target, self.sender)
             except EngineError:
                 stop_engine(engine.process, STOP_SECONDS)
                 records.remove_record(plan.name)

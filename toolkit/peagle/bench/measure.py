@@ -21,7 +21,7 @@ from peagle.bench.models import (
     Repetition,
     Times,
 )
-from peagle.bench.probe import Probe
+from peagle.bench.probe import Probe, probe
 from peagle.bench.saturation import queue_reason
 from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share, machine_share
 from peagle.bench.workloads import request_bodies
@@ -59,6 +59,15 @@ class BenchTarget:
     def runs_alone(self) -> bool:
         """Whether this is known to be a target without speculation."""
         return self.facts.pair is not None and not self.setting.k
+
+
+def measure_of(
+    target: BenchTarget, sender: LoadSender
+) -> Callable[[BenchLoad, LoadProgress], BenchRow]:
+    """The function that measures loads of ``target``, which is probed once. Raises what ``probe``
+    raises."""
+    probed = probe(target.server)
+    return lambda load, progress: measure_load(target, load, probed, sender, progress)
 
 
 def measure_load(

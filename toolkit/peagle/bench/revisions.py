@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peagle.aws.client import Aws
-from peagle.bench.measure import measure_load
-from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
-from peagle.bench.probe import probe
+from peagle.bench.measure import measure_of
+from peagle.bench.models import BenchSetting
 from peagle.bench.sender import LoadSender
 from peagle.bench.sweep import Measure
 from peagle.bench.targets import target_of_endpoint
@@ -97,12 +96,7 @@ class EndpointRevisions:
         record = find_record(self.record.name, self.aws.scope, self.aws.region)
         target = target_of_endpoint(self.aws, record.name, record, self.catalog)
         target = replace(target, setting=setting)
-        probed = probe(target.server)
-
-        def measure(load: BenchLoad, progress: Callable[[int, int], object]) -> BenchRow:
-            return measure_load(target, load, probed, self.sender, progress)
-
-        yield measure
+        yield measure_of(target, self.sender)
 
     def restore(self) -> None:
         """Update the endpoint to the plan that it had before. Raises what ``deploy`` raises."""

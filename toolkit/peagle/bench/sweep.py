@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from peagle.bench.budget import Budget
 from peagle.bench.models import BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.results import read_result
 from peagle.bench.saturation import with_saturation
 from peagle.errors import EngineError, UserError
 from peagle.store import write_json
-from peagle.text import format_duration, format_usd
+from peagle.text import format_duration
 
 _NONE = "none"
 """The word for no speculation, in place of K."""
@@ -36,10 +37,6 @@ ended."""
 
 Open = Callable[[BenchSetting], AbstractContextManager[Measure]]
 """Starts what serves a setting, and ends it."""
-
-
-class BudgetExceeded(UserError, code="budget-too-small"):
-    """The next row would cost more than the user allows."""
 
 
 def parse_settings(text: str) -> tuple[int, ...]:
@@ -79,55 +76,6 @@ class SweepProgress:
         percent = f", {self.share:.0%}" if self.share else ""
         now = min(self.done + 1, self.total)
         return f"row {now} of {self.total}: {self.setting}, {self.load}{percent}{about}"
-
-
-class Budget:
-    """What a sweep may cost: ``usd`` in all, at ``usd_per_hour`` from its start. While an update of
-    an endpoint runs, the instances of both revisions cost: ``start_factor`` 2. ``before`` are the
-    USD of earlier runs, ``end_seconds`` the start that must remain possible at the end."""
-
-    def __init__(
-        self,
-        usd: float | None,
-        usd_per_hour: float | None,
-        start_factor: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        before: float = 0.0,
-        end_seconds: float = 0.0,
-    ) -> None:
-        self._usd, self._per_hour, self._clock = usd, usd_per_hour or 0.0, clock
-        self._before, self._end = before, end_seconds
-        self._begun = clock()
-        self._start_factor, self._more = start_factor, 0.0
-
-    @property
-    def spent(self) -> float:
-        """USD since the start, and of earlier runs."""
-        seconds = self._clock() - self._begun + self._more
-        return self._before + seconds / 3600 * self._per_hour
-
-    def cost(self, start_seconds: float, row_seconds: float) -> float:
-        """USD of a start and of rows."""
-        seconds = self._start_factor * start_seconds + row_seconds
-        return seconds / 3600 * self._per_hour
-
-    def started(self, seconds: float) -> None:
-        """A start took so long."""
-        self._more += (self._start_factor - 1) * seconds
-
-    def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
-        """Raise BudgetExceeded unless a start and a row of these lengths, and the start at the
-        end, are within the limit."""
-        if self._usd is None:
-            return
-        needed = self.spent + self.cost(start_seconds + self._end, row_seconds)
-        if needed > self._usd:
-            raise BudgetExceeded(
-                f"with {what} the sweep would cost about {format_usd(needed)}, and --max-cost is "
-                f"{format_usd(self._usd)}",
-                "raise --max-cost, or measure fewer settings, smaller loads or shorter workloads",
-            )
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,23 @@ REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
 
 
+class _Usd(click.FloatRange):
+    """A price above zero, with or without a leading ``$``."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number. Raises BadParameter."""
+        plain: Any = value.strip().removeprefix("$") if isinstance(value, str) else value
+        return float(super().convert(plain, param, ctx))
+
+
+USD = _Usd()
+
+
 class _Loads(click.ParamType):  # type: ignore[type-arg]
     """Numbers of concurrent requests such as ``1,8,32``: ascending, each once."""
 

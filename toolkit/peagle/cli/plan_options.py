@@ -19,6 +19,7 @@ from peagle.cli.options import (
     REGION_VARIABLES,
     REQUESTS,
     TOKENS,
+    USD,
     command_catalog,
     complete_instance_type,
     complete_pair,
@@ -41,20 +42,6 @@ if TYPE_CHECKING:
 _LIMIT = click.FloatRange(min=0, min_open=True)
 
 
-class Usd(click.FloatRange):
-    """A price above zero, with or without a leading ``$``."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number. Raises BadParameter."""
-        plain: Any = value.strip().removeprefix("$") if isinstance(value, str) else value
-        return float(super().convert(plain, param, ctx))
-
-
 _PLAN_OPTIONS = (
     click.option("--name", help="Name of the endpoint.  [default: derived from the pair]"),
     click.option(
@@ -74,7 +61,7 @@ _PLAN_OPTIONS = (
         help="Required output tokens per second of the whole endpoint, at --concurrency.",
     ),
     click.option(
-        "--max-price-per-hour", type=Usd(), metavar="USD", help="Maximum total price per hour."
+        "--max-price-per-hour", type=USD, metavar="USD", help="Maximum total price per hour."
     ),
     click.option(
         "--k",

@@ -50,7 +50,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         workload = Workload(options.prompt_tokens, options.output_tokens)
     tried: list[Setting] = []
     # The plan decides the numbers of instances and the size of requests, thus the load, by which
-    # the verdict decides drafter and K anew. A setting that comes again ends it: each plan follows
+    # the verdict decides drafter and K. A setting that comes again ends it: each plan follows
     # from its setting, so there are at most as many rounds as the verdict has loads and sizes.
     for _ in range(1 + sum(len(size.loads) for size in verdict.workloads)):
         size, entry = verdict.at(workload, load)
@@ -99,9 +99,13 @@ def _about_another(
     file: Path, has: str, needs: str, options: Options, on: tuple[str, ...]
 ) -> VerdictFileError:
     """The error that the verdict is about something else; ``on`` are the options of another one."""
-    command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
-    fix = Fix("create a verdict for this plan", command)
+    fix = Fix("create a verdict for this plan", _verdict_command(options, file, *on))
     return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
+
+
+def _verdict_command(options: Options, file: Path, *on: str) -> tuple[str, ...]:
+    """The command that writes the verdict for these GPUs and loads to ``file``."""
+    return ("peagle", "verdict", options.pair, *on, "--output", str(file))
 
 
 def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, load: float) -> bool:
@@ -130,10 +134,12 @@ def _refuse_uncovered(
         f"{size.prompt_tokens:,} + {size.output_tokens:,}"
     )
     gpus = str(plan.fit.tensor_parallel_size)
-    command = (
-        *("peagle", "verdict", options.pair, "--instance-type", plan.instance_type),
-        *("--tensor-parallel-size", gpus, "--concurrency", str(load)),
-        *("--prompt-tokens", str(prompt), "--output-tokens", str(output), "--out", str(file)),
+    command = _verdict_command(
+        options,
+        file,
+        *("--instance-type", plan.instance_type, "--tensor-parallel-size", gpus),
+        *("--concurrency", str(load)),
+        *("--prompt-tokens", str(prompt), "--output-tokens", str(output)),
     )
     raise VerdictFileError(message, Fix("create a verdict for this load", command))
 
@@ -179,7 +185,7 @@ def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> t
         f"{file.name} compares engines on {verdict.tensor_parallel_size} x {verdict.gpu}; the plan "
         f"uses {size}"
     )
-    command = ("peagle", "verdict", options.pair, "--instance-type", plan.instance_type)
-    gpus = ("--tensor-parallel-size", str(size), "--output", str(file))
-    fix = Fix("create a verdict for this number of GPUs", (*command, *gpus))
+    on = ("--instance-type", plan.instance_type, "--tensor-parallel-size", str(size))
+    command = _verdict_command(options, file, *on)
+    fix = Fix("create a verdict for this number of GPUs", command)
     return (warning("verdict-other-gpus", "verdict", message, fix),)

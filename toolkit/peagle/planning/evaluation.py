@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -95,23 +96,19 @@ class CandidateEvaluator:
 
     def with_drafter(self, drafter: Drafter | None) -> CandidateEvaluator:
         """The same evaluator for this drafter only, or for the target alone."""
-        k = usual_k(self.options, drafter)
-        options = self.options if drafter else self.options.model_copy(update={"k": None})
-        pair, work = replace(self.pair, drafter=drafter), replace(self.work, drafter=drafter, k=k)
-        other = CandidateEvaluator(options, pair, work, self._region)
-        other._others, other._found = (), self._found
-        return self._sharing(other)
+        other = copy(self)
+        if drafter is None:
+            other.options = self.options.model_copy(update={"k": None})
+        other.pair = replace(self.pair, drafter=drafter)
+        other.work = replace(self.work, drafter=drafter, k=usual_k(self.options, drafter))
+        other._others = ()
+        return other
 
     def with_options(self, **changed: Any) -> CandidateEvaluator:
         """The same evaluator with other K, or another number of instances."""
-        options = self.options.model_copy(update=changed)
-        other = CandidateEvaluator(options, self.pair, self.work, self._region)
-        other._others = self._others
-        return self._sharing(other)
-
-    def _sharing(self, other: CandidateEvaluator) -> CandidateEvaluator:
-        """``other`` with what this one has computed."""
-        other._fits, other._speeds = self._fits, self._speeds
+        other = copy(self)
+        other.options = self.options.model_copy(update=changed)
+        other._found = {}  # depends on these options, unlike fits and speeds
         return other
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
