@@ -66,7 +66,7 @@ class Errors:
 
     @property
     def markdown(self) -> str:
-        """A row of the table in README.md."""
+        """A row of the table in docs/estimates.md."""
         first, between = (
             "-" if error is None else f"{error:.0%}" for error in (self.first, self.between)
         )

@@ -1,7 +1,7 @@
 """Fit the performance model's constants to the evidence, and show the errors of its estimates.
 
     python -m benchmarks.speed_model            # tables of errors
-    python -m benchmarks.speed_model --write    # and speed_model.yaml, and the table in README.md
+    python -m benchmarks.speed_model --write    # and speed_model.yaml, and docs/estimates.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
 rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
@@ -32,7 +32,7 @@ from benchmarks.speed_rows import catalog, rows
 from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
-README = FILE.parents[1] / "README.md"
+CHAPTER = FILE.parents[1] / "docs" / "estimates.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
@@ -41,7 +41,7 @@ HEADER = """\
 
 
 _BY_PLACE = "one pair left out"
-"""The rows that differ most between pairs: README.md has a line for each pair and GPU."""
+"""The rows that differ most between pairs: docs/estimates.md has a line for each pair and GPU."""
 
 
 def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
@@ -93,10 +93,6 @@ def written(model: SpeedModel) -> str:
         ),
         "constants:",
         *(f"  {name}: {value:.2e}" for name, value in model.constants.model_dump().items()),
-        f"request_exponent: {model.request_exponent}",
-        f"token_exponent: {model.token_exponent}",
-        "alike:" if model.alike else "alike: {}",
-        *(f"  {pair}: {exponent}" for pair, exponent in model.alike.items()),
         f"decay: {model.decay}",
         f"ranges: {{{ranges}}}",
         "gpus:",
@@ -104,11 +100,11 @@ def written(model: SpeedModel) -> str:
     return "\n".join(lines) + "\n" + gpus
 
 
-def with_table(readme: str, table: str) -> str:
-    """README.md with this table in place of the one with the same header."""
-    before, header, after = readme.partition(HEADER)
+def with_table(chapter: str, table: str) -> str:
+    """docs/estimates.md with this table in place of the one with the same header."""
+    before, header, after = chapter.partition(HEADER)
     if not header:
-        raise ValueError(f"README.md has no table with the header {HEADER}")
+        raise ValueError(f"{CHAPTER.name} has no table with the header {HEADER}")
     return f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}"
 
 
@@ -119,7 +115,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write {FILE.name} and the table in {README.name}"
+        "--write", action="store_true", help=f"write {FILE.name} and the table in {CHAPTER.name}"
     )
     known = catalog().speed_model
     of = [row for row in rows() if row.vllm == known.vllm]
@@ -133,8 +129,8 @@ def main() -> None:
     print("", *details(compared), sep="\n")
     if options.write:
         FILE.write_text(written(model), encoding="utf-8")
-        README.write_text(with_table(README.read_text(encoding="utf-8"), table), encoding="utf-8")
-        print(f"wrote {FILE.name} and the table in {README.name}")
+        CHAPTER.write_text(with_table(CHAPTER.read_text(encoding="utf-8"), table), encoding="utf-8")
+        print(f"wrote {FILE.name} and the table in {CHAPTER.name}")
 
 
 if __name__ == "__main__":

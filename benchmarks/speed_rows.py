@@ -9,13 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.evidence import repeats_experts
+from benchmarks.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.speed_model import SpeedModel
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
-from peagle.fit.target_weights import is_gpt_oss
 from peagle.speed.correction import MEASURED_STEP
 from peagle.speed.geometry import geometry_of
 from peagle.speed.step import StepTimes
@@ -44,7 +45,6 @@ class Row:
     first: float
     between: float
     step: float
-    alike: bool
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -69,18 +69,25 @@ def key_of(file: str, speed: Speed) -> tuple[object, ...]:
 
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
-    """Every row of the evidence files that benchmarks/gpu/speed.py wrote."""
+    """The rows of the evidence files that benchmarks/gpu/speed.py wrote, without those of adaptive
+    verification and those that repeat experts."""
+    names = {identifier: name for name, identifier in CATALOG_IDS.items()}
     found = []
     for path in sorted(folder.glob("speed-*.json")):
         document = json.loads(path.read_text())
         if document.get("script") != SCRIPT:
             continue  # users save results of "peagle bench" there, with other keys
-        found += [_row(path.name, document, raw) for raw in document.get("raw", ())]
-    return [row for row in found if row.drafter is None or not row.drafter.endswith("-adaptive")]
+        name = names[document["pair"]]
+        found += [
+            _row(path.name, document, raw)
+            for raw in document.get("raw", ())
+            if not repeats_experts(raw, name) and not (raw["drafter"] or "").endswith(ADAPTIVE)
+        ]
+    return found
 
 
 def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
-    tries, shape = raw["tries"], catalog().targets[document["pair"]].architecture
+    tries = raw["tries"]
     best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
     return Row(
         file=file,
@@ -99,7 +106,6 @@ def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
         first=best["ttft_seconds"]["mean"],
         between=best["itl_seconds"]["mean"],
         step=best["itl_seconds"]["p50"],
-        alike=is_gpt_oss(shape) and raw.get("biases") != "zero",
     )
 
 

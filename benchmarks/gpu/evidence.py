@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import load
-from benchmarks.gpu.geometry import CATALOG_IDS
+from benchmarks.gpu.geometry import CATALOG_IDS, WITH_EXPERTS
 from benchmarks.gpu.logs import without_folders
 
 _FOLDER = Path(__file__).resolve().parents[2] / "model_catalog" / "evidence"
@@ -66,12 +66,15 @@ WARM_METHOD = (
     " the page cache. anew_bytes: written although caches existed (vLLM saves its compiled"
     " functions again after loading them); elsewhere_bytes: written outside an artifact's caches."
 )
-SAME_EXPERTS = (
-    "dummy weights make all tokens use nearly the same experts, so no speculation is too fast at"
-    " 8 to 64 requests"
+REPEATED_EXPERTS = (
+    "dummy weights made the tokens of a step use the same experts, so these rows are too fast and"
+    " are not compared"
 )
-"""The caveat of rows of GPT-OSS that ``probe.remove_biases`` did not touch: the biases of vLLM's
-dummy weights outweigh what a token has of its own (``benchmarks.speed_fit``)."""
+"""The caveat of a document with such rows (``repeats_experts``)."""
+INDEPENDENT_EXPERTS = (
+    "random tokens share experts only by chance, so drafts of real text can be faster"
+)
+"""The caveat of other rows with speculation on a target with experts."""
 
 TIMES = ("green_seconds", "healthy_seconds", "engine_start_seconds")
 
@@ -181,10 +184,11 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
     """The document of all speeds, sorted by workload, drafter, K and load.
 
-    Without the target alone there is nothing to compare a drafter with, so the document has only
-    ``raw`` rows, which plans ignore; so is a row without the imposed acceptance. Raises ValueError
-    without rows, or if they are from several versions of vLLM, torch or the driver, several pairs
-    or several GPUs, or with several temperatures.
+    Without the target alone there is nothing to compare a drafter with, and rows that repeat
+    experts compare nothing: then the document has only ``raw`` rows, which plans ignore. So is a
+    row without the imposed acceptance. Raises ValueError without rows, or if they are from several
+    versions of vLLM, torch or the driver, several pairs or several GPUs, or with several
+    temperatures.
     """
     rows = rows_of(folders)
     if not rows:
@@ -199,6 +203,8 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         for row in ordered
         if acceptance_is_imposed(row)
     ]
+    alone = any(row["drafter"] is None for row in rows)
+    comparable = alone and not any(repeats_experts(row, pair) for row in rows)
     not_raw = {*_ONCE_PER_SPEED_DOCUMENT, *load.fastest(ordered[0]["tries"])}
     raw = [{key: value for key, value in row.items() if key not in not_raw} for row in ordered]
     return {
@@ -217,16 +223,32 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         **_caveat(pair, rows),
         "synthetic": True,
         "script": "benchmarks/gpu/speed.py",
-        **({"speeds": speeds} if any(row["drafter"] is None for row in rows) else {}),
+        **({"speeds": speeds} if comparable else {}),
         "raw": raw,
     }
 
 
 def _caveat(pair: str, rows: Sequence[Row]) -> dict[str, str]:
-    """What the speeds do not show; empty if the biases of all rows are zero, or never mattered."""
-    if not pair.startswith("gpt-oss") or all(row.get("biases") == "zero" for row in rows):
-        return {}
-    return {"caveat": SAME_EXPERTS}
+    """What the rows do not show of real requests; empty for a target without experts."""
+    if any(repeats_experts(row, pair) for row in rows):
+        return {"caveat": REPEATED_EXPERTS}
+    drafts = pair in WITH_EXPERTS and any(row["k"] for row in rows)
+    return {"caveat": INDEPENDENT_EXPERTS} if drafts else {}
+
+
+def repeats_experts(row: Mapping[str, Any], pair: str) -> bool:
+    """Whether dummy weights made the tokens of a row's steps use the same experts.
+
+    The biases of GPT-OSS's routers outweigh what a token has of its own, and a parallel drafter
+    proposes one token at all positions, unless ``probe`` removed the biases and replaced the
+    drafts.
+    """
+    if pair not in WITH_EXPERTS:
+        return False
+    if row["k"] and row.get("drafted_tokens") != "random":
+        return True
+    biased = pair.startswith("gpt-oss") and row.get("biases") != "zero"
+    return biased and row["concurrency"] > 1
 
 
 def acceptance_is_imposed(row: Row) -> bool:

@@ -15,6 +15,8 @@ CATALOG_IDS = {
     "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
     "gemma-4-31b": "google/gemma-4-31B-it",
 }
+WITH_EXPERTS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b")
+"""The pairs whose target is a mixture of experts."""
 CARD_K = {"gpt-oss-20b": 7, "gpt-oss-120b": 5, "qwen3-coder-30b": 10, "gemma-4-31b": 7}
 SECOND_K = {"gpt-oss-20b": 3, "gpt-oss-120b": 3, "qwen3-coder-30b": 5, "gemma-4-31b": 3}
 

@@ -60,6 +60,7 @@ class Repetition:
 
     seconds: float
     tokens: int
+    distinct_tokens: int
     counted: Mapping[str, int]
     times: Mapping[str, Sequence[float]]
 
@@ -71,6 +72,7 @@ class Repetition:
             "output_tokens_per_second": round(self.tokens / self.seconds, 1),
             "acceptance_length": round(1 + accepted / drafts, 3) if drafts else None,
             "seconds": round(self.seconds, 4),
+            "distinct_tokens": round(self.distinct_tokens / self.tokens, 3),
             **self.counted,
             **{name: percentiles(self.times[name]) for name in TIMES},
         }
@@ -149,6 +151,7 @@ def generate(llm: Any, concurrency: int, prompt_tokens: int, output_tokens: int)
     before = counters(llm)
     sent: dict[str, float] = {}
     outputs: dict[str, list[tuple[float, int]]] = {}
+    made: list[Sequence[int]] = []
     begin = now = time.perf_counter()
     for prompt in prompts:
         name = str(next(_REQUEST_IDS))
@@ -158,11 +161,13 @@ def generate(llm: Any, concurrency: int, prompt_tokens: int, output_tokens: int)
         step = engine.step()
         now = time.perf_counter()
         for output in step:
-            outputs[output.request_id].append((now, len(output.outputs[0].token_ids)))
+            made.append(output.outputs[0].token_ids)
+            outputs[output.request_id].append((now, len(made[-1])))
     after = counters(llm)
     return Repetition(
         seconds=now - begin,
-        tokens=sum(tokens for made in outputs.values() for _, tokens in made),
+        tokens=sum(map(len, made)),
+        distinct_tokens=len(set(itertools.chain.from_iterable(made))),
         counted={name: after[name] - before[name] for name in after},
         times=request_times(sent, outputs),
     )

@@ -7,9 +7,10 @@ Example, on a host with one GPU and vLLM, from the root of the repository:
     python -m benchmarks.gpu.speed --collect .gpu/speed/gpt-oss-20b --evidence speed.json
 
 Weights are random, so no draft would be accepted: vLLM's synthetic rejection sampler accepts drafts
-at the published rates, while target and drafter do their real work. One engine measures all
-workloads and loads of a setting (see ``load``). Meanwhile the next process imports its modules on
-CPUs of its own.
+at the published rates, while target and drafter do their real work. Random weights draft the same
+token again and again, which would touch few experts, so random tokens replace the drafts. One
+engine measures all workloads and loads of a setting (see ``load``). Meanwhile the next process
+imports its modules on CPUs of its own.
 
 Rows go to FOLDER/PAIR/rows.jsonl as they are measured, logs to FOLDER/PAIR.
 """
@@ -29,6 +30,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu import evidence, host, load, probe
@@ -84,7 +86,7 @@ def settings(pair: str, names: str, tensor_parallel_size: int = 1) -> list[Setti
     return found
 
 
-def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -> None:
+def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, lock: Path) -> None:
     """Measure all loads with one engine; append a row for each to ``out``."""
     cpus = host.yield_cpus()
     import torch
@@ -92,6 +94,7 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
     from vllm import LLM
 
     probe.keep_own_tensors(setting.own())
+    probe.draft_random_tokens()
     handle = lock.open("w")  # locked until this process and its engine exit
     host.lock_gpus(handle, setting.tensor_parallel_size)
     os.sched_setaffinity(0, cpus)
@@ -119,6 +122,8 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
         "tensor_parallel_size": setting.tensor_parallel_size,
         "temperature": load.TEMPERATURE,
         "biases": "zero",
+        "drafted_tokens": "random",
+        "experts_of_8_tokens": probe.experts_touched(llm, 8),
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
         "device": devices.rpartition(" x ")[2],
@@ -128,9 +133,7 @@ def measure(setting: Setting, workloads: Sequence[str], out: Path, lock: Path) -
         "host": {"python": platform.python_version(), **host.cpus()},
         "command": os.environ.get("PEAGLE_GPU_COMMAND", ""),
     }
-    for workload in load.WORKLOADS:
-        if workload.name not in workloads:
-            continue
+    for workload in workloads:
         for concurrency in workload.concurrencies:
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             row = {**facts, "measured": at, **load.measure(llm, workload, concurrency)}
@@ -143,12 +146,37 @@ SHOWN = ("pair", "drafter", "k", "workload", "concurrency", "output_tokens_per_s
          "high", "acceptance_length", "start_seconds")  # fmt: skip
 
 
+def selected(names: str, loads: str) -> list[load.Workload]:
+    """The workloads with these names, at these of their loads; an empty text stands for all.
+
+    Raises ValueError for a name that does not exist or a load that is no number.
+    """
+    known = {workload.name: workload for workload in load.WORKLOADS}
+    chosen = names.split(",") if names else list(known)
+    if unknown := sorted(set(chosen) - set(known)):
+        raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(known)})")
+    numbers = {int(number) for number in loads.split(",") if number}
+    return [
+        replace(
+            workload,
+            concurrencies=tuple(n for n in workload.concurrencies if not numbers or n in numbers),
+        )
+        for workload in known.values()
+        if workload.name in chosen
+    ]
+
+
 def run_all(
-    out: Path, gpus: Sequence[str], todo: Sequence[Setting], workloads: str, seconds: float
+    out: Path,
+    gpus: Sequence[str],
+    todo: Sequence[Setting],
+    options: Sequence[str],
+    seconds: float,
 ) -> None:
     """Measure every setting, each in a process of its own, distributed over the GPUs.
 
-    Settings of several GPUs are distributed over groups of so many.
+    Settings of several GPUs are distributed over groups of so many. ``options`` select workloads
+    and loads.
     """
     end = time.monotonic() + seconds
     waiting: queue.SimpleQueue[Setting] = queue.SimpleQueue()
@@ -161,7 +189,7 @@ def run_all(
                 setting = waiting.get_nowait()
             except queue.Empty:
                 return
-            run_one(setting, workloads, gpu, cpus, out, end)
+            run_one(setting, options, gpu, cpus, out, end)
 
     size = max(setting.tensor_parallel_size for setting in todo)
     groups = [",".join(gpus[first : first + size]) for first in range(0, len(gpus), size)]
@@ -175,20 +203,21 @@ def run_all(
 
 
 def run_one(
-    setting: Setting, workloads: str, gpu: str, cpus: Sequence[int], out: Path, end: float
+    setting: Setting, options: Sequence[str], gpu: str, cpus: Sequence[int], out: Path, end: float
 ) -> None:
     """Measure one setting on one GPU; its log is beside its rows."""
     folder = out / setting.pair
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{setting.drafter}:{setting.k}" if setting.drafter else "none"
     command = [sys.executable, "-m", "benchmarks.gpu.speed", "--out", str(out), "--pair",
-               setting.pair, "--settings", name, "--workloads", workloads,
+               setting.pair, "--settings", name, *options,
                "--tensor-parallel-size", str(setting.tensor_parallel_size),
                "--lock", str(out / f"gpu-{gpu.replace(',', '-')}.lock")]  # fmt: skip
     log = folder / f"speed-{name.replace(':', '-')}.log"
     environment = {
         **os.environ,
         **host.ENGINE_ENVIRONMENT,
+        **probe.SERIALIZATION,
         "CUDA_VISIBLE_DEVICES": gpu,
         "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "benchmarks.gpu.speed", *sys.argv[1:]]),
     }
@@ -222,14 +251,13 @@ def main() -> None:
     add("--settings", default=SETTINGS, metavar="LIST", help=f"default: {SETTINGS}")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs of an engine")
     add("--workloads", default=names, metavar="LIST", help=f"default: {names}")
+    add("--loads", default="", metavar="LIST", help="such as 1,8,32 (default: all of a workload)")
     add("--seconds", type=float, default=1500, help="end of the measurement (default: 1500)")
     add("--collect", type=Path, nargs="+", metavar="FOLDER", help="write the evidence of results")
     add("--raw", action="store_true", help="with --collect: only raw rows, which plans ignore")
     add("--evidence", type=Path, help="the evidence file that --collect writes")
     add("--lock", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if unknown := set(options.workloads.split(",")) - set(names.split(",")):
-        parser.error(f"unknown workloads: {', '.join(sorted(unknown))} (known: {names})")
     if options.collect:
         if options.evidence is None:
             parser.error("--collect needs --evidence FILE")
@@ -240,18 +268,20 @@ def main() -> None:
         return
     try:
         todo = settings(options.pair, options.settings, options.tensor_parallel_size)
+        workloads = selected(options.workloads, options.loads)
     except ValueError as error:
         parser.error(str(error))
     if options.lock:
         try:
             rows = options.out / options.pair / "rows.jsonl"
-            measure(todo[0], options.workloads.split(","), rows, options.lock)
+            measure(todo[0], workloads, rows, options.lock)
         except BaseException:
             traceback.print_exc()
             sys.stdout.flush()
             os._exit(1)
     else:
-        run_all(options.out, options.gpus.split(","), todo, options.workloads, options.seconds)
+        chosen = ("--workloads", options.workloads, "--loads", options.loads)
+        run_all(options.out, options.gpus.split(","), todo, chosen, options.seconds)
 
 
 if __name__ == "__main__":
