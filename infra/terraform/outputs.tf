@@ -1,0 +1,19 @@
+output "endpoint_name" {
+  description = "Name of the endpoint, in service."
+  value       = aws_sagemaker_endpoint.this.name
+}
+
+output "endpoint_arn" {
+  description = "ARN of the endpoint."
+  value       = aws_sagemaker_endpoint.this.arn
+}
+
+output "openai_base_url" {
+  description = "Base URL for OpenAI clients; their key is a SageMaker bearer token."
+  value       = "https://runtime.sagemaker.${data.aws_region.this.id}.${data.aws_partition.this.dns_suffix}/endpoints/${aws_sagemaker_endpoint.this.name}/openai/v1"
+}
+
+output "weights" {
+  description = "The S3 prefixes from which SageMaker copies the weights."
+  value       = [for one in local.data : one.uri]
+}
