@@ -3,7 +3,9 @@
     {"time": "2026-11-20T11:34:26.131Z", "level": "INFO", "stage": "starting", "message": "..."}
 
 ``stage`` is the container's: ``checking``, ``starting``, ``serving``, ``draining`` or ``ended``. A
-line of the engine has ``"from": "engine"``. Every other line has an ``event`` with its fields:
+line of the engine has ``"from": "engine"``; vLLM's statistics of speculation also
+``accepted_tokens`` and ``drafted_tokens``, of which metric filters make metrics. Every other line
+has an ``event`` with its fields:
 
     refused      cause, fix, exit_code          the environment is invalid
     start        argv                           vLLM is started
@@ -65,6 +67,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 _INPUT = re.compile(r"(?s)input_value=.*?(?=, input_type=|$)")
 """pydantic shows invalid values: settings while the engine starts, prompts once it serves."""
+
+
+ACCEPTED_FIELD, DRAFTED_FIELD = "accepted_tokens", "drafted_tokens"
+_COUNTS = re.compile(r"SpecDecoding metrics: .* Accepted: (\d{1,15}) tokens, Drafted: (\d{1,15}) ")
 
 
 class Redactor:
@@ -176,7 +182,10 @@ class Log:
         fields = self._engine_lines.fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")
-            self._write(level, message, **{"from": "engine"}, **fields)
+            counts = _COUNTS.match(message)
+            numbers = map(int, counts.groups()) if counts else ()
+            counted = dict(zip((ACCEPTED_FIELD, DRAFTED_FIELD), numbers, strict=False))
+            self._write(level, message, **{"from": "engine"}, **fields, **counted)
         return shown
 
     def _event(self, level: str, message: str, event: str, fields: Mapping[str, object]) -> None:

@@ -80,9 +80,9 @@ class Supervisor:
                     "shorten the variables" if too_long else "rebuild the image",
                     "environment" if too_long else "image",
                 )  # fmt: skip
-            watch = EngineWatch(engine, self._log, self._settings, lambda: self._signals)
+            monitor = EngineMonitor(engine, self._log, self._settings, lambda: self._signals)
             try:
-                watch.until_end(selector)
+                monitor.until_end(selector)
             finally:
                 engine.close()
             if self._signals:
@@ -90,9 +90,9 @@ class Supervisor:
                 self._log.info("ended after a signal", event="ended", exit_code=0)
                 return 0
             code = engine.ended or 1
-            crash = watch.crash()
+            crash = monitor.crash()
             reason, cause = crash.line, crash.cause
-            if not self._may_restart(watch.was_healthy):
+            if not self._may_restart(monitor.was_healthy):
                 return self._report_end(
                     f"the engine exited: {reason}", *crash[:3], code, crash.command
                 )
@@ -141,7 +141,7 @@ class Supervisor:
         self._signals += 1
 
 
-class EngineWatch:
+class EngineMonitor:
     def __init__(
         self, engine: EngineChild, log: Log, settings: Settings, signals: Callable[[], int]
     ) -> None:

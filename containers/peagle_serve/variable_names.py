@@ -50,7 +50,7 @@ def check_names(names: Collection[str]) -> None:
     """Raise InvalidEnvironment for the first name that is similar to a known one."""
     for name in sorted(names):
         if name == PREFIX:
-            raise InvalidEnvironment(f"{PREFIX} names no argument", "remove it")
+            raise InvalidEnvironment(f"{PREFIX} has no argument name", "remove it")
         meant = _meant(name, names)
         if meant:
             raise InvalidEnvironment(

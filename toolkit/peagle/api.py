@@ -11,6 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peagle.account import choose_account as choose_account
+    from peagle.account import default_region as default_region
+    from peagle.account import find_deployed as find_deployed
+    from peagle.account import find_served as find_served
+    from peagle.account import leads_to_sandbox as leads_to_sandbox
     from peagle.aws.client import connect as connect
     from peagle.aws.image_records import image_resources as image_resources
     from peagle.aws.image_records import remove_image_resources as remove_image_resources
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
+    from peagle.aws.regions import hosting_regions as hosting_regions
     from peagle.bench.acceptance import acceptance_bytes as acceptance_bytes
     from peagle.bench.acceptance import measure_acceptance as measure_acceptance
     from peagle.bench.acceptance import require_none_refused as require_none_refused
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from peagle.bench.check import check_sender as check_sender
     from peagle.bench.check import require_agreement as require_agreement
     from peagle.bench.compare import summaries as summaries
+    from peagle.bench.gates import require_gates as require_gates
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
@@ -40,15 +47,17 @@ if TYPE_CHECKING:
     from peagle.bench.pair_prompts import prompts_of_pair as prompts_of_pair
     from peagle.bench.prices import priced_result as priced_result
     from peagle.bench.prompts import read_prompts as read_prompts
+    from peagle.bench.prove_url import prove_url as prove_url
     from peagle.bench.report import report as report
     from peagle.bench.results import read_result as read_result
     from peagle.bench.sweep_lossless import sweep_lossless as sweep_lossless
-    from peagle.bench.sweeping import save_evidence as save_evidence
-    from peagle.bench.sweeping import sweep_on_endpoint as sweep_on_endpoint
-    from peagle.bench.sweeping import sweep_on_this_machine as sweep_on_this_machine
+    from peagle.bench.sweep_request import save_evidence as save_evidence
+    from peagle.bench.sweep_request import sweep_on_endpoint as sweep_on_endpoint
+    from peagle.bench.sweep_request import sweep_on_this_machine as sweep_on_this_machine
     from peagle.bench.targets import target_of_endpoint as target_of_endpoint
     from peagle.bench.targets import target_of_engine as target_of_engine
     from peagle.bench.targets import target_of_url as target_of_url
+    from peagle.bench.variant_data import comparison_report as comparison_report
     from peagle.catalog import find_instance as find_instance
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
@@ -66,15 +75,24 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
-    from peagle.checkpoints.models import location_hint as location_hint
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.apply import deploy as deploy
+    from peagle.deploy.candidate_options import deployed_words as deployed_words
+    from peagle.deploy.candidate_options import options_beside as options_beside
+    from peagle.deploy.candidate_options import options_of_served as options_of_served
     from peagle.deploy.compare import compare_plans as compare_plans
-    from peagle.deploy.discover import complete_deployment as complete_deployment
-    from peagle.deploy.discover import current_deployment as current_deployment
+    from peagle.deploy.comparison import change_share as change_share
+    from peagle.deploy.comparison import drop as drop
+    from peagle.deploy.comparison import promote as promote
+    from peagle.deploy.comparison import require_comparable as require_comparable
+    from peagle.deploy.comparison import start_comparison as start_comparison
+    from peagle.deploy.costs import require_known_price as require_known_price
+    from peagle.deploy.drift import find_drift as find_drift
+    from peagle.deploy.drift import find_template_drift as find_template_drift
+    from peagle.deploy.drift import served_image as served_image
     from peagle.deploy.failed_start import possible_saving as possible_saving
     from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
     from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
@@ -87,31 +105,37 @@ if TYPE_CHECKING:
     from peagle.deploy.logs import reported_warm_start as reported_warm_start
     from peagle.deploy.owner import adopt as adopt
     from peagle.deploy.owner import require_own as require_own
-    from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
-    from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.proving.prove import prove as prove
+    from peagle.deploy.reap import find_ended as find_ended
+    from peagle.deploy.reap import reap as reap
+    from peagle.deploy.records import deployment_lock as deployment_lock
+    from peagle.deploy.records import deployment_names as deployment_names
+    from peagle.deploy.records import deployment_regions as deployment_regions
+    from peagle.deploy.records import find_record as find_record
+    from peagle.deploy.records import load_record as load_record
+    from peagle.deploy.records import refuse_weights_in_use as refuse_weights_in_use
+    from peagle.deploy.records import remove_record as remove_record
+    from peagle.deploy.removal import destroy as destroy
     from peagle.deploy.revisions import of_one_instance as of_one_instance
     from peagle.deploy.revisions import temporary_name as temporary_name
     from peagle.deploy.rollback import end_rollback as end_rollback
+    from peagle.deploy.rollback import preview_rollback as preview_rollback
     from peagle.deploy.rollback import previous_resources as previous_resources
     from peagle.deploy.rollback import remove_previous as remove_previous
     from peagle.deploy.rollback import revision_for_rollback as revision_for_rollback
     from peagle.deploy.rollback import rollback as rollback
-    from peagle.deploy.rollback import rollback_changes as rollback_changes
-    from peagle.deploy.state import deployment_lock as deployment_lock
-    from peagle.deploy.state import deployment_names as deployment_names
-    from peagle.deploy.state import deployment_regions as deployment_regions
-    from peagle.deploy.state import find_record as find_record
-    from peagle.deploy.state import load_record as load_record
-    from peagle.deploy.state import refuse_weights_in_use as refuse_weights_in_use
-    from peagle.deploy.state import remove_record as remove_record
+    from peagle.deploy.scale import plan_scale as plan_scale
+    from peagle.deploy.scale import scale as scale
+    from peagle.deploy.scale import scale_request as scale_request
     from peagle.deploy.status import cost_of_remaining as cost_of_remaining
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
     from peagle.deploy.status import stand_in_of as stand_in_of
-    from peagle.deploy.steps import destroy as destroy
+    from peagle.deploy.usage import usage_of_endpoint as usage_of_endpoint
+    from peagle.deploy.variants import required_comparison as required_comparison
+    from peagle.deploy.wake_up import WakeUpOptions as WakeUpOptions
     from peagle.engine.container import find_image as find_image
     from peagle.engine.container import remove_unused_image as remove_unused_image
     from peagle.engine.install import install_engine as install_engine
@@ -132,11 +156,12 @@ if TYPE_CHECKING:
     from peagle.engine.state import ready_engine as ready_engine
     from peagle.engine.state import unreadable_records as unreadable_records
     from peagle.engine.state import warm_folder as warm_folder
+    from peagle.engine.usage import EngineMeter as EngineMeter
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.images.build import findings_for_build as findings_for_build
+    from peagle.images.build import findings_of_format as findings_of_format
     from peagle.images.build import findings_on_this_machine as findings_on_this_machine
-    from peagle.images.build import findings_with_own_image as findings_with_own_image
     from peagle.images.docker import compose_command as compose_command
     from peagle.images.docker import connect_docker as connect_docker
     from peagle.images.inspect import list_images as list_images
@@ -145,11 +170,25 @@ if TYPE_CHECKING:
     from peagle.images.sbom import sbom_file as sbom_file
     from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
-    from peagle.planning.by_verdict import plan_by_verdict as plan_by_verdict
+    from peagle.planning.company import check_company as check_company
+    from peagle.planning.company import company_arguments as company_arguments
+    from peagle.planning.company import parse_tags as parse_tags
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
     from peagle.planning.verdict import make_verdict as make_verdict
+    from peagle.plans import plan_file_online as plan_file_online
+    from peagle.plans import plan_pair as plan_pair
+    from peagle.plans import plan_pair_online as plan_pair_online
+    from peagle.project.choosing import choose_endpoint as choose_endpoint
+    from peagle.project.choosing import endpoints_of as endpoints_of
+    from peagle.project.choosing import environments_of as environments_of
+    from peagle.project.model import project_schema as project_schema
+    from peagle.project.pipelines import pipeline_files as pipeline_files
+    from peagle.project.pipelines import schema_bytes as schema_bytes
+    from peagle.project.pipelines import starter_project as starter_project
+    from peagle.project.reading import find_project as find_project
+    from peagle.project.reading import read_project as read_project
     from peagle.proof import floor_text as floor_text
     from peagle.proof import require_passed as require_passed
     from peagle.protocol import request_body as request_body
@@ -162,13 +201,14 @@ if TYPE_CHECKING:
     from peagle.render import render as render
     from peagle.render import verdict_bytes as verdict_bytes
     from peagle.render import verdict_document as verdict_document
+    from peagle.render.folder import write_folder as write_folder
+    from peagle.render.image_address import read_image_address as read_image_address
     from peagle.render.image_names import is_own_image as is_own_image
     from peagle.render.requests import deploy_arguments as deploy_arguments
     from peagle.render.requests import label_arguments as label_arguments
     from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
     from peagle.request_validation import plan_request_findings as plan_request_findings
-    from peagle.sandbox.client import add_instances as add_instances
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
     from peagle.sandbox.client import conflicting_variables as conflicting_variables
     from peagle.sandbox.client import running_sandbox as running_sandbox
@@ -182,6 +222,7 @@ if TYPE_CHECKING:
     from peagle.sandbox.rehearsal import changed_quotas as changed_quotas
     from peagle.sandbox.rehearsal import clear_faults as clear_faults
     from peagle.sandbox.rehearsal import list_faults as list_faults
+    from peagle.sandbox.rehearsal import set_scaling_speed as set_scaling_speed
     from peagle.sandbox.state import engine_version as engine_version
     from peagle.speed.slo import parse_slo as parse_slo
     from peagle.warm.collect import check_writable as check_writable
@@ -193,10 +234,8 @@ if TYPE_CHECKING:
     from peagle.weights.inspect import remove_warm_start as remove_warm_start
     from peagle.weights.inspect import remove_weights as remove_weights
     from peagle.weights.layout import checkpoint_at as checkpoint_at
-    from peagle.weights.layout import own_head as own_head
     from peagle.weights.layout import weights_at as weights_at
     from peagle.weights.layout import weights_prefix as weights_prefix
-    from peagle.weights.manifest import copied_pair as copied_pair
     from peagle.weights.new_entry import entry_file as entry_file
     from peagle.weights.new_entry import entry_findings as entry_findings
     from peagle.weights.new_entry import new_entry as new_entry
@@ -204,7 +243,6 @@ if TYPE_CHECKING:
     from peagle.weights.own_target import is_own_target as is_own_target
     from peagle.weights.own_target import target_not_read as target_not_read
     from peagle.weights.own_target import with_own_target as with_own_target
-    from peagle.weights.revisions import pin_revisions as pin_revisions
     from peagle.weights.sources import weights_of_pair as weights_of_pair
     from peagle.weights.sync import plan_sync as plan_sync
     from peagle.weights.sync import sync_weights as sync_weights
@@ -212,27 +250,34 @@ if TYPE_CHECKING:
     plan = make_plan
 
 _FUNCTIONS = {
+    "peagle.account": (
+        "choose_account", "default_region", "find_deployed", "find_served", "leads_to_sandbox",
+    ),
     "peagle.aws.client": ("connect",),
     "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
+    "peagle.aws.regions": ("hosting_regions",),
     "peagle.bench.acceptance": ("acceptance_bytes", "measure_acceptance", "require_none_refused"),
     "peagle.bench.aiperf": ("load_sender",),
     "peagle.bench.alone": ("target_alone",),
     "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
     "peagle.bench.check": ("check_sender", "require_agreement"),
+    "peagle.bench.gates": ("require_gates",),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
     "peagle.bench.lossless": ("check_lossless", "require_lossless"),
     "peagle.bench.on_text": ("with_text_acceptance",),
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.sweep_lossless": ("sweep_lossless",),
+    "peagle.bench.variant_data": ("comparison_report",),
+    "peagle.bench.prove_url": ("prove_url",),
     "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
     "peagle.bench.compare": ("summaries",),
     "peagle.bench.prices": ("priced_result",),
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),
-    "peagle.bench.sweeping": (
+    "peagle.bench.sweep_request": (
         "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
     ),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
@@ -245,34 +290,45 @@ _FUNCTIONS = {
         "check_catalog", "check_catalog_file", "load_storage", "own_file_count",
     ),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
-    "peagle.checkpoints.models": ("location_hint",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.compare": ("compare_plans",),
-    "peagle.deploy.discover": ("complete_deployment", "current_deployment"),
+    "peagle.deploy.candidate_options": (
+        "deployed_words", "options_beside", "options_of_served",
+    ),
+    "peagle.deploy.comparison": (
+        "change_share", "drop", "promote", "require_comparable", "start_comparison",
+    ),
+    "peagle.deploy.costs": ("require_known_price",),
+    "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
     "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
-    "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
+    "peagle.deploy.preflight": ("preflight",),
     "peagle.deploy.proving.prove": ("prove",),
-    "peagle.deploy.revisions": ("of_one_instance", "temporary_name"),
-    "peagle.deploy.rollback": (
-        "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",
-        "rollback", "rollback_changes",
-    ),
-    "peagle.deploy.state": (
+    "peagle.deploy.reap": ("find_ended", "reap"),
+    "peagle.deploy.records": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",
     ),
+    "peagle.deploy.removal": ("destroy",),
+    "peagle.deploy.revisions": ("of_one_instance", "temporary_name"),
+    "peagle.deploy.rollback": (
+        "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",
+        "rollback", "preview_rollback",
+    ),
+    "peagle.deploy.scale": ("plan_scale", "scale", "scale_request"),
     "peagle.deploy.status": (
         "cost_of_remaining", "deployment_status", "endpoint_created", "list_deployments",
         "stand_in_of",
     ),
-    "peagle.deploy.steps": ("destroy",),
+    "peagle.deploy.usage": ("usage_of_endpoint",),
+    "peagle.deploy.variants": ("required_comparison",),
+    "peagle.deploy.wake_up": ("WakeUpOptions",),
     "peagle.engine.container": ("find_image", "remove_unused_image"),
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
     "peagle.engine.local": ("start_local", "stop_local"),
@@ -280,37 +336,47 @@ _FUNCTIONS = {
     "peagle.engine.machine": ("check_environment", "find_engine", "installed_engines"),
     "peagle.engine.process": ("is_healthy",),
     "peagle.engine.runner": ("compose_of_plan",),
+    "peagle.engine.usage": ("EngineMeter",),
     "peagle.engine.state": (
         "local_engine_names", "local_engines", "read_local_engine", "ready_engine",
         "unreadable_records", "warm_folder", "read_warm_start",
     ),
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": (
-        "findings_for_build", "findings_on_this_machine", "findings_with_own_image",
+        "findings_for_build", "findings_of_format", "findings_on_this_machine",
     ),
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
-    "peagle.planning.by_verdict": ("plan_by_verdict",),
+    "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.planning.verdict": ("make_verdict",),
+    "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
+    "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
+    "peagle.project.model": ("project_schema",),
+    "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
+    "peagle.project.reading": ("find_project", "read_project"),
     "peagle.proof": ("floor_text", "require_passed"),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",
         "read_verdict", "render", "verdict_bytes", "verdict_document",
     ),
+    "peagle.render.folder": ("write_folder",),
+    "peagle.render.image_address": ("read_image_address",),
     "peagle.render.image_names": ("is_own_image",),
     "peagle.render.requests": (
         "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
     ),
     "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
-        "add_instances", "check_sandbox_engine", "conflicting_variables", "running_sandbox",
+        "check_sandbox_engine", "conflicting_variables", "running_sandbox",
         "sandbox_not_running", "sandbox_status", "set_quota", "start_sandbox", "stop_sandbox",
     ),
     "peagle.sandbox.faults": ("operation_names",),
-    "peagle.sandbox.rehearsal": ("add_fault", "changed_quotas", "clear_faults", "list_faults"),
+    "peagle.sandbox.rehearsal": (
+        "add_fault", "changed_quotas", "clear_faults", "list_faults", "set_scaling_speed",
+    ),
     "peagle.sandbox.state": ("engine_version",),
     "peagle.speed.slo": ("parse_slo",),
     "peagle.warm.collect": (
@@ -318,13 +384,11 @@ _FUNCTIONS = {
         "prefix_of_weights",
     ),
     "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
-    "peagle.weights.layout": ("checkpoint_at", "own_head", "weights_at", "weights_prefix"),
-    "peagle.weights.manifest": ("copied_pair",),
+    "peagle.weights.layout": ("checkpoint_at", "weights_at", "weights_prefix"),
     "peagle.weights.new_entry": ("entry_file", "entry_findings", "new_entry"),
     "peagle.weights.own_target": (
         "is_on_hub", "is_own_target", "target_not_read", "with_own_target",
     ),
-    "peagle.weights.revisions": ("pin_revisions",),
     "peagle.weights.sources": ("weights_of_pair",),
     "peagle.weights.sync": ("plan_sync", "sync_weights"),
 }  # fmt: skip

@@ -68,7 +68,7 @@ class Case:
     themselves, where they were read. ``settings`` are vLLM's arguments without the dashes, such as
     ``enable-prefix-caching``; ``speculative_settings`` are keys of ``--speculative-config`` beside
     method, model, K and parallel_drafting; ``environment`` is the container's. ``None`` means
-    unknown or not set.
+    unknown or not set. ``in_vpc``: the container is in the user's own VPC.
 
     ``own_target``: the target was read at a location that the user named. ``instance_type`` is
     the user's, ``instance`` its entry in the catalogue, if any. With an instance, an ``ami`` of
@@ -98,6 +98,9 @@ class Case:
     settings: Mapping[str, Value] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    in_vpc: bool = False
+    network_isolation: bool = False
+    kms_key: str | None = None
 
     @property
     def is_eagle(self) -> bool:
@@ -177,6 +180,9 @@ class CaseOptions:
     settings: Mapping[str, Value | None] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    in_vpc: bool = False
+    network_isolation: bool = False
+    kms_key: str | None = None
 
 
 NO_OPTIONS = CaseOptions()
@@ -251,6 +257,9 @@ def build_case(
             **options.speculative_settings,
         },
         environment=options.environment,
+        in_vpc=options.in_vpc,
+        network_isolation=options.network_isolation,
+        kms_key=options.kms_key,
     )
 
 

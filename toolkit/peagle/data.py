@@ -19,8 +19,8 @@ the same catalogue, independent of `peagle catalog refresh`."""
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``model_catalog``, ``containers`` or ``requirements``, as installed or as checked
-    out."""
+    """The folder ``model_catalog``, ``containers``, ``requirements`` or ``infra/terraform``, as
+    installed or as checked out."""
     if name == "model_catalog" and (elsewhere := os.environ.get(BUNDLED_CATALOG)):
         return Path(elsewhere)
     packaged = _PACKAGE / "_data" / name

@@ -6,12 +6,13 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.errors import fix_text
 from peagle.protocol import Counters
+from peagle.text import json_number
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.logs import restored_text
@@ -26,6 +27,20 @@ _ROUNDED = 0.0051
 """Half of the last digit that vLLM prints of a mean length, and a little for the arithmetic."""
 
 _GENERATION = re.compile(rf"Avg generation throughput: ({_NUMBER}) tokens/s")
+_RUNNING = re.compile(rf"\bRunning: ({_WHOLE}) reqs")
+_WAITING = re.compile(rf"\bWaiting: ({_WHOLE}) reqs")
+_KV_CACHE = re.compile(rf"KV cache usage: ({_NUMBER})%")
+
+LOG_INTERVAL_VARIABLE = "VLLM_LOG_STATS_INTERVAL"
+LOG_SECONDS = 10.0
+"""Seconds between two of vLLM's lines of statistics, unless the variable sets others."""
+_LONGEST_LOG_SECONDS = 3600
+
+
+def log_interval(environment: Mapping[str, str], default: float = LOG_SECONDS) -> float:
+    """Seconds between two lines of statistics of an engine with this environment."""
+    given = json_number(environment.get(LOG_INTERVAL_VARIABLE, ""))
+    return given if given is not None and 0 < given < _LONGEST_LOG_SECONDS else default
 
 
 def counters_in_log(line: str) -> Counters | None:
@@ -65,6 +80,32 @@ def generated_in_log(line: str) -> float | None:
     lines. An engine that drafts writes its counters directly after it."""
     found = _GENERATION.search(line)
     return float(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """What an engine reports about its last interval: output ``tokens_per_second``, and, at its
+    end, requests and the share of the KV cache in use (``None`` where the line lacks it)."""
+
+    tokens_per_second: float
+    running: int
+    waiting: int
+    kv_cache_share: float | None
+
+
+def load_in_log(line: str) -> EngineLoad | None:
+    """The load in vLLM's line of statistics; ``None`` for other lines."""
+    generated = generated_in_log(line)
+    if generated is None:
+        return None
+    running, waiting = _RUNNING.search(line), _WAITING.search(line)
+    cache = _KV_CACHE.search(line)
+    return EngineLoad(
+        generated,
+        int(running[1]) if running else 0,
+        int(waiting[1]) if waiting else 0,
+        float(cache[1]) / 100 if cache else None,
+    )
 
 
 def log_fields(line: str) -> dict[str, Any]:

@@ -70,7 +70,10 @@ class PeagleError(Exception):
 
 
 class UserError(PeagleError, code="usage", exit_code=2):
-    """The user asked for something impossible."""
+    """The user asked for something impossible.
+
+    Fix: correct the option, the name or the file that the message names.
+    """
 
 
 class CatalogError(UserError, code="catalog"):
@@ -78,7 +81,10 @@ class CatalogError(UserError, code="catalog"):
 
 
 class CheckpointError(UserError, code="checkpoint"):
-    """config.json or weights cannot be read; the message names place and key."""
+    """config.json or weights cannot be read; the message names place and key.
+
+    Fix: copy the model again, or name the folder, prefix or id that has it.
+    """
 
 
 class DamagedCheckpoint(CheckpointError, exit_code=3):
@@ -87,7 +93,10 @@ class DamagedCheckpoint(CheckpointError, exit_code=3):
 
 
 class NotAFolder(CheckpointError, code="not-a-folder"):
-    """A file instead of a folder; ``is_in_checkpoint``: its folder is a checkpoint."""
+    """A file where a folder is expected; ``is_in_checkpoint``: its folder is a checkpoint.
+
+    Fix: specify the folder that holds config.json
+    """
 
     def __init__(self, file: Path, is_in_checkpoint: bool) -> None:
         self.file, self.is_in_checkpoint = file, is_in_checkpoint
@@ -100,15 +109,24 @@ class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
 
 
 class NotFound(UserError, code="not-found"):
-    """An unknown pair, instance type, endpoint, ..."""
+    """An unknown pair, instance type, endpoint, ...
+
+    Fix: use one of the names that the error suggests, or list them.
+    """
 
 
 class PlanFileError(UserError, code="plan-file"):
-    """A plan file is unreadable, or contradicts itself."""
+    """A plan file is unreadable, or contradicts itself.
+
+    Fix: create the plan again from its pair and options.
+    """
 
 
 class VerdictFileError(UserError, code="verdict-file"):
-    """A verdict file is unreadable, contradicts itself, or is about something else."""
+    """A verdict file is unreadable, contradicts itself, or is about something else.
+
+    Fix: create the verdict again for this pair, GPU and load.
+    """
 
 
 class EngineMissing(UserError, code="engine-missing"):
@@ -120,7 +138,10 @@ class DockerMissing(UserError, code="docker-missing"):
 
 
 class Refused(PeagleError, code="refused", exit_code=3):
-    """A check failed before anything was created."""
+    """A check failed before anything was created.
+
+    Fix: change what the message names
+    """
 
 
 class NotProved(Refused, code="not-proved"):
@@ -132,14 +153,20 @@ class Unsupported(Refused, code="unsupported"):
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):
-    """AWS rejected a request or failed. ``code`` is the service's own, where one exists."""
+    """AWS rejected a request or failed. ``code`` is the service's own, where one exists.
+
+    Fix: run the command again, which continues; what AWS rejected is in its own message
+    """
 
     rejected = False
     """Whether AWS rejected the request, so that it changed nothing."""
 
 
 class EngineError(PeagleError, code="engine", exit_code=4):
-    """The engine ended, or never became healthy."""
+    """The engine ended, or never became healthy.
+
+    Fix: read the decisive line of its log, which the error names.
+    """
 
 
 @contextmanager

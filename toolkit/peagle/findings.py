@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from peagle.errors import Fix
+from peagle.errors import Fix, Refused
 
 Level = Literal["error", "warning", "note"]
 """An error prevents any change; a warning should be read before one; a note is information."""
@@ -16,12 +16,20 @@ Level = Literal["error", "warning", "note"]
 _LEVELS = get_args(Level)
 
 
+_RENAMED_CODES = {
+    "alarms-notify-nobody": "no-alarm-topic",
+    "price-not-amazons": "price-not-from-aws",
+    "speed-below-wanted": "speed-below-minimum",
+}
+"""Codes in plan and state files of earlier versions -> the present codes."""
+
+
 class Finding(BaseModel):
     """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    code: str
+    code: Annotated[str, AfterValidator(lambda code: _RENAMED_CODES.get(code, code))]
     level: Level
     where: str
     message: str
@@ -60,3 +68,10 @@ def severity(finding: Finding) -> int:
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     """The findings that prevent creating anything."""
     return [finding for finding in findings if finding.level == "error"]
+
+
+def refused(finding: Finding, where: str = "") -> Refused:
+    """The error of a command or a call that this finding ends, with its code; ``where`` replaces
+    the finding's own for people."""
+    fix = Fix(finding.fix, finding.command or ())
+    return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)

@@ -89,6 +89,27 @@ def prove(
     return evaluate(read_counters().since(before), floor)
 
 
+def count_drafts(
+    before: Counters,
+    send_round: Callable[[], object],
+    read_counters: Callable[[], Counters],
+    min_drafts: int,
+    in_time: Callable[[], bool],
+    say: Callable[[str], object] = lambda line: None,
+) -> Counters:
+    """What one engine counts after ``before`` while rounds of prompts are sent: until it has
+    ``min_drafts``, a round adds none, or ``in_time`` says no."""
+    counted = Counters(0, 0, 0)
+    while True:
+        send_round()
+        now = read_counters()
+        more = now.since(before)
+        counted, before = counted + more, now
+        say(f"{min(counted.drafts, min_drafts)} of {min_drafts} drafts")
+        if counted.drafts >= min_drafts or not more.drafts or not in_time():
+            return counted
+
+
 def evaluate(counted: Counters, floor: float | None, min_drafts: int = 1) -> Proof:
     """The proof from the counters of the only instance, while the prompts ran."""
     one = _of_instance(None, counted, floor, min_drafts)
@@ -196,7 +217,7 @@ class StreamCounts:
             drafts = max((one.drafts for one in self.counted.values()), default=0)
             return f"{min(drafts, min_drafts)} of {min_drafts} drafts"
         ready = sum(one.drafts >= min_drafts for one in self.counted.values())
-        return f"{ready} of {instance_count} instances have {min_drafts} drafts"
+        return f"{ready} of {instance_count} engines have {min_drafts} drafts"
 
 
 def instance_of(stream: str) -> str:
@@ -204,13 +225,17 @@ def instance_of(stream: str) -> str:
     return "/".join(stream.split("/")[:2])
 
 
-def require_passed(proof: Proof, pair: str = "PAIR", name: str = "NAME") -> None:
+def require_passed(
+    proof: Proof, pair: str = "PAIR", name: str = "NAME", again: tuple[str, ...] | None = None
+) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
 
-    ``pair`` and ``name`` (of the endpoint) complete the commands of the fix.
+    ``pair`` and ``name`` (of the endpoint) complete the commands of the fix. ``again`` is the
+    command that repeats the proof, where that is not `peagle prove` of the endpoint.
     """
     if proof.passed:
         return
+    again = again or ("peagle", "prove", name)
     drafted_nothing = [one for one in proof.instances if not one.drafts]
     if proof.acceptance_length is None or drafted_nothing:
         streams = [one.stream for one in drafted_nothing if one.stream]
@@ -226,16 +251,16 @@ def require_passed(proof: Proof, pair: str = "PAIR", name: str = "NAME") -> None
             raise _below_floor(one, proof, pair)
     fewest = min(proof.instances, key=lambda one: one.drafts)
     if len(proof.instances) < proof.instance_count:
-        missing = f"{len(proof.instances)} of {proof.instance_count} instances"
+        missing = f"{len(proof.instances)} of {proof.instance_count} engines"
         raise NotProved(
             f"only {missing} of {name} have drafted and logged it",
-            Fix("send traffic, or repeat the proof", ("peagle", "prove", name)),
+            Fix("send traffic, or repeat the proof", again),
             code="instances-unproved",
         )
     who = f"{fewest.stream} made" if fewest.stream else "the engine made"
     raise NotProved(
         f"{who} {fewest.drafts} drafts; a proof needs {proof.min_drafts}",
-        Fix("repeat the proof, or lower --min-drafts", ("peagle", "prove", name)),
+        Fix("repeat the proof, or lower --min-drafts", again),
         code="too-few-drafts",
     )
 
@@ -259,6 +284,15 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
         f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
         f"{least}",
         fix,
+    )
+
+
+def prompt_rejected(message: str) -> NotProved:
+    """The error for an engine that refuses a prompt of the proof."""
+    return NotProved(
+        f"the engine rejected a proof prompt: {message}",
+        "if the prompt exceeds the context, deploy with a larger --max-model-len",
+        code="proof-prompt-rejected",
     )
 
 

@@ -22,6 +22,14 @@ ENGINE_TAG = "peagle:engine"
 """Set by the sandbox to ``vllm <version>`` when it runs a different version from the image's."""
 
 
+def log_group(endpoint: str, copies: bool = False) -> str:
+    """The CloudWatch log group of an endpoint, in which each instance has a stream, or of the
+    inference component of that name, in which each of the ``copies`` has one."""
+    if copies:
+        return f"/aws/sagemaker/InferenceComponents/{endpoint}"
+    return f"/aws/sagemaker/Endpoints/{endpoint}"
+
+
 def request_body(
     prompt: str,
     *,
@@ -149,7 +157,7 @@ def _error_message(document: dict[str, Any]) -> str:
     return text[:_LONGEST_ERROR]
 
 
-def piece_of(document: dict[str, Any]) -> Piece:
+def parse_piece(document: dict[str, Any]) -> Piece:
     """Text, reasoning and token count of a complete or streamed chat or completion response.
 
     Raises EngineError for a document without vLLM's format.
@@ -172,7 +180,7 @@ def pieces(events: Iterable[str]) -> Iterator[Piece]:
     for event in events:
         if event == "[DONE]":
             return
-        yield piece_of(parse_response(event))
+        yield parse_piece(parse_response(event))
     raise EngineError("the response ended before it was complete", code="incomplete-response")
 
 

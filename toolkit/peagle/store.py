@@ -21,14 +21,18 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from errno import ENOTDIR
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peagle.errors import Fix, UserError
 from peagle_serve import json_reader
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Shape = TypeVar("Shape")
 
@@ -136,6 +140,15 @@ def write_file(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """``write_file`` for a file that the user names. Raises UserError if it cannot be written."""
+    try:
+        write_file(path, content)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise UserError(message, "check the path", "not-writable") from error
+
+
 def write_json(path: Path, document: Any) -> None:
     """Write ``document`` to ``path`` atomically; make its folder if needed."""
     private_folder(path.parent)
@@ -159,12 +172,22 @@ def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
     Raises UserError, with ``fix``, for a file that is truncated or has a different shape, as an
     editor or another version of the toolkit may leave it.
     """
-    from pydantic import TypeAdapter, ValidationError  # 0.1 s to import
+    from pydantic import ValidationError  # 0.1 s to import
 
     try:
-        return TypeAdapter(shape).validate_json(json.dumps(json_reader.read_file(path)))
+        document = json_reader.read_file(path)
+        record: Shape = _adapter(cast(Hashable, shape)).validate_json(json.dumps(document))
+        return record
     except FileNotFoundError:
         return None
     except (ValidationError, ValueError, OSError) as error:
         reason = str(error).partition(" [type=")[0]
         raise UserError(f"{path} cannot be read: {reason}", fix, "record-damaged") from error
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    """The validator of a shape; making one takes longer than reading a record."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)

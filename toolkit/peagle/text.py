@@ -59,6 +59,16 @@ def parse_duration(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def parse_share(text: str) -> float:
+    """A share such as ``10%`` or ``0.1``, from 0.1 % to 99.9 %. Raises ValueError."""
+    found = re.fullmatch(r"(\d{0,3}(?:\.\d{1,6})?)(%?)", text.strip())
+    number = float(found[1] or 0) if found and found[1] != "." else 0.0
+    share = round(number / 100 if found and found[2] else number, 6)
+    if not 0.001 <= share <= 0.999:
+        raise ValueError("write a share between 0.1% and 99.9%, such as 10%")
+    return share
+
+
 def parse_tokens(text: str) -> int:
     """A number of tokens: ``8192``, ``8,192``, or ``8k``, where ``k`` is 1,024 and ``m`` 1,024
     times that. Raises ValueError."""
@@ -106,15 +116,34 @@ def format_size(size: float) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB"
 
 
+def format_rate(bytes_per_second: float) -> str:
+    """``50 MB/s``."""
+    return f"{bytes_per_second / 1e6:.0f} MB/s"
+
+
 def format_requests(number: float) -> str:
     """``1 request``, ``8 requests``, ``100,000 requests``, ``4.5 requests``."""
     return f"{number:,.10g} request{'' if number == 1 else 's'}"
 
 
-def basis_text(basis: str, instances: int) -> str:
-    """What a speed of ``instances`` together is: ``" measured"``, or ``", 60 times one measured
-    instance"``: only one was measured or estimated."""
-    return f" {basis}" if instances == 1 else f", {instances} times one {basis} instance"
+def basis_text(basis: str, engines: int, each: str = "instance") -> str:
+    """What a speed of ``engines`` together is: ``" measured"``, or ``", 60 times one measured
+    instance"``: only one was measured or estimated. ``each`` says what has an engine."""
+    return f" {basis}" if engines == 1 else f", {engines} times one {basis} {each}"
+
+
+def bounds_text(minimum: int, maximum: int, target: float | None, copies: bool = False) -> str:
+    """Bounds of automatic scaling: ``1 to 4 instances, target 8 requests at a time each``; without
+    a target only the bounds. ``copies``: copies instead of instances."""
+    text = f"{minimum} to {maximum} {counted(maximum, copies)}"
+    return text if target is None else f"{text}, target {format_requests(target)} at a time each"
+
+
+def counted(count: int, copies: bool) -> str:
+    """What scaling counts, in the right number: ``copy``, ``instances``."""
+    if copies:
+        return "copy" if count == 1 else "copies"
+    return f"instance{'' if count == 1 else 's'}"
 
 
 def format_concurrency(requests: float) -> str:

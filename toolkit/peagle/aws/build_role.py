@@ -8,6 +8,7 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.image_records import record_resource
+from peagle.planning.company import NO_COMPANY, Company
 
 
 def build_log_group(project: str) -> str:
@@ -15,14 +16,26 @@ def build_log_group(project: str) -> str:
     return f"/aws/codebuild/{project}"
 
 
-def ensure_build_role(aws: Aws, name: str, repository: str, context: str, project: str) -> str:
+def ensure_build_role(
+    aws: Aws,
+    name: str,
+    repository: str,
+    context: str,
+    project: str,
+    company: Company = NO_COMPANY,
+) -> str:
     """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
 
     The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
-    log of ``project``.
+    log of ``project``. It has the boundary and the tags of ``company``.
     """
+    boundary = company.permissions_boundary
     try:
         found = aws.call("iam", "get_role", RoleName=name)
+        known = (found["Role"].get("PermissionsBoundary") or {}).get("PermissionsBoundaryArn")
+        if boundary and boundary != known:
+            aws.call("iam", "put_role_permissions_boundary", RoleName=name,
+                     PermissionsBoundary=boundary)  # fmt: skip
     except Missing:
         record_resource(aws, "Role", name)
         only_this_account = {
@@ -35,7 +48,8 @@ def ensure_build_role(aws: Aws, name: str, repository: str, context: str, projec
             RoleName=name,
             AssumeRolePolicyDocument=_document(only_this_account),
             Description="CodeBuild builds images of peagle-toolkit with this role",
-            Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
+            Tags=[{"Key": "peagle:toolkit", "Value": "images"}, *company.tag_list],
+            **({"PermissionsBoundary": boundary} if boundary else {}),
         )  # fmt: skip
     permissions = _build_permissions(aws, repository, context, project)
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",

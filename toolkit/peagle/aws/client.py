@@ -24,10 +24,11 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from peagle import __version__
-from peagle.aws.errors import UNREACHABLE_FIX, translated
 from peagle.aws.responses import as_response, receiving, validate_responses
+from peagle.aws.translation import UNREACHABLE_FIX, translated
 from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
+from peagle.planning.company import encrypted_by
 from peagle.request_validation import is_write, require_valid
 from peagle.store import SANDBOX
 
@@ -205,16 +206,24 @@ class Aws:
         key: str,
         metadata: dict[str, str],
         progress: Callable[[int], object],
+        kms_key: str | None = None,
     ) -> None:
-        """Upload a file, in parts when it is large; ``progress`` gets bytes as they leave."""
+        """Upload a file, in parts when it is large; ``progress`` gets bytes as they leave.
+        ``kms_key`` encrypts it in place of the bucket's own."""
+        more = {"Metadata": metadata, **encrypted_by(kms_key)}
         with translated("s3", self.region):
-            self.client("s3").upload_file(
-                str(path), bucket, key, ExtraArgs={"Metadata": metadata}, Callback=progress
-            )
+            self.client("s3").upload_file(str(path), bucket, key, ExtraArgs=more, Callback=progress)
 
-    def copy(self, bucket: str, source: str, key: str, metadata: dict[str, str]) -> None:
+    def copy(
+        self,
+        bucket: str,
+        source: str,
+        key: str,
+        metadata: dict[str, str],
+        kms_key: str | None = None,
+    ) -> None:
         """Copy an object within its bucket, in parts when it is large."""
-        more = {"Metadata": metadata, "MetadataDirective": "REPLACE"}
+        more = {"Metadata": metadata, "MetadataDirective": "REPLACE", **encrypted_by(kms_key)}
         with translated("s3", self.region):
             self.client("s3").copy({"Bucket": bucket, "Key": source}, bucket, key, ExtraArgs=more)
 
@@ -226,6 +235,10 @@ class Aws:
     @property
     def account(self) -> str:
         return str(self.caller["Account"])
+
+    @property
+    def partition(self) -> str:
+        return str(self.caller["Arn"]).split(":")[1]
 
     @cached_property
     def scope(self) -> str:
@@ -242,10 +255,12 @@ class Aws:
         """False for the sandbox and other substitutes of AWS."""
         return ".amazonaws.com" in self.client("sagemaker").meta.endpoint_url
 
-    def openai_base_url(self, endpoint: str) -> str:
-        """The base URL for OpenAI clients; ``bearer_token`` is its API key."""
+    def openai_base_url(self, endpoint: str, component: str = "") -> str:
+        """The base URL for OpenAI clients; ``bearer_token`` is its API key. ``component`` is the
+        inference component that answers, where there is one."""
         runtime = self.client("sagemaker-runtime").meta.endpoint_url.rstrip("/")
-        return f"{runtime}/endpoints/{endpoint}/openai/v1"
+        below = f"/inference-components/{component}" if component else ""
+        return f"{runtime}/endpoints/{endpoint}{below}/openai/v1"
 
     def bearer_token(self, seconds: int = MAX_TOKEN_SECONDS) -> str:
         """An API key for the OpenAI-compatible URL, valid for ``seconds`` (at most 12 hours).

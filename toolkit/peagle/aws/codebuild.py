@@ -21,6 +21,7 @@ from peagle.aws.runtime import clean
 from peagle.errors import CloudError
 from peagle.images.context import Member, explain_full_disk
 from peagle.images.docker import Progress
+from peagle.planning.company import NO_COMPANY, Company, prefixed
 from peagle.text import format_size
 
 PREFIX = "peagle-images/"
@@ -62,13 +63,15 @@ BUILDSPEC = {
 @dataclass(frozen=True)
 class BuildRequest:
     """``context`` is built FROM an image of ``base_registry`` ("" for one that needs no login) and
-    pushed as ``repository:tag``; ``digest`` is the context's."""
+    pushed as ``repository:tag``; ``digest`` is the context's. ``company`` is about what the build
+    creates in the account."""
 
     repository: str
     tag: str
     base_registry: str
     context: Sequence[Member]
     digest: str
+    company: Company = NO_COMPANY
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def build(aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = No
     immutable. An interrupt stops the build. Raises CloudError with the last line of the log.
     """
     clock = clock or Clock()
-    uri = ecr.ensure_repository(aws, order.repository)
+    uri = ecr.ensure_repository(aws, order.repository, order.company.tags)
     address = f"{uri}:{order.tag}"
     existing = ecr.image_digest(aws, order.repository, order.tag)
     if existing:
@@ -96,10 +99,11 @@ def build(aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = No
     project = project_name(order.repository)
     role = ensure_build_role(
         aws,
-        _role_name(project, aws.region),
+        _role_name(prefixed(project, order.company.name_prefix), aws.region),
         repository=order.repository,
         context=f"{bucket}/{PREFIX}",
         project=project,
+        company=order.company,
     )
     registry = uri.partition("/")[0]
     variables = {
@@ -108,7 +112,7 @@ def build(aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = No
         "BASE_REGISTRY": order.base_registry or registry,
     }
     record_resource(aws, "Project", project)
-    _create_project(aws, _project(project, role, f"{bucket}/{key}"), clock)
+    _create_project(aws, _project(project, role, f"{bucket}/{key}", order.company), clock)
     say(f"CodeBuild project {project}: building {address}")
     _run(aws, _start_request(project, f"{bucket}/{key}", variables), say, clock)
     return RemoteBuild(address, ecr.image_digest(aws, order.repository, order.tag))
@@ -148,7 +152,7 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
     bucket, key = s3.default_bucket(aws.account, aws.region), f"{PREFIX}{order.digest}.zip"
     if not s3.bucket_exists(aws, bucket):
         record_resource(aws, "Bucket", bucket)
-        s3.create_bucket(aws, bucket)
+        s3.create_bucket(aws, bucket, order.company.tag_list)
     size = sum(member.size for member in order.context)
     with (
         explain_full_disk(f"the build context of {format_size(size)}"),
@@ -158,11 +162,12 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
         zip_file(order.context, path)
         say(f"uploading the build context ({format_size(path.stat().st_size)})")
         record_resource(aws, "Object", f"{bucket}/{key}")
-        aws.upload(path, bucket, key, {}, lambda count: None)
+        aws.upload(path, bucket, key, {}, lambda count: None, order.company.kms_key)
     return bucket, key
 
 
-def _project(name: str, role: str, source: str) -> dict[str, Any]:
+def _project(name: str, role: str, source: str, company: Company) -> dict[str, Any]:
+    own = [{"key": key, "value": value} for key, value in sorted(company.tags.items())]
     return {
         "name": name,
         "description": "Builds images of peagle-toolkit",
@@ -176,7 +181,7 @@ def _project(name: str, role: str, source: str) -> dict[str, Any]:
         },
         "serviceRole": role,
         "timeoutInMinutes": _LIMIT_MINUTES,
-        "tags": [{"key": "peagle:toolkit", "value": "images"}],
+        "tags": [{"key": "peagle:toolkit", "value": "images"}, *own],
     }
 
 

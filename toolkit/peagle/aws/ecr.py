@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from peagle.aws.client import Aws
@@ -34,16 +35,16 @@ _LIFECYCLE = {
 """Images with a tag stay: an endpoint may need one whenever it scales out."""
 
 
-def ensure_repository(aws: Aws, name: str) -> str:
+def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) -> str:
     """The address of the repository, which is created if it does not exist.
 
-    A new repository scans images when they are pushed, and its tags are immutable. The settings of
-    a repository that something else created stay unchanged.
+    A new repository has ``more_tags``, scans images when they are pushed, and its images keep their
+    tags. The settings of a repository that something else created stay unchanged.
     """
     found = _repository(aws, name)
     if found is None:
         record_resource(aws, "Repository", name)
-        found = _create(aws, name)
+        found = _create(aws, name, more_tags)
     tags = aws.call("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"])
     if TAG in tags.get("tags", []):
         policy = json.dumps(_LIFECYCLE)
@@ -98,12 +99,12 @@ def _repository(aws: Aws, name: str) -> dict[str, Any] | None:
     return next(iter(found["repositories"]), None)
 
 
-def _create(aws: Aws, name: str) -> dict[str, Any]:
+def _create(aws: Aws, name: str, more_tags: Mapping[str, str]) -> dict[str, Any]:
     try:
         made = aws.call(
             "ecr", "create_repository",
             repositoryName=name,
-            tags=[TAG],
+            tags=[TAG, *({"Key": key, "Value": text} for key, text in more_tags.items())],
             imageTagMutability="IMMUTABLE",
             imageScanningConfiguration={"scanOnPush": True},
             encryptionConfiguration={"encryptionType": "AES256"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peagle.aws import codebuild, ecr
@@ -12,13 +12,13 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
-from peagle.images import Built, Docker, Image, Login, build, engine_image, image_name, push
+from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import context, for_gpus, logged_in, named_by_content
 from peagle.images.context import baked, source_revision, with_digest
 from peagle.images.docker import Progress, connect_docker
 from peagle.images.inspect import show_image
 from peagle.planning import Plan
-from peagle.render.image import Recipe, RuntimeKind, content_digest
+from peagle.render.image import Recipe, RuntimeKind, content_digest, image_name
 from peagle.render.image_names import (
     has_host,
     parse_tag,
@@ -99,6 +99,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         base_registry=base.partition("/")[0] if parse_ecr_image(base) else "",
         context=context(plan, recipe),
         digest=content_digest(plan, recipe),
+        company=plan.company,
     )
     found = codebuild.build(aws, order, say)
     address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
@@ -119,8 +120,10 @@ def push_image(
     registry: str | None = None,
     say: Progress = lambda line: None,
     progress: Progress = lambda line: None,
+    tags: Mapping[str, str] = {},
 ) -> str:
-    """Push the image to ECR, or to ``registry``; returns its address with digest.
+    """Push the image to ECR, or to ``registry``; returns its address with digest. A new repository
+    has ``tags``.
 
     With ``aws``, the repository is created if needed, and the push is recorded for `peagle deploy`.
     An image that is named by its content and exists is not pushed again, as ECR would reject it.
@@ -131,7 +134,7 @@ def push_image(
     repository, tag = parse_tag(image.name)
     if aws is None:
         return push(docker, image.name, f"{registry}/{image.name}", (), progress)
-    uri = ecr.ensure_repository(aws, repository)
+    uri = ecr.ensure_repository(aws, repository, tags)
     host = registry or uri.partition("/")[0]
     address = f"{host}/{repository}:{tag}"
     digest = None if registry else ecr.image_digest(aws, repository, tag)

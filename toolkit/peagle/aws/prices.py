@@ -81,10 +81,10 @@ PRICE_SNAPSHOT = "price-snapshot"
 NOT_LISTED = "price-not-listed"
 """Finding: AWS has prices for the region, but none for the instance type."""
 
-NOT_FROM_AWS = "price-not-amazons"
+NOT_FROM_AWS = "price-not-from-aws"
 """Finding: the prices are the sandbox's, or another substitute's."""
 
-COMPONENT = "Hosting"
+PRICE_COMPONENT = "Hosting"
 """Filter: the same instance has other prices for notebooks and training."""
 
 _CACHED = "hosting-prices"
@@ -139,7 +139,7 @@ def hosting_prices(aws: Aws) -> PriceList:
 
 def fetch_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, without the cache."""
-    fields = {"regionCode": aws.region, "component": COMPONENT}
+    fields = {"regionCode": aws.region, "component": PRICE_COMPONENT}
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
@@ -151,7 +151,7 @@ def fetch_prices(aws: Aws) -> PriceList:
 def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
     """The regions of the connection's partition that host endpoints on the type, by their prices
     of hosting. Raises CloudError and UserError."""
-    fields = {"instanceName": instance_type, "component": COMPONENT}
+    fields = {"instanceName": instance_type, "component": PRICE_COMPONENT}
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
@@ -160,7 +160,7 @@ def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
     return frozenset(
         str(attributes["regionCode"])
         for attributes in found
-        if attributes.get("component") == COMPONENT
+        if attributes.get("component") == PRICE_COMPONENT
         and attributes.get("instanceName") == instance_type
         and attributes.get("regionCode")
     )
@@ -233,7 +233,7 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
             attributes, usd = _attributes(row), _usd(json_object(row))
         except (ValueError, TypeError, AttributeError):
             continue
-        is_hosting = attributes.get("component") == COMPONENT
+        is_hosting = attributes.get("component") == PRICE_COMPONENT
         if usd and is_hosting and attributes.get("regionCode", region) == region:
             of_host = bool(_HOST_USAGE.search(str(attributes.get("usagetype", ""))))
             found.setdefault(str(attributes.get("instanceName", "")), []).append((of_host, usd))

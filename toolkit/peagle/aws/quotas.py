@@ -17,6 +17,7 @@ from peagle.aws.prices import answer_cache
 from peagle.catalog.tables import InstanceTable
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
+from peagle.planning.rollout import rolling_step
 
 QUOTA_CODES = frozenset(
     {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-tight",
@@ -49,12 +50,14 @@ class Quota:
 @dataclass(frozen=True)
 class QuotaNeed:
     """What a deployment needs: ``count`` instances in the end, and ``more`` beside the running ones
-    in the meantime. Instances of the endpoint ``own`` are not counted as in use."""
+    in the meantime. Instances of the endpoint ``own`` are not counted as in use. ``may_roll``: the
+    update of ``count`` instances may have another rollout."""
 
     instance_type: str
     count: int
     more: int
     is_update: bool = False
+    may_roll: bool = False
     own: str | None = None
 
 
@@ -228,12 +231,21 @@ def compare_quota(
     elif quota.value < need.count:
         yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
     elif need.is_update and free < need.more:
-        message = f"an update needs {need.more} more temporarily; {value}, and {_in_use(used)}"
-        yield warning("quota-tight", _WHERE, message, fix)
+        message = f"the update needs {need.more} more meanwhile; {value}, and {_in_use(used)}"
+        yield error("quota-tight", _WHERE, message, _smaller_update(need, free, fix))
     elif free < need.more:
         message = f"{value} and {_in_use(used)}, so {free} of the {need.more} needed are available"
         fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)
         yield error("quota-in-use", _WHERE, message, fix)
+
+
+def _smaller_update(need: QuotaNeed, free: int, fix: Fix) -> Fix:
+    """The rollout that fits into the ``free`` instances, or a larger quota."""
+    step = rolling_step(need.count, free) if need.may_roll else None
+    if step is None:
+        return fix
+    options = f"--rollout rolling --rollout-step {step.argument}"
+    return Fix(f"use {options}, which needs {step.text} more, or {fix.sentence}", fix.command)
 
 
 def _in_use(used: dict[str, int]) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from peagle.aws.errors import UNREACHABLE_FIX, translated
+from peagle.aws.translation import UNREACHABLE_FIX, translated
 from peagle.errors import CloudError, parsing
 
 _LARGEST = 2**63

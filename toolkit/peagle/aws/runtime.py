@@ -8,18 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing, translated
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.translation import translated
 from peagle.engine_log import log_text
-from peagle.errors import EngineError, UserError
+from peagle.errors import EngineError, PeagleError, UserError
 from peagle.protocol import (
     Counters,
     EventSplitter,
     Piece,
+    log_group,
     parse_counters,
+    parse_piece,
     parse_response,
-    piece_of,
     pieces,
 )
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
@@ -40,13 +43,8 @@ _RUNTIME = "sagemaker-runtime"
 def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
     with _log_named(endpoint):
-        response = aws.call(
-            _RUNTIME,
-            "invoke_endpoint",
-            EndpointName=endpoint,
-            Body=data,
-            ContentType=_JSON,
-            **parameters,
+        response = _call(
+            aws, "invoke_endpoint", endpoint, Body=data, ContentType=_JSON, **parameters
         )
         with translated(_RUNTIME, aws.region):
             content: bytes = response["Body"].read()
@@ -60,7 +58,7 @@ def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dic
     """
     with _log_named(endpoint):
         document = parse_response(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
-        piece_of(document)
+        parse_piece(document)
         return document
 
 
@@ -71,15 +69,52 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
     """
     splitter = EventSplitter()
     with _log_named(endpoint):
-        events = aws.events(
-            _RUNTIME,
-            "invoke_endpoint_with_response_stream",
-            EndpointName=endpoint,
-            Body=encoded(body),
-            ContentType=_JSON,
-        )
+        events = _stream_events(aws, endpoint, Body=encoded(body), ContentType=_JSON)
         chunks = (event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
         yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
+
+
+_COMPONENT_REQUIRED = "Inference Component Name header is required"
+"""AWS's answer for an endpoint whose instances serve inference components."""
+
+_hosting: WeakKeyDictionary[Aws, set[str]] = WeakKeyDictionary()
+"""The endpoints that have answered so."""
+
+
+def _named(aws: Aws, endpoint: str) -> dict[str, str]:
+    """The parameters that name the endpoint, and its component once it is known to need one."""
+    known = endpoint in _hosting.get(aws, ())
+    return {"EndpointName": endpoint} | ({"InferenceComponentName": endpoint} if known else {})
+
+
+def _named_again(aws: Aws, given: dict[str, str], error: PeagleError) -> dict[str, str]:
+    """The parameters for another attempt, if the request failed only because they do not name a
+    component. Raises ``error`` otherwise."""
+    if _COMPONENT_REQUIRED not in error.message or "InferenceComponentName" in given:
+        raise error
+    _hosting.setdefault(aws, set()).add(given["EndpointName"])
+    return _named(aws, given["EndpointName"])
+
+
+def _call(aws: Aws, operation: str, endpoint: str, **parameters: Any) -> dict[str, Any]:
+    """A call to the endpoint, or to the component of its name where it needs one."""
+    named = _named(aws, endpoint)
+    try:
+        return aws.call(_RUNTIME, operation, **named, **parameters)
+    except PeagleError as error:
+        named = _named_again(aws, named, error)
+    return aws.call(_RUNTIME, operation, **named, **parameters)
+
+
+def _stream_events(aws: Aws, endpoint: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+    """The events of a streamed answer; as ``_call``."""
+    operation, named = "invoke_endpoint_with_response_stream", _named(aws, endpoint)
+    try:
+        yield from aws.events(_RUNTIME, operation, **named, **parameters)
+        return
+    except PeagleError as error:
+        named = _named_again(aws, named, error)
+    yield from aws.events(_RUNTIME, operation, **named, **parameters)
 
 
 @contextmanager
@@ -93,14 +128,15 @@ def _log_named(endpoint: str) -> Iterator[None]:
         raise
 
 
-def counters(aws: Aws, endpoint: str) -> Counters | None:
+def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:
     """The engine's speculation counters; ``None`` when the image does not expose them.
 
     Only an image with ``peagle_serve`` exposes them; AWS's stock vLLM image rejects the empty
     request or answers something else.
     """
     try:
-        response = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
+        given = {"CustomAttributes": COUNTERS_ATTRIBUTE, **parameters}
+        response = invoke(aws, endpoint, b"{}", **given)
     except UserError:
         return None
     try:
@@ -135,21 +171,16 @@ class LogEvent:
     raw: str
 
 
-def log_group(endpoint: str) -> str:
-    """The log group of an endpoint, in which each instance has a stream."""
-    return f"/aws/sagemaker/Endpoints/{endpoint}"
-
-
 class Tail:
     """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
 
     Log streams reach CloudWatch with different delays, so each read goes back a little.
     """
 
-    def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
+    def __init__(self, aws: Aws, endpoint: str, since: float, copies: bool = False) -> None:
         self.since = since
         self._aws = aws
-        self._group = log_group(endpoint)
+        self._group = log_group(endpoint, copies)
         self._newest = int(since * 1000)
         self._seen: dict[str, int] = {}
 
@@ -182,10 +213,13 @@ class Tail:
             return []
 
 
-def has_logged_between(aws: Aws, endpoint: str, stream: str, start: float, end: float) -> bool:
+def has_logged_between(
+    aws: Aws, endpoint: str, stream: str, start: float, end: float, copies: bool = False
+) -> bool:
     """Whether the log stream has an event between two times (epoch seconds)."""
+    group = log_group(endpoint, copies)
     listed = aws.items(
-        "logs", "filter_log_events", "events", logGroupName=log_group(endpoint),
+        "logs", "filter_log_events", "events", logGroupName=group,
         logStreamNames=[stream], startTime=int(start * 1000), endTime=int(end * 1000) - 1,
     )  # fmt: skip
     try:

@@ -1,21 +1,16 @@
-"""S3: buckets, uploads of weights from folders of this machine, and checkpoints below a prefix."""
+"""S3: buckets, and uploads of weights from folders of this machine."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing, translated
-from peagle.checkpoints.files import follow_link
-from peagle.errors import CheckpointError, CloudError, Refused, UserError
-from peagle.s3uri import S3Uri, is_s3_uri
-from peagle_serve.folder import link_homes
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.s3_source import OTHER_REGION_CODES
+from peagle.checkpoints.contents import LocalFile
+from peagle.errors import CloudError, Refused
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
@@ -26,24 +21,6 @@ BUCKET_DENIED = "bucket-denied"
 _CHECKSUM = "sha256"
 _DELETE_BATCH = 1000
 """Limit of DeleteObjects, in keys."""
-
-_MAX_FILES = 5_000
-_MD5 = re.compile(r"[0-9a-f]{32}")
-_OTHER_REGION_CODES = (
-    "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
-    "PermanentRedirect",
-)  # fmt: skip
-_CHECK_URI = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"
-
-
-@dataclass(frozen=True)
-class LocalFile:
-    """A file to upload. ``name`` is its path below the folder, ``size`` is in bytes."""
-
-    path: Path
-    name: str
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -70,32 +47,6 @@ class Upload:
     def size(self) -> int:
         """Total size in bytes."""
         return sum(file.size for file in self.files)
-
-
-def files_below(folder: Path) -> tuple[LocalFile, ...]:
-    """All files below ``folder`` except hidden ones.
-
-    Raises UserError when there are none, and for a link that leaves the folder or is broken.
-    """
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no folder {folder}", "the plan needs the weights in it", "no-such-folder"
-        )
-    homes = link_homes(folder)
-    found = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if any(part.startswith(".") for part in name.parts):
-            continue
-        if follow_link(path, homes).is_file():
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            found.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
-    if not found:
-        raise UserError(
-            f"the folder {folder} is empty", "it must contain the model's weights", "empty-folder"
-        )
-    return tuple(found)
 
 
 def default_bucket(account: str, region: str) -> str:
@@ -125,7 +76,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
             BUCKET_DENIED,
         ) from denied
     except CloudError as error:
-        if error.code not in _OTHER_REGION_CODES:
+        if error.code not in OTHER_REGION_CODES:
             raise
         region = ""
     if region != aws.region:
@@ -138,7 +89,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     return True
 
 
-def create_bucket(aws: Aws, bucket: str) -> None:
+def create_bucket(aws: Aws, bucket: str, more_tags: Iterable[dict[str, str]] = ()) -> None:
     """Create and tag the bucket; may be repeated."""
     location = {} if aws.region == "us-east-1" else {
         "CreateBucketConfiguration": {"LocationConstraint": aws.region}
@@ -148,7 +99,9 @@ def create_bucket(aws: Aws, bucket: str) -> None:
     except CloudError as error:
         if error.code != "BucketAlreadyOwnedByYou":
             raise
-    aws.call("s3", "put_bucket_tagging", Bucket=bucket, Tagging={"TagSet": [BUCKET_TAG]})
+    aws.call(
+        "s3", "put_bucket_tagging", Bucket=bucket, Tagging={"TagSet": [BUCKET_TAG, *more_tags]}
+    )
 
 
 def is_our_bucket(aws: Aws, bucket: str) -> bool:
@@ -180,24 +133,26 @@ def upload_missing(
     sent: Callable[[int], object],
     present: Callable[[int], object],
     earlier: Iterable[str] = (),
+    kms_key: str | None = None,
 ) -> None:
     """Upload the files that S3 does not have yet; ``sent`` receives the bytes of these as they are
     uploaded, ``present`` those of a file that is there.
 
-    What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead.
+    What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead. With
+    ``kms_key``, a file that KMS does not encrypt counts as missing.
     """
     part = upload.prefix.rstrip("/").rpartition("/")[2]
     for file in upload.files:
         key = upload.prefix + file.name
         metadata = {_CHECKSUM: file.sha256}
         same_name = [one for one in earlier if one != key and one.endswith(f"/{part}/{file.name}")]
-        if _is_uploaded(aws, upload.bucket, key, file):
+        if _is_uploaded(aws, upload.bucket, key, file, kms_key):
             present(file.size)
         elif copied := _first_uploaded(aws, upload.bucket, same_name, file):
-            aws.copy(upload.bucket, copied, key, metadata)
+            aws.copy(upload.bucket, copied, key, metadata, kms_key)
             present(file.size)
         else:
-            aws.upload(file.path, upload.bucket, key, metadata, sent)
+            aws.upload(file.path, upload.bucket, key, metadata, sent, kms_key)
 
 
 def _first_uploaded(aws: Aws, bucket: str, keys: Iterable[str], file: LocalFile) -> str | None:
@@ -205,13 +160,26 @@ def _first_uploaded(aws: Aws, bucket: str, keys: Iterable[str], file: LocalFile)
     return next((key for key in keys if _is_uploaded(aws, bucket, key, file)), None)
 
 
-def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:
+def _is_uploaded(
+    aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None = None
+) -> bool:
     try:
         found = aws.call("s3", "head_object", Bucket=bucket, Key=key)
     except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
     same_bytes = found.get("Metadata", {}).get(_CHECKSUM) == file.sha256
+    if kms_key and not _is_encrypted(found, kms_key):
+        return False
     return bool(same_bytes and found["ContentLength"] == file.size)
+
+
+def _is_encrypted(found: Mapping[str, Any], kms_key: str) -> bool:
+    """Whether KMS encrypts the object, with that key as far as its name tells: S3 does not say
+    which alias a key has."""
+    if not str(found.get("ServerSideEncryption", "")).startswith("aws:kms"):
+        return False
+    own = str(found.get("SSEKMSKeyId", "")).rpartition("/")[2]
+    return "alias/" in kms_key or own == kms_key.rpartition("/")[2]
 
 
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
@@ -242,108 +210,3 @@ def _abort_uploads(aws: Aws, bucket: str, keys: set[str]) -> None:
         if entry["Key"] in keys:
             upload = {"Key": entry["Key"], "UploadId": entry["UploadId"]}
             aws.call("s3", "abort_multipart_upload", Bucket=bucket, **upload)
-
-
-class S3Source:
-    """A checkpoint: the objects directly below an ``s3://`` prefix, read in parts."""
-
-    def __init__(self, aws: Aws, uri: str) -> None:
-        """Raises CheckpointError for anything but an ``s3://`` URI. Sends nothing yet."""
-        prefix = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
-        if prefix is None or not prefix.has_bucket_name:
-            raise CheckpointError(
-                f"{uri!r} is not an s3:// prefix",
-                "use the form s3://bucket/folder",
-                "invalid-s3-uri",
-            )
-        self._aws = aws
-        self._bucket, self._prefix = prefix.bucket, prefix.key
-        self._listing: dict[str, dict[str, Any]] = {}
-
-    @property
-    def location(self) -> str:
-        """``s3://bucket/prefix``."""
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
-
-    def names(self) -> dict[str, int]:
-        """The objects directly below the prefix with their sizes in bytes.
-
-        Raises CheckpointError when there are no objects, and CloudError.
-        """
-        listed = self._aws.items(
-            "s3", "list_objects_v2", "Contents",
-            Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",
-        )  # fmt: skip
-        self._listing = {}
-        with self._explained("s3:ListBucket", self._bucket):
-            for entry in listed:
-                name = str(entry["Key"])[len(self._prefix) :]
-                if name and "/" not in name:  # the folder itself can be an object, too
-                    self._listing[name] = entry
-                if len(self._listing) > _MAX_FILES:
-                    raise CheckpointError(
-                        f"{self.location} holds more than {_MAX_FILES:,} objects", _CHECK_URI
-                    )
-        if not self._listing:
-            raise CheckpointError(self._why_empty(), _CHECK_URI)
-        return {name: entry["Size"] for name, entry in self._listing.items()}
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """A byte range of an object."""
-        key, end = self._prefix + name, "" if length is None else str(start + length - 1)
-        with self._explained("s3:GetObject", f"{self._bucket}/{key}"):
-            response = self._aws.call(
-                "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
-            )
-        with closing(response["Body"]) as body:
-            if start and not str(response.get("ContentRange", "")).startswith(f"bytes {start}-"):
-                raise CheckpointError(
-                    f"{self.location}/{name}: the server ignores byte ranges, and complete files "
-                    "are not downloaded",
-                    "copy the model to this machine",
-                )
-            with translated("s3", self._aws.region):
-                content: bytes = body.read(length)
-        return content
-
-    def digests(self, name: str) -> Mapping[str, str]:
-        """The MD5 of an object that was uploaded in one part without KMS encryption."""
-        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
-        return {"md5": tag} if _MD5.fullmatch(tag) else {}
-
-    def _why_empty(self) -> str:
-        key = self._prefix.rstrip("/")
-        found = self._aws.call("s3", "list_objects_v2", Bucket=self._bucket, Prefix=key, MaxKeys=1)
-        if key and any(entry["Key"] == key for entry in found.get("Contents") or ()):
-            return f"{self.location} is one object, not a folder"
-        return f"there are no objects directly below {self.location}/"
-
-    @contextmanager
-    def _explained(self, action: str, resource: str) -> Iterator[None]:
-        """Add permission, bucket or region to AWS's errors."""
-        try:
-            yield
-        except AccessDenied as error:
-            response = getattr(error.__cause__, "response", None) or {}
-            reason = response.get("Error", {}).get("Message") or error.code
-            raise AccessDenied(
-                f"access denied: {action} on arn:aws:s3:::{resource} ({reason})",
-                f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
-                f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
-                "also needs kms:Decrypt",
-                error.code,
-            ) from error
-        except Missing as error:
-            if error.code == "NoSuchBucket":
-                raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK_URI) from error
-            raise CheckpointError(
-                f"s3://{resource} is gone", "another client deleted it; run the command again"
-            ) from error
-        except CloudError as error:
-            if error.code not in _OTHER_REGION_CODES:
-                raise
-            raise CloudError(
-                f"the bucket {self._bucket} is in a different region from {self._aws.region}",
-                "pass the bucket's region with --region",
-                error.code,
-            ) from error

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from peagle.aws.client import Aws, Clock
+from peagle.aws.components import InferenceComponent, describe_component, hosts_components
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import CloudError, Refused
 
@@ -43,32 +44,81 @@ _NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "end
 class Endpoint:
     """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds.
 
-    ``pending_config`` is set while SageMaker replaces ``config``. ``running`` is the number of
-    instances by variant.
+    ``revision`` is the name of the configuration that serves, which distinguishes revisions;
+    ``pending_revision`` is set while SageMaker replaces it, and ``stage`` while an update turns on
+    traffic or waits for alarms. ``running`` is the number of instances by variant, and ``desired``
+    what SageMaker is to reach, where that is another one.
+
+    With ``component``, the copies of a model on its instances, both are one: ``status`` is the
+    component's once the instances run, and ``revision`` is the component's model, empty before
+    there is one. ``instances_config`` is then the configuration of the instances.
     """
 
     name: str
     arn: str
     status: str
-    config: str
+    revision: str
     failure: str | None
     created: float
     changed: float
-    pending_config: str | None = None
+    pending_revision: str | None = None
     running: dict[str, int] = field(default_factory=dict)
+    desired: dict[str, int] = field(default_factory=dict)
+    stage: str | None = None
+    instances_config: str = ""
+    component: InferenceComponent | None = None
+
+    @property
+    def hosts_components(self) -> bool:
+        """Whether copies of a model run on its instances, or will."""
+        return bool(self.instances_config)
+
+    @property
+    def endpoint_config(self) -> str:
+        """The name of its endpoint configuration."""
+        return self.instances_config or self.revision
+
+    @property
+    def engine_count(self) -> int:
+        """How many engines answer: the copies, or one on each instance."""
+        return self.component.copies if self.component else self.instance_count
 
     @property
     def instance_count(self) -> int:
         """How many instances of all variants run."""
         return sum(self.running.values())
 
+    @property
+    def desired_count(self) -> int:
+        """How many instances of all variants will run once SageMaker has started or ended some."""
+        return sum((self.running | self.desired).values())
+
 
 def describe(aws: Aws, name: str) -> Endpoint | None:
     """The endpoint, or ``None`` when there is none of that name."""
     try:
-        return described_endpoint(description(aws, "Endpoint", name))
+        return with_component(aws, description(aws, "Endpoint", name))
     except Missing:
         return None
+
+
+def with_component(aws: Aws, found: Mapping[str, Any]) -> Endpoint:
+    """The endpoint in DescribeEndpoint's answer, with the copies on it."""
+    live = described_endpoint(found)
+    if not hosts_components(found):
+        return live
+    component = describe_component(aws, live.name)
+    live = replace(live, revision="", pending_revision=None, instances_config=live.revision)
+    if component is None:
+        return live
+    return replace(
+        live,
+        revision=component.model,
+        status=component.status if live.status == "InService" else live.status,
+        failure=live.failure or component.failure,
+        changed=max(live.changed, component.changed),
+        component=component,
+    )
 
 
 def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
@@ -78,16 +128,30 @@ def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
         name=found["EndpointName"],
         arn=found["EndpointArn"],
         status=found["EndpointStatus"],
-        config=found.get("EndpointConfigName", ""),
+        revision=found.get("EndpointConfigName", ""),
         failure=found.get("FailureReason"),
         created=found["CreationTime"].timestamp(),
         changed=found["LastModifiedTime"].timestamp(),
-        pending_config=pending.get("EndpointConfigName"),
+        pending_revision=pending.get("EndpointConfigName"),
+        stage=_stage(pending),
         running={
             variant["VariantName"]: int(variant.get("CurrentInstanceCount") or 0)
             for variant in found.get("ProductionVariants") or []
         },
+        desired={
+            variant["VariantName"]: int(variant["DesiredInstanceCount"])
+            for variant in found.get("ProductionVariants") or []
+            if variant.get("DesiredInstanceCount") is not None
+        },
     )
+
+
+def _stage(pending: Mapping[str, Any]) -> str | None:
+    """The stage of an update's first variant, such as ``Baking``."""
+    for variant in pending.get("ProductionVariants") or []:
+        for status in variant.get("VariantStatus") or []:
+            return str(status["Status"])
+    return None
 
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
@@ -102,6 +166,16 @@ def tags_of(aws: Aws, arn: str) -> dict[str, str]:
     """The tags of a SageMaker resource."""
     listed = aws.items("sagemaker", "list_tags", "Tags", ResourceArn=arn)
     return {entry["Key"]: entry["Value"] for entry in listed}
+
+
+def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
+    """The endpoint's tags; ``None`` without an endpoint, or when tags may not be read."""
+    if live is None:
+        return None
+    try:
+        return tags_of(aws, live.arn)
+    except AccessDenied:
+        return None
 
 
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
@@ -162,25 +236,67 @@ def _once_visible(request: Callable[[], object], clock: Clock | None) -> None:
 
 
 def update(
-    aws: Aws, parameters: dict[str, Any], instance_count: int, clock: Clock | None = None
+    aws: Aws,
+    parameters: dict[str, Any],
+    instance_count: int,
+    clock: Clock | None = None,
+    *,
+    keep_count: bool = False,
 ) -> None:
-    """Move the endpoint to another configuration, once that is visible (by ``clock``).
+    """Move the endpoint to another configuration, once that is visible (by ``clock``), in the way
+    of the DeploymentConfig in ``parameters``.
 
-    Several instances are replaced in the smallest batches that SageMaker accepts (5 % of them,
-    API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a single
-    instance is replaced by starting its successor first.
+    Without one, several instances are replaced in the smallest batches that SageMaker accepts (5 %
+    of them, API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a
+    single instance is replaced by starting its successor first.
+
+    With ``keep_count`` it keeps the number of its instances, which scaling chose, else it gets that
+    of the configuration.
     """
     batch = {"Type": "INSTANCE_COUNT", "Value": update_batch_size(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
     given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
-    if instance_count > 1:
-        given["DeploymentConfig"] = parameters.get("DeploymentConfig", rolling)
+    if "DeploymentConfig" in parameters:
+        given["DeploymentConfig"] = parameters["DeploymentConfig"]
+    elif instance_count > 1:
+        given["DeploymentConfig"] = rolling
+    if keep_count:
+        given |= KEPT_COUNT
     _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **given), clock)
+
+
+KEPT_COUNT = {
+    "RetainAllVariantProperties": True,
+    "ExcludeRetainedVariantProperties": [
+        {"VariantPropertyType": "DesiredWeight"},
+        {"VariantPropertyType": "DataCaptureConfig"},
+    ],
+}
+"""UpdateEndpoint's parameters to keep the numbers of instances, and nothing else."""
 
 
 def update_batch_size(instance_count: int) -> int:
     """How many additional instances an endpoint uses during an update."""
     return math.ceil(instance_count / 20)
+
+
+def set_variant(
+    aws: Aws,
+    endpoint: str,
+    variant: str,
+    *,
+    count: int | None = None,
+    weight: float | None = None,
+) -> None:
+    """Let SageMaker start or end instances of the variant until ``count`` run, or change its
+    ``weight``."""
+    changes: dict[str, Any] = {"DesiredInstanceCount": count, "DesiredWeight": weight}
+    desired = {key: value for key, value in changes.items() if value is not None}
+    aws.call(
+        "sagemaker", "update_endpoint_weights_and_capacities",
+        EndpointName=endpoint,
+        DesiredWeightsAndCapacities=[{"VariantName": variant, **desired}],
+    )  # fmt: skip
 
 
 def retag(aws: Aws, arn: str, tags: Sequence[Tag]) -> None:
@@ -190,6 +306,6 @@ def retag(aws: Aws, arn: str, tags: Sequence[Tag]) -> None:
 
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
-    """Request deletion; tolerates what is gone."""
+    """Request deletion; ignores what does not exist."""
     with suppress(Missing):
         aws.call("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from peagle.bench.asking import RefusedPrompt, ask_together
 from peagle.bench.intervals import ratio_interval
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import (
@@ -24,9 +23,10 @@ from peagle.bench.models import (
     MeasuredAcceptance,
     utc_now,
 )
+from peagle.bench.openai_server import RefusedPrompt, ask_together
 from peagle.bench.prompts import Prompt, PromptSet, wrong_line
 from peagle.errors import NotProved, PeagleError, Unsupported
-from peagle.protocol import Counters, piece_of
+from peagle.protocol import Counters, parse_piece
 from peagle.speed.models import AcceptanceBasis
 
 ACCEPTANCE_FORMAT = 1
@@ -89,9 +89,9 @@ class AcceptanceResult:
 
     ``started`` is an ISO 8601 time in UTC; ``file`` and ``sha256`` identify the prompts. ``source``
     is where drafts were counted. ``total`` is of all domains together, weighted as in the file;
-    in ``undrafted`` domains nothing was drafted.
-    ``others_sent``: other clients sent requests meanwhile, which are counted, too. ``ended`` is the
-    message of the error that ended it early, ``""`` when all prompts were sent.
+    in ``undrafted`` domains nothing was drafted. ``others_sent``: other clients sent requests
+    meanwhile, which are counted, too. ``incomplete`` is the message of the error that ended it
+    early, ``""`` when all prompts were sent.
     """
 
     server: BenchedServer
@@ -107,7 +107,7 @@ class AcceptanceResult:
     undrafted: tuple[str, ...] = ()
     refused: tuple[RefusedPrompt, ...] = ()
     others_sent: bool = False
-    ended: str = ""
+    incomplete: str = ""
     format: int = ACCEPTANCE_FORMAT
 
     def document(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class _Measurement:
                 asked = [(one, self._body(one)) for one in members[first : first + size]]
                 answers, refused = ask_together(self._target.server.ask, asked, request.concurrency)
                 after = self._counters()
-                tokens = sum(piece_of(answer).output_tokens or 0 for answer in answers)
+                tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
                 yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))
                 before = after
             progress(domain, len(members), len(members))
@@ -250,7 +250,7 @@ class _Measurement:
             undrafted=tuple(domain for domain, one in by_domain.items() if one is None),
             refused=tuple(one for group in groups for one in group.refused),
             others_sent=_tokens_of_steps(groups, k) > _MAX_OWN_TOKEN_RATIO * total.output_tokens,
-            ended=ended,
+            incomplete=ended,
         )
 
 

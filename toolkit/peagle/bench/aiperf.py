@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from peagle.bench.asking import ANSWER_SECONDS, OpenAiServer
 from peagle.bench.install import Installation, find_sender
+from peagle.bench.openai_server import ANSWER_SECONDS, OpenAiServer
 from peagle.bench.records import PHASE, requests_in
 from peagle.bench.sender import Body, Sent, SentRequest
 from peagle.errors import EngineError

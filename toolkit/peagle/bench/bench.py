@@ -17,7 +17,7 @@ from peagle.bench.workloads import find_workload, make_load
 from peagle.errors import PeagleError
 
 INTERRUPTED = "interrupted"
-"""``BenchResult.ended`` after Ctrl-C."""
+"""``BenchResult.incomplete`` after Ctrl-C."""
 
 Say = Callable[[str, int, int], object]
 """Called with the load in words, and how many requests of how many have ended."""
@@ -33,7 +33,7 @@ def bench(
     """Measure the loads one after another.
 
     An error or an interrupt after the first row ends the measurement and keeps the rows, with
-    ``ended``. Raises what ``probe`` and ``measure_load`` raise before there is one.
+    ``incomplete``. Raises what ``probe`` and ``measure_load`` raise before there is one.
     """
     started = utc_now()
     measure = measure_of(target, sender)
@@ -58,7 +58,7 @@ def bench(
         rows=with_saturation(rows),
         usd_per_hour=target.usd_per_hour,
         price_source=target.price_source,
-        ended=ended,
+        incomplete=ended,
     )
 
 

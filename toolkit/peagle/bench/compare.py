@@ -1,14 +1,18 @@
-"""Compares the settings of a sweep: the fastest at each load, where that changes, objectives."""
+"""Compares the settings of a sweep: the fastest at each load, crossovers, objectives."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from peagle.bench.models import BenchResult, BenchRow, BenchSetting, BenchWorkload, Times
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
+from peagle.speed.crossover import crossover_text
+from peagle.speed.decision import speculation_crossovers
+from peagle.speed.models import Performance
 from peagle.speed.slo import Slo
+from peagle.speed.verdict import Setting, VerdictCrossover
 
 
 def known(times: Times | None) -> bool:
@@ -56,6 +60,11 @@ def usable(rows: Iterable[BenchRow]) -> list[BenchRow]:
     return [row for row in rows if row.tokens_per_second.value > 0]
 
 
+def complete(rows: Iterable[BenchRow]) -> list[BenchRow]:
+    """The rows with a speed that did not end early and in which no request failed."""
+    return [row for row in usable(rows) if not row.incomplete and not row.errors]
+
+
 def workloads(rows: Iterable[BenchRow]) -> list[BenchWorkload]:
     """The workloads of the rows, each once, in their order."""
     return list(dict.fromkeys(row.load.workload for row in rows))
@@ -83,53 +92,25 @@ def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
     return found
 
 
-@dataclass(frozen=True)
-class FastestChange:
-    """Above ``load`` concurrent requests ``after`` is the fastest of all settings, below
-    ``before``. A crossover of a verdict is another thing: between speculation and none."""
-
-    load: float
-    before: BenchSetting
-    after: BenchSetting
-
-
-def fastest_changes(rows: Sequence[BenchRow]) -> list[FastestChange]:
-    """Where the fastest setting of one workload changes, between two measured loads.
-
-    The position is where the two curves meet if both are straight lines over the logarithm of the
-    load; where one of them lacks one of the loads, it is the middle.
-    """
-    speeds = {
-        (row.setting, row.load.concurrency): row.tokens_per_second.value for row in usable(rows)
-    }
-    best = winners(rows)
-    found = []
-    for one, other in pairwise(best):
-        before, after = one.best.setting, other.best.setting
-        if before == after:
+def crossovers(
+    rows: Iterable[BenchRow], usd_per_hour: float | None = None
+) -> tuple[VerdictCrossover, ...]:
+    """Where speculation stops or starts to pay for one workload, as a verdict on these rows as
+    evidence says: of their fastest repetitions."""
+    loads: dict[int, dict[Setting, Performance]] = {}
+    for row in sorted(complete(rows), key=lambda row: row.fastest.value):
+        one, speed = row.setting, row.fastest
+        if not one.is_known:
             continue
-        start = _lead(speeds, before, after, one.load)
-        end = _lead(speeds, after, before, other.load)
-        share = start / (start + end) if start + end > 0 else 0.5
-        low, high = math.log(one.load), math.log(other.load)
-        found.append(FastestChange(math.exp(low + share * (high - low)), before, after))
-    return found
+        setting = Setting(drafter=(one.drafter or one.text) if one.k else None, k=one.k)
+        found = Performance("measured", NO_DRAFT_ACCEPTANCE, "", speed.value, speed.low, speed.high)
+        loads.setdefault(row.load.concurrency, {})[setting] = found
+    return speculation_crossovers(loads, usd_per_hour)
 
 
-def _lead(
-    speeds: dict[tuple[BenchSetting, int], float],
-    first: BenchSetting,
-    second: BenchSetting,
-    at: int,
-) -> float:
-    """How much faster ``first`` is, as a logarithm; 0 if one of the two is not known there."""
-    if (first, at) not in speeds or (second, at) not in speeds:
-        return 0.0
-    return math.log(speeds[first, at] / speeds[second, at])
-
-
-def summary_of(rows: Sequence[BenchRow]) -> str:
-    """Which setting is fastest at which loads of one workload, in one sentence with its gain."""
+def summary_of(rows: Sequence[BenchRow], usd_per_hour: float | None = None) -> str:
+    """Which setting is fastest at which loads of one workload, in one sentence with its gain, and
+    one for each crossover."""
     best = winners(rows)
     if not best:
         return "Nothing was measured."
@@ -143,7 +124,9 @@ def summary_of(rows: Sequence[BenchRow]) -> str:
         more = f"{times}{overlap}".removeprefix(", ")
         parts.append(f"{text} ({more})" if more else text)
     against = ", against no speculation" if any("times" in part for part in parts) else ""
-    return f"Fastest{against}: {', '.join(parts)}."
+    changes = (crossover_text(one) for one in crossovers(rows, usd_per_hour))
+    by_fastest = (f"By the fastest repetitions, {one[0].lower()}{one[1:]}" for one in changes)
+    return " ".join((f"Fastest{against}: {', '.join(parts)}.", *by_fastest))
 
 
 def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
@@ -152,7 +135,7 @@ def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
     every = workloads(result.rows)
     for workload in every:
         rows = [row for row in result.rows if row.load.workload == workload]
-        text = summary_of(rows)
+        text = summary_of(rows, result.usd_per_hour)
         text += f" {slo_summary(rows, slo)}" if slo else ""
         lines.append(f"{workload.name}: {text}" if every[1:] else text)
     return lines

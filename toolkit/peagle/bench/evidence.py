@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.bench.compare import known, usable, workloads
+from peagle.bench.compare import complete, known, workloads
 from peagle.bench.models import BenchResult, BenchRow, BenchWorkload, Repetition, Times
 from peagle.catalog.documents import BadFile
 from peagle.catalog.evidence import read_speeds
@@ -44,7 +44,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
             "measure a pair of the catalogue on this machine, or a deployment on AWS",
             "not-evidence",
         )
-    rows = [row for row in usable(result.rows) if not row.incomplete and not row.errors]
+    rows = complete(result.rows)
     if not rows:
         raise UserError(
             "no load was measured without errors, so there is nothing to save",
@@ -131,17 +131,16 @@ def _sizes(rows: list[BenchRow]) -> dict[BenchWorkload, tuple[int, int]]:
 
 
 def _speed(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
-    """The fastest repetition, as ``catalog.schema.Speed`` says; of a row without repetitions, what
-    is known of all of them."""
-    speeds = [one.tokens_per_second for one in row.repetitions] or [row.tokens_per_second.value]
+    """The fastest repetition, as ``catalog.schema.Speed`` says."""
+    speed = row.fastest
     best = max(row.repetitions, key=lambda one: one.tokens_per_second, default=row)
     return {
         "drafter": row.setting.drafter,
         "k": row.setting.k,
         "concurrency": row.load.concurrency,
-        "output_tokens_per_second": round(max(speeds), 3),
-        "low": round(min(speeds), 3),
-        "high": round(max(speeds), 3),
+        "output_tokens_per_second": round(speed.value, 3),
+        "low": round(speed.low, 3),
+        "high": round(speed.high, 3),
         "repetitions": max(1, len(row.repetitions)),
         "acceptance_length": round(row.acceptance.length, 4) if row.acceptance else None,
         "prompt_tokens": size[0],

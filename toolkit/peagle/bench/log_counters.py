@@ -33,7 +33,7 @@ class LogCounters:
         if live is None:
             fix = Fix("look at its state", ("peagle", "status", name))
             raise EngineError(f"the endpoint {name} does not exist", fix)
-        self._instances = max(live.instance_count, 1)
+        self._instances = max(live.engine_count, 1)
         self._clock = clock or Clock()
         self._reader = StatisticsReader(aws, live, self._clock)
         self._is_amazon = aws.is_amazon
@@ -64,7 +64,7 @@ def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> End
     """The engine's counters where one instance exposes them, else those in the log; none where that
     may not be read."""
     live = sagemaker.describe(aws, name)
-    if live and live.instance_count == 1 and runtime.counters(aws, name) is not None:
+    if live and live.engine_count == 1 and runtime.counters(aws, name) is not None:
         return EndpointCounters(partial(runtime.counters, aws, name), "counters")
     try:
         logged = LogCounters(aws, name, clock)

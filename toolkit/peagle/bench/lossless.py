@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from peagle.bench.asking import RefusedPrompt
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import utc_now
+from peagle.bench.openai_server import RefusedPrompt
 from peagle.bench.prompts import PromptSet
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
 from peagle.errors import NotProved, PeagleError, UserError
@@ -70,7 +70,7 @@ class TokenDifference:
 @dataclass(frozen=True)
 class LosslessResult:
     """The comparison of ``prompts`` answers. ``tokens`` are those compared, up to the first
-    difference of each answer. ``ended`` is the message of the error that ended it early."""
+    difference of each answer. ``incomplete`` is the message of the error that ended it early."""
 
     server: str
     against: str
@@ -83,7 +83,7 @@ class LosslessResult:
     differences: tuple[TokenDifference, ...]
     refused: tuple[RefusedPrompt, ...] = ()
     largest_gap: float = LARGEST_GAP
-    ended: str = ""
+    incomplete: str = ""
     format: int = LOSSLESS_FORMAT
 
     @property
@@ -195,7 +195,7 @@ def compare_transcripts(
             differences.append(found)
     return LosslessResult(
         server, against, started, prompts.file, prompts.sha256, max_tokens,
-        compared, tokens, tuple(differences), tuple(refused), ended=ended,
+        compared, tokens, tuple(differences), tuple(refused), incomplete=ended,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.intervals import mean_interval
 from peagle.bench.models import (
     BenchedServer,
@@ -21,6 +20,7 @@ from peagle.bench.models import (
     Repetition,
     Times,
 )
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import Probe, probe
 from peagle.bench.saturation import queue_reason
 from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share, machine_share

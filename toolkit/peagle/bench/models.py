@@ -168,6 +168,13 @@ class BenchRow:
     machine_cpu_share: float | None = None
 
     @property
+    def fastest(self) -> Interval:
+        """The fastest repetition, between the slowest and itself, as evidence has it; of a row
+        without repetitions what is known of all of them."""
+        speeds = [one.tokens_per_second for one in self.repetitions]
+        return Interval(max(speeds), min(speeds), max(speeds)) if speeds else self.tokens_per_second
+
+    @property
     def errors(self) -> tuple[str, ...]:
         """The messages of all failed requests."""
         return tuple(message for one in self.repetitions for message in one.errors)
@@ -209,8 +216,8 @@ class BenchResult:
     """All rows of one ``peagle bench``, with what is needed to repeat it.
 
     ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
-    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``ended`` is the
-    message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
+    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``incomplete`` is
+    the message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
     sweep of an endpoint has cost so far, with its updates.
     """
 
@@ -223,7 +230,7 @@ class BenchResult:
     rows: tuple[BenchRow, ...]
     usd_per_hour: float | None = None
     price_source: str | None = None
-    ended: str = ""
+    incomplete: str = ""
     spent_usd: float | None = None
     format: int = FORMAT
 

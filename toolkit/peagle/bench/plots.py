@@ -53,8 +53,7 @@ class Plots:
         )
 
     def speed(self, rows: Sequence[BenchRow]) -> Chart:
-        """Output tokens per second of one workload's rows, with intervals and the changes of
-        the fastest setting."""
+        """Output tokens per second of one workload's rows, with intervals and crossovers."""
         lines = self._lines(
             rows,
             lambda row: (
@@ -64,8 +63,8 @@ class Plots:
             ),
         )
         marks = [
-            (one.load, f"{one.after.text} from {one.load:,.0f}")
-            for one in compare.fastest_changes(rows)
+            (one.requests, f"speculation {one.direction} paying at {one.requests:,.0f}")
+            for one in compare.crossovers(rows)
         ]
         return Chart(
             "Output tokens per second",

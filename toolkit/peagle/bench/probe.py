@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
-from peagle.bench.asking import OpenAiServer, PromptRefused
 from peagle.bench.models import BenchWorkload
+from peagle.bench.openai_server import OpenAiServer, PromptRefused
 from peagle.bench.workloads import Tokens, random_prompt
 from peagle.errors import EngineError, PeagleError, UserError, count_of, parsing
 from peagle.protocol import Counters, EventSplitter, parse_counters, parse_response, request_body

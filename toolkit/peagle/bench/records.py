@@ -20,7 +20,7 @@ _LIMITS = Limits(size=64 << 20, depth=16, values=2_000_000)
 _LONGEST = 300
 _CUT_OFF = "the server closed the connection before the end of an answer"
 _KNOWN = {
-    "ClientConnectorError": "the server refuses connections",
+    "ClientConnectorError": "the server refuses the connection",
     "ClientOSError": _CUT_OFF,
     "ClientPayloadError": _CUT_OFF,
     "InvalidInferenceResultError": "the server sent no text",

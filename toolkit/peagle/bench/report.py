@@ -81,7 +81,7 @@ def _summary(
     for workload in workloads:
         rows = [row for row in result.rows if row.load.workload == workload]
         name = [element("strong", workload.name), Html(": ")] if workloads[1:] else []
-        text = compare.summary_of(rows)
+        text = compare.summary_of(rows, result.usd_per_hour)
         text += f" {compare.slo_summary(rows, slo)}" if slo else ""
         yield element("p", *name, text, class_="summary")
     if not workloads:
@@ -93,8 +93,8 @@ def _summary(
             "Acceptance was imposed by vLLM's synthetic sampler, not measured on text: on other "
             "text the speeds with speculation differ.",
         )
-    if result.ended:
-        yield element("p", f"The benchmark ended early: {result.ended}", role="note")
+    if result.incomplete:
+        yield element("p", f"The benchmark ended early: {result.incomplete}", role="note")
 
 
 def workload_text(workload: BenchWorkload) -> str:

@@ -21,7 +21,8 @@ from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import Observer
 from peagle.deploy.preflight import preflight
-from peagle.deploy.state import Deployment, find_record
+from peagle.deploy.records import find_record
+from peagle.deploy.state import Deployment
 from peagle.errors import Fix, Refused, UserError
 from peagle.findings import errors
 from peagle.planning.plan import Plan

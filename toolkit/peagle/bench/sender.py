@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from peagle.bench.asking import OpenAiServer
+from peagle.bench.openai_server import OpenAiServer
 
 Body = Mapping[str, Any]
 """A complete request body; it asks for a stream with token counts."""

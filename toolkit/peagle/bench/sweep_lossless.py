@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from peagle.bench.asking import RefusedPrompt
 from peagle.bench.lossless import LosslessResult, compare_transcripts
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS, NO_SPECULATION, BenchSetting, utc_now
+from peagle.bench.openai_server import RefusedPrompt
 from peagle.bench.pair_prompts import prompts_of_pair
 from peagle.bench.prompts import PromptSet, read_prompts
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from peagle.aws import sagemaker
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.log_counters import NO_COUNTERS, counters_of_endpoint
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
+from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
@@ -33,23 +35,32 @@ def target_of_url(url: str, model: str | None = None, key: str | None = None) ->
     if it has vLLM's. Raises UserError for an address that is no URL and for several models, and
     EngineError when it does not answer.
     """
-    base = _base_url(url)
-    server = OpenAiServer(base, model or "", key)
-    if model is None:
-        names = served_models(server)
-        if len(names) != 1:
-            shown = ", ".join(names[:5]) or "none"
-            raise UserError(
-                f"{base} serves {len(names)} models: {shown}", "choose one with --model", "model"
-            )
-        server = OpenAiServer(base, names[0], key)
-    facts = BenchedServer(url, "url", base, server.model)
+    server = server_of_url(url, model, key)
+    facts = BenchedServer(url, "url", server.base_url, server.model)
     return BenchTarget(
         server, facts, UNKNOWN, partial(counters_of, server), partial(waiting_of, server)
     )
 
 
-def _base_url(url: str) -> str:
+def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
+    """The server at a URL, with the ``model`` given, else with the only one that it lists. Raises
+    what ``target_of_url`` does."""
+    server = OpenAiServer(base_url_of(url), model or "", key)
+    if model is not None:
+        return server
+    names = served_models(server)
+    if len(names) != 1:
+        shown = ", ".join(names[:5]) or "none"
+        raise UserError(
+            f"{server.base_url} serves {len(names)} models: {shown}",
+            "choose one with --model",
+            "model",
+        )
+    return OpenAiServer(server.base_url, names[0], key)
+
+
+def base_url_of(url: str) -> str:
+    """The base URL of OpenAI's protocol, which ends in ``/v1``. Raises UserError for other text."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -101,13 +112,20 @@ def _drafter_of(config: dict[str, object]) -> str:
 
 
 def target_of_endpoint(
-    aws: Aws, name: str, record: Deployment | None, catalog: Catalog, model: str | None = None
+    aws: Aws,
+    name: str,
+    record: Deployment | None,
+    catalog: Catalog,
+    model: str | None = None,
+    wake_up: WakeUpOptions | None = None,
 ) -> BenchTarget:
     """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only.
 
     The bearer token is made for it. ``record`` is ``None`` for an endpoint that ``peagle deploy``
     did not create; then ``model`` is needed. In the sandbox there is no price, since AWS's is of
-    another machine. Raises UserError without a model, and CloudError.
+    another machine. An endpoint that scaled to zero is woken first, as ``wake_up`` says.
+
+    Raises UserError without a model, and CloudError, NotAwake among them.
     """
     served = record.current.served if record else None
     plan = record.current.plan if record else None
@@ -116,7 +134,10 @@ def target_of_endpoint(
         named = str(served.settings.get("served-model-name") or "") or None
     if named is None:
         raise UserError(f"the model that {name} serves is unknown", "name it with --model", "model")
-    base = aws.openai_base_url(name)
+    live = sagemaker.describe(aws, name) if served and served.copies is not None else None
+    if live is not None:
+        wake(aws, live, record, wake_up)
+    base = aws.openai_base_url(name, name if served and served.copies is not None else "")
     server = OpenAiServer(
         base, named, aws.bearer_token(MAX_TOKEN_SECONDS), log=("peagle", "logs", name)
     )

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.bench.asking import OpenAiServer, PromptRefused, RefusedPrompt
+from peagle.bench.openai_server import OpenAiServer, PromptRefused, RefusedPrompt
 from peagle.bench.prompts import PromptSet
 from peagle.errors import EngineError, Unsupported, count_of, parsing
-from peagle.protocol import piece_of
+from peagle.protocol import parse_piece
 
 _BEST = 5
 """How many log probabilities the target returns for each token."""
@@ -66,7 +66,7 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
 
     Raises Unsupported where it has none, and EngineError for another format.
     """
-    text = piece_of(answer).written
+    text = parse_piece(answer).written
     with parsing("the engine's response", EngineError):
         choice = answer["choices"][0]
         prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or ()

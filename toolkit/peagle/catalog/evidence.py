@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,7 +96,7 @@ def read_evidence(path: Path, text: bytes | None = None) -> list[Evidence]:
 
     Raises BadFile, with the key, if one is missing or invalid.
     """
-    document = _document(path, text)
+    document = document_of(path, text)
     results = document.get("results", [])
     if not isinstance(results, list):
         raise _bad(path, "results", f"is {json.dumps(results)[:60]}: expected a list")
@@ -103,7 +104,7 @@ def read_evidence(path: Path, text: bytes | None = None) -> list[Evidence]:
         raise _bad(path, *problem)
     common = _common(document, display_path(path))
     return [
-        _validated(Evidence, common | (row if isinstance(row, dict) else {}), path, number)
+        validated(Evidence, common | (row if isinstance(row, dict) else {}), path, number)
         for number, row in enumerate(results)
     ]
 
@@ -114,12 +115,12 @@ def read_speeds(path: Path, text: bytes | None = None, own: bool = False) -> Spe
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
-    document = _document(path, text)
+    document = document_of(path, text)
     if "speeds" not in document:
         return None
     for problem in wrong_engine(document):
         raise _bad(path, *problem)
-    run = _validated(SpeedRun, _common(document, path.name) | {"own": own}, path)
+    run = validated(SpeedRun, _common(document, path.name) | {"own": own}, path)
     for problem in wrong_rows(run, document):
         raise _bad(path, *problem)
     return run
@@ -170,7 +171,7 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
                 own = self._own is not None and path.is_relative_to(self._own)
                 if mentioned.encode() not in text:
                     continue
-                run = read_speeds(path, text, own) or _without_speeds(path, text)
+                run = _run(path, text, own)
                 if run is None:
                     continue
                 # Bundled evidence may be of a target that the user's catalogue replaces.
@@ -185,17 +186,23 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 _HAS_RUN = re.compile(rb'"(?:speeds|results)"').search
 
 
+@lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
+def _run(path: Path, text: bytes, own: bool) -> SpeedRun | None:
+    """The run in one file, with or without speeds."""
+    return read_speeds(path, text, own) or _without_speeds(path, text)
+
+
 def _without_speeds(path: Path, text: bytes) -> SpeedRun | None:
     """The acceptance lengths of a file without speeds as a run; ``None`` without any."""
     if not (found := read_evidence(path, text)):
         return None
-    common = _common(_document(path, text), path.name)
+    common = _common(document_of(path, text), path.name)
     rows = [one.model_dump(include=set(_OF_RESULT)) for one in found]
     no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
-    return _validated(SpeedRun, {**common, **no_speeds, "on_text": rows}, path)
+    return validated(SpeedRun, {**common, **no_speeds, "on_text": rows}, path)
 
 
-def _document(path: Path, text: bytes | None = None) -> dict[str, Any]:
+def document_of(path: Path, text: bytes | None = None) -> dict[str, Any]:
     """The file's JSON object; empty for other JSON, which holds no evidence."""
     try:
         content = read_bytes(path) if text is None else text
@@ -217,7 +224,7 @@ def _common(document: dict[str, Any], file: str) -> dict[str, Any]:
     return fields
 
 
-def _validated(
+def validated(
     model: type[Model], fields: dict[str, Any], path: Path, number: int | None = None
 ) -> Model:
     """The fields as ``model``; else BadFile with pydantic's first error and the key of the file.

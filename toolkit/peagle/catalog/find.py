@@ -111,18 +111,18 @@ def target_named(catalog: Catalog, name: str) -> str | None:
 
     Raises UserError if several targets have that name or those weights.
     """
-    wanted = name.lower()
-    by_id = (target_id for target_id in catalog.targets if target_id.lower() == wanted)
+    given = name.lower()
+    by_id = (target_id for target_id in catalog.targets if target_id.lower() == given)
     if (found_id := next(by_id, None)) is not None:
         return found_id
     for short_name, target_id in _short_names(catalog).items():
-        if short_name.lower() == wanted:
+        if short_name.lower() == given:
             return target_id
-    if "/" in wanted:
+    if "/" in given:
         weights = _weights(catalog)
-        found = [each for each in catalog.targets if weights.get(each, "").lower() == wanted]
+        found = [each for each in catalog.targets if weights.get(each, "").lower() == given]
     else:
-        found = [each for each in catalog.targets if each.partition("/")[2].lower() == wanted]
+        found = [each for each in catalog.targets if each.partition("/")[2].lower() == given]
     if len(found) > 1:
         message = f"{name!r} is the name of several targets"
         raise UserError(message, f"write one of {', '.join(found)}")

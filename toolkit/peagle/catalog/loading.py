@@ -38,6 +38,7 @@ from peagle.catalog.documents import (
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import NO_GPU, Catalog, Target
 from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.starts import Starts, read_starts
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.catalog.validation import (
     Violation,
@@ -121,6 +122,7 @@ def load_catalog(own: Path | None = None) -> Catalog:
         instances=_read(table_file("instances.yaml", own), InstanceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(own, targets),
+        starts=Starts(own),
         speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
@@ -232,6 +234,7 @@ def check_catalog_file(path: Path) -> list[Problem]:
     try:
         read_evidence(path)
         read_speeds(path)
+        read_starts(path)
     except BadFile as bad:
         return [bad.problem]
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Annotated, Literal
 
@@ -263,11 +263,25 @@ class SpeedRun(Measurement):
     on_text: tuple[AcceptanceOnText, ...] = ()
 
 
+class EngineStart(Measurement):
+    """A measured start of the container: ``seconds`` until it answered a health check, with dummy
+    weights. ``target`` is a short name; ``kind`` is ``cold``, ``kept`` (with the caches of an
+    earlier start) or ``restored`` (from an archive of compiled code)."""
+
+    target: str
+    kind: Literal["cold", "kept", "restored"]
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+    device: str
+    vllm: Version
+    file: str
+
+
 class Catalog(CatalogEntry):
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
 
     ``targets`` reads each file at first use, so that a plan takes as long with a large catalogue as
-    with a small one; ``speeds``, measured speeds by the target's id, does the same.
+    with a small one; ``speeds``, measured speeds by the target's id, and ``starts``, measured
+    starts of the container, do the same.
     """
 
     targets: SkipValidation[Mapping[str, Target]]
@@ -275,6 +289,7 @@ class Catalog(CatalogEntry):
     instances: InstanceTable
     origins: SkipValidation[Mapping[str, str]]
     speeds: SkipValidation[Mapping[str, tuple[SpeedRun, ...]]] = {}
+    starts: SkipValidation[Sequence[EngineStart]] = ()
     version_rules: VersionRuleTable = NO_VERSION_RULES
     speed_model: SpeedModel
 

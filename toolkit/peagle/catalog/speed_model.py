@@ -40,10 +40,10 @@ class StepConstants(CatalogEntry):
     weights: Constant
     cache: Constant
     compute: Constant
+    grouped: Constant
     logits: Constant
     drafter: Constant
     drafter_layer: Constant
-    prefill: Constant
     prefill_layer: Constant
     uncaptured_layer: Constant
     without_async: Constant
@@ -73,12 +73,8 @@ class SpeedModel(CatalogEntry):
     """The performance model's constants and the GPUs. ``script`` fitted the constants to
     ``evidence`` on the day ``fitted``.
 
-    Tokens that are alike touch the same experts: N requests with K+1 tokens each touch as many as
-    ``N ** request_exponent * (K+1) ** token_exponent`` independent tokens. ``alike`` has the pairs
-    whose evidence was measured with random weights that make all requests choose nearly the same
-    experts, and the request exponent of that evidence. ``decay``: the share of
-    accepted drafts at a position over the previous one's, where a single acceptance length is
-    known.
+    ``decay``: the share of accepted drafts at a position over the previous one's, where a single
+    acceptance length is known.
     """
 
     script: str
@@ -86,9 +82,6 @@ class SpeedModel(CatalogEntry):
     vllm: str
     evidence: tuple[FittedTo, ...]
     constants: StepConstants
-    request_exponent: Share
-    token_exponent: Share
-    alike: dict[str, Share] = {}
     decay: Share
     ranges: Ranges
     gpus: tuple[GpuSpeed, ...]
@@ -98,8 +91,3 @@ class SpeedModel(CatalogEntry):
         if it is not in the table."""
         variants = [gpu for gpu in self.gpus if gpu.gpu == name]
         return min(variants, key=lambda gpu: abs((gpu.memory_gib or gib) - gib), default=None)
-
-    def as_measured(self, pair: str) -> SpeedModel:
-        """The model with the exponent of this pair's evidence."""
-        exponent = self.alike.get(pair, self.request_exponent)
-        return self.model_copy(update={"request_exponent": exponent})

@@ -47,6 +47,7 @@ _PATTERNS = (
     (r"^\d+\.\d+", 'a version such as "0.28.0"'),
     (r"^(>=|", 'a range of versions such as ">=0.18.0,<0.22.0"'),
     (r"^[a-z0-9][", "lower-case letters, digits, dots and hyphens"),
+    (r"^[A-Za-z0-9](-*", "a name of letters, digits and hyphens between them"),
     (r"^[A-Za-z0-9]", "a Hugging Face id such as openai/gpt-oss-20b"),
     (r"^ml\.", "an instance type such as ml.g6e.2xlarge"),
     (r"^sm_", "a GPU architecture such as sm_90"),
@@ -117,6 +118,8 @@ def _message(
         return "unknown key", hint
     expected = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
     source, value = document.source(location), first["input"]
+    if first["loc"][-1] == "[key]":
+        source = str(value)
     found = repr(source) if isinstance(value, str) else source or _kind(value)
     return f"expected {expected}, found {found}", _fix(first, source or "", value)
 
@@ -129,6 +132,8 @@ def _expected(detail: ErrorDetails) -> str:
         pattern = str(context["pattern"])
         known = [meaning for start, meaning in _PATTERNS if pattern.startswith(start)]
         return known[0] if known else f"text that matches {pattern}"
+    if kind == "string_too_long":
+        return f"at most {context['max_length']} characters"
     if kind == "greater_than_equal":
         return f"a number of at least {context['ge']}"
     if kind == "less_than_equal":

@@ -250,7 +250,14 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
     try:
         return folders.follow_link(path, homes)
     except parser.DamagedFile as error:
-        raise UserError(error.message, error.fix, "unusable-link") from error
+        raise UserError(error.message, error.fix, _UNUSABLE_LINK) from error
+
+
+_UNUSABLE_LINK = "unusable-link"
+"""A symbolic link that leads out of the folder of a model, or nowhere.
+
+Fix: replace the link by a copy of its file
+"""
 
 
 def check_links(folder: Path) -> None:

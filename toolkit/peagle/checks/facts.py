@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from peagle.case import Case
+from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import RuntimeTable
 from peagle.checkpoints.heads import Head
-from peagle_serve.contract import PREFIX
+from peagle.text import json_object
+from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION
 from peagle_serve.environment import flag_of
 
 OTHER_HEAD = "use a head trained for this target"
@@ -61,6 +64,37 @@ def is_aws_image(image: str | None, runtimes: RuntimeTable) -> bool:
     """Whether the image is in a registry of AWS's own, so without the toolkit's entrypoint."""
     found = parse_ecr_image(image)
     return found is not None and found.account in runtimes.accounts.values()
+
+
+def needs_vocabulary(architecture: Architecture) -> bool:
+    """Whether the engine reads the target's vocabulary from a file that is not in its checkpoint:
+    that of GPT-OSS, which it downloads unless a variable names its folder."""
+    return architecture.class_name.startswith("GptOss")
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """What a container of the user's own VPC reaches from there, in words; empty for nothing.
+
+    ``internet`` are hosts without an endpoint of AWS in the VPC.
+    """
+
+    s3: str
+    internet: str
+
+
+def destinations(environment: Mapping[str, str], isolated: bool) -> Destinations:
+    """What the container with that environment reaches. SageMaker mounts weights through the VPC
+    also for a container that is ``isolated``."""
+    drafter = json_object(environment.get(SPECULATION)).get("model")
+    models = [str(one) for one in (environment.get(MODEL), drafter) if one]
+    streamed = any(one.startswith("s3://") for one in models)
+    mounted = any(one.startswith(ML_ROOT) for one in models)
+    hosts = ["huggingface.co"] if any(HUB_ID.fullmatch(one) for one in models) else []
+    return Destinations(
+        s3="S3 (the weights)" if streamed or mounted else "",
+        internet="" if isolated else " and ".join(f"{host} (the weights)" for host in hosts),
+    )
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,10 @@ class CheckReport:
     unread: tuple[str, ...]
     read_command: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{one.level} {one.code}" for one in self.findings) or "nothing found"
+        return f"<CheckReport {self.pair}: {self.rules} rules, {found}>"
+
 
 def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> CheckReport:
     """Read the checkpoints that the request names or that are on this machine; run all rules.

@@ -7,14 +7,15 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.project import ProjectCommand
 from peagle.deploy.state import Deployment
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle adopt peagle-gpt-oss-20b")
+@click.command(cls=ProjectCommand, epilog="Example: peagle adopt peagle-gpt-oss-20b")
 @deployment_options
 @yes_option
 @json_option

@@ -10,11 +10,13 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.bench.asking import KEY_VARIABLE
 from peagle.bench.bench import INTERRUPTED
+from peagle.bench.gates import BenchGates
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchResult
+from peagle.bench.openai_server import KEY_VARIABLE
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.bench_gates import gate_options
 from peagle.cli.bench_report import bench_report
 from peagle.cli.bench_sweep import sweep
 from peagle.cli.bench_text import TextOptions, measure_text, text_options
@@ -23,6 +25,7 @@ from peagle.cli.options import (
     LOADS,
     REQUESTS,
     TOKENS,
+    USD,
     command_catalog,
     repetitions_option,
     requests_option,
@@ -30,6 +33,7 @@ from peagle.cli.options import (
 from peagle.cli.output.bench import print_check, print_result
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError
 from peagle.text import format_size
@@ -78,9 +82,9 @@ bench.add_command(bench_report)
 
 
 @bench.command(
-    _RUN, cls=PeagleCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
+    _RUN, cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
 )
-@click.argument("name", metavar="NAME|URL|local", shell_complete=complete_name)
+@endpoint_argument(complete_name, "NAME|URL|local")
 @click.option(
     "--workload",
     metavar="NAME|FILE",
@@ -104,11 +108,12 @@ bench.add_command(bench_report)
 @click.option("--model", metavar="ID", help="Model in the requests.  [default: the served one]")
 @click.option(
     "--price-per-hour",
-    type=click.FloatRange(0, min_open=True),
+    type=USD,
     metavar="USD",
     help="Price of the server.  [default: the endpoint's, on demand]",
 )
 @text_options
+@gate_options
 @cloud_options
 @json_option
 @click.pass_context
@@ -124,6 +129,7 @@ def run(
     model: str | None,
     price_per_hour: float | None,
     text: TextOptions,
+    gates: BenchGates,
     region: str | None,
     account: Account,
     as_json: bool,
@@ -133,12 +139,13 @@ def run(
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
     counted. Prompts are random words unless --workload is a file. Answers have a fixed length where
     the server accepts ignore_eos. All tokens are counted by the server. A URL's key is read from
-    OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards.
+    OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards. One that
+    scaled to zero is woken first, which may take half an hour, and is not counted.
 
     With --acceptance or --lossless, no speed is measured; --output-tokens then limits the answers.
 
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
-    speculation changes an answer.
+    speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
     if text.chosen:
 
@@ -163,6 +170,7 @@ def run(
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
     finish(result, as_json)
+    api.require_gates(result, gates)
 
 
 def finish(result: BenchResult, as_json: bool) -> None:
@@ -171,11 +179,11 @@ def finish(result: BenchResult, as_json: bool) -> None:
         print_json(result.document())
     else:
         print_result(result)
-    if result.ended == INTERRUPTED:
+    if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
-    if result.ended:
+    if result.incomplete:
         raise EngineError(
-            result.ended, "the rows above are what was measured before", "load-failed"
+            result.incomplete, "the rows above are what was measured before", "load-failed"
         )
 
 
@@ -197,7 +205,9 @@ def find_target(
         if on_aws or (fix := _local_fix(ctx, name)) is None:
             raise
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
-    return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model)
+    with StatusLine() as line:
+        wake_up = api.WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _local_fix(ctx: click.Context, name: str) -> Fix | None:
@@ -230,7 +240,9 @@ def _only_engine() -> LocalEngine:
         start = Fix("start one", ("peagle", "local", "up", "PAIR"))
         raise NotFound("no engine of this machine is running", start)
     if len(names) > 1:
-        raise UserError(f"{len(names)} engines are running: {', '.join(names)}", "name one of them")
+        raise UserError(
+            f"{len(names)} engines are running: {', '.join(names)}", "specify only one of them"
+        )
     engine = api.ready_engine(names[0])
     assert engine is not None
     return engine

@@ -8,8 +8,9 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog
-from peagle.cli.output.console import json_option, print_json, print_written, write_file
+from peagle.cli.options import USD, command_catalog
+from peagle.cli.output.console import json_option, print_json, print_written
+from peagle.store import write_output
 
 
 @click.command(
@@ -30,7 +31,8 @@ from peagle.cli.output.console import json_option, print_json, print_written, wr
 )
 @click.option(
     "--price-per-hour",
-    type=click.FloatRange(min=0, min_open=True),
+    type=USD,
+    metavar="USD",
     help="Price of the GPUs.  [default: the result's, or the catalogue's]",
 )
 @json_option
@@ -45,7 +47,7 @@ def bench_report(
     result = api.priced_result(result, command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
     text = api.report(result, api.parse_slo(slo) if slo else None, intervals)
-    write_file(path, text.encode())
+    write_output(path, text.encode())
     if as_json:
         print_json({"report": str(path), "bytes": len(text.encode())})
     else:

@@ -14,14 +14,16 @@ from peagle import api
 from peagle.bench.models import BenchResult, BenchSetting
 from peagle.bench.sweep import SweepProgress
 from peagle.bench.sweep_lossless import SweepLossless
-from peagle.bench.sweeping import EndpointSweep, SweepRequest
+from peagle.bench.sweep_request import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
+    USD,
     command_catalog,
     complete_pair,
+    is_plan_file,
     raise_first_error,
     repetitions_option,
     requests_option,
@@ -35,7 +37,6 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
 from peagle.cli.plan_options import (
-    is_plan_file,
     planned,
     planning_choices,
     planning_options,
@@ -77,9 +78,9 @@ _OPTIONS = (
     click.option("--lossless", is_flag=True,
                  help="Check that speculation changes no greedy answer to the prompts of the "
                  "workload's file, else the catalogue's."),
-    click.option("--price-per-hour", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    click.option("--price-per-hour", type=USD, metavar="USD",
                  help="Price of this machine.  [default: of its GPUs in the catalogue]"),
-    click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+    click.option("--max-cost", type=USD, metavar="USD",
                  help="Deployment: limit of what the sweep costs in all.  "
                  "[default: 1.5 times the shown cost]"),
     click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
@@ -120,7 +121,8 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
 
     With the NAME of a deployment, the endpoint is updated to each setting, proved and measured,
     then restored to its previous plan. Each row is kept in FILE as soon as it is measured; after an
-    interrupt or an error the same command continues.
+    interrupt or an error the same command continues. The loads at which speculation stops, or
+    starts, paying are those of a verdict on the saved evidence.
     """
     request = _request(ctx, given)
     check_outputs(given)
@@ -206,7 +208,8 @@ def _on_endpoint(
 def _show_price(prepared: EndpointSweep, account: Account, max_cost: float | None) -> None:
     """What the sweep costs, about."""
     sweep, name = prepared.sweep, prepared.revisions.record.name
-    rows = f"{len(sweep.settings)} settings, {sweep.total} rows"
+    settings, total = len(sweep.settings), sweep.total
+    rows = f"{settings} setting{'s' if settings > 1 else ''}, {total} row{'s' if total > 1 else ''}"
     usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
     free = " on AWS (free in the sandbox)" if account.sandbox else ""
     limit = prepared.default_limit if max_cost is None else max_cost

@@ -16,12 +16,13 @@ from peagle.bench.lossless import LosslessResult
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS
 from peagle.bench.prompts import PromptSet
-from peagle.cli.options import command_catalog
+from peagle.cli.options import Decimal, command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
-from peagle.cli.output.console import print_json, print_status, print_written, write_file
+from peagle.cli.output.console import print_json, print_status, print_written
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
+from peagle.store import write_output
 
 FindTarget = Callable[[str], BenchTarget]
 """Finds the server that a NAME or URL means."""
@@ -82,7 +83,7 @@ _TEXT_OPTIONS = (
     ),
     click.option(
         "--temperature",
-        type=click.FloatRange(0.0, 10.0),
+        type=Decimal("a temperature from 0 to 10, such as 0.7", min=0.0, max=10.0),
         default=0.0,
         show_default=True,
         help="With --acceptance: sampling temperature; 0 is greedy decoding.",
@@ -188,7 +189,7 @@ class _Results:
     def _save(self) -> None:
         file = self._text.save_acceptance
         if self.acceptance and file:
-            write_file(file, api.acceptance_bytes(self.acceptance))
+            write_output(file, api.acceptance_bytes(self.acceptance))
             print_written(file)
 
 

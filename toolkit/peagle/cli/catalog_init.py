@@ -16,10 +16,10 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
     show_findings,
-    write_file,
 )
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.store import write_output
 
 
 @click.command(
@@ -80,7 +80,7 @@ def init(
         if not as_json:
             show_findings(findings)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, text.encode())
+        write_output(file, text.encode())
     if as_json:
         print_json(
             {

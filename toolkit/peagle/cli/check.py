@@ -13,19 +13,22 @@ import click
 from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
-from peagle.cli.context import PeagleCommand, finding_in_context, typed_command
+from peagle.cli.context import finding_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
     catalog_of,
+    command_catalog,
     complete_pair,
     settings_option,
     variables_option,
 )
 from peagle.cli.output.console import json_option, print_json
+from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.project.choosing import EndpointChoice
 from peagle.vllm.environment import Value
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -75,15 +78,17 @@ def _parsed(text: str) -> object:
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle check gpt-oss-20b --target hf --drafter hf
   peagle check gpt-oss-20b --drafter ./my/head
   peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1
+  peagle check -e production --online
 """,
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
+@project_options(instead=("list_rules",))
 @click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
 @click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")
@@ -118,6 +123,11 @@ Examples:
 )
 @variables_option("A variable of the container; SM_VLLM_* become arguments of vLLM.")
 @click.option(
+    "--online",
+    is_flag=True,
+    help="Read target and drafter where the pair has them, on the Hub: `hf` for both.",
+)
+@click.option(
     "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
 )
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they prevent.")
@@ -142,6 +152,8 @@ def check(
         raise UserError("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     in_sandbox = options.pop("sandbox")
     del options["profile"]
+    if options.pop("online"):
+        options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
     options["settings"] = _typed(options["settings"])
 
@@ -172,6 +184,21 @@ def check(
     if any(finding.level == "error" for finding in report.findings):
         ctx.exit(Refused.exit_code)
     return None
+
+
+def _on_hub(
+    ctx: click.Context, pair: str, target: str | None, drafter: str | None
+) -> dict[str, str | None]:
+    """Where ``--online`` reads the pair: on the Hub, unless the user, or a project file with
+    ``model_source``, says where."""
+    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+    source = choice.values.get("model_source") if choice else None
+    target = target or (str(source.value) if source else HUB)
+    catalog = command_catalog(ctx)
+    if drafter is None and not api.is_own_target(catalog, pair):
+        head = api.find_pair(catalog, pair).drafter
+        drafter = HUB if head is not None and head.weights is not None else None
+    return {"target": target, "drafter": drafter}
 
 
 def _aws(ctx: click.Context) -> Any:

@@ -30,7 +30,11 @@ class PeagleCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the values as typed, before click converts them."""
-        typed = self.make_parser(ctx).parse_args(args=list(args))[0]
+        try:
+            typed = self.make_parser(ctx).parse_args(args=list(args))[0]
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # so that the fix shows the help of this command
+            raise
         ctx.meta[TYPED] = typed
         return super().parse_args(ctx, args)
 
@@ -65,7 +69,7 @@ def in_context(
     ctx = ctx or click.get_current_context(silent=True)
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
-    typed = _typed(ctx)
+    typed = _kept(ctx, words)
     # The AWS CLI looks for a --profile before it lists the profiles.
     accepted = set() if words == _LIST_PROFILES else {"--profile"}
     if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
@@ -155,17 +159,23 @@ def _parent(path: str) -> str:
     return f"./{folder}" if is_relative else folder
 
 
-def _typed(ctx: click.Context) -> dict[str, str]:
-    """The kept options on the command line, with their values ("" for flags)."""
+def _kept(ctx: click.Context, words: Sequence[str]) -> dict[str, str]:
+    """The kept options of the command line and, unless ``words`` name its environment, of the
+    project file, with their values ("" for flags)."""
+    sources = {ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP}
+    if {"-e", "--environment"} & {*words}:
+        sources.remove(ParameterSource.DEFAULT_MAP)
     found: dict[str, str] = {}
     at: click.Context | None = ctx
     while at is not None:
         for parameter in at.command.params:
             flag = next((opt for opt in parameter.opts if opt in _KEPT), None)
             source = at.get_parameter_source(parameter.name or "")
-            if flag is None or source is not ParameterSource.COMMANDLINE:
+            if flag is None or source not in sources:
                 continue
             is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+            if is_flag and not at.params[parameter.name or ""]:
+                continue
             found[flag] = "" if is_flag else str(at.params[parameter.name or ""])
         at = at.parent
     return {flag: found[flag] for flag in _KEPT if flag in found}

@@ -18,7 +18,10 @@ PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
 class DemoFailed(PeagleError, code="demo-failed"):
-    """A command of the demo failed; the demo ends with its exit code."""
+    """A command of the demo failed; the demo ends with its exit code.
+
+    Fix: see the error of that command
+    """
 
     def __init__(self, step: str, exit_code: int) -> None:
         super().__init__(f"the demo stopped at `peagle {step}`", "see the error above")

@@ -14,7 +14,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, typed_command
+from peagle.cli.context import typed_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
     fallback_of,
@@ -34,13 +34,14 @@ from peagle.cli.output.deploy import (
 )
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.state import Deployment
-from peagle.deploy.watch import WillNotServe
+from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
-from peagle.errors import NotProved, PeagleError, Refused, UserError
+from peagle.errors import NotProved, PeagleError, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 
@@ -49,6 +50,7 @@ _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 
 _CHANGES = {
     "create": "Deploy this plan?",
+    "scale": "Change the scaling of the endpoint?",
     "update": "Update the endpoint to this plan?",
 }
 """The changes that need a confirmation, and its question."""
@@ -57,7 +59,7 @@ _PASS_YES = "review the plan above, then pass --yes"
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle deploy tiny --sandbox
@@ -126,6 +128,7 @@ def deploy(
     choices.check(no_wait)
     if errors(plan.findings):
         refuse_errors(plan.findings)
+    require_built_image(ctx)
     others = planned_fallbacks(ctx, plan)
     if account.sandbox:
         api.check_sandbox_engine()
@@ -137,7 +140,7 @@ def deploy(
         found = api.preflight(aws, plan, instances, role, bucket)
         show_and_refuse(found, account, choices)
         if found.change in _CHANGES:
-            refuse_unknown_price(found.desired.plan, accept_unknown_price)
+            api.require_known_price(found.desired.plan, accept_unknown_price)
         return found
 
     with api.deployment_lock(aws.scope, plan.region, plan.name):
@@ -175,11 +178,11 @@ class ProofChoices:
 
 def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
     """Show what is deployed if the first plan finds no instances, and ask, if anything changes."""
-    if found.change not in _CHANGES:
+    if found.change not in _CHANGES and found.scaling is None:
         return
     show_fallbacks(others)
     if not yes:
-        confirm(_CHANGES[found.change], "not deployed", _PASS_YES)
+        confirm(_CHANGES.get(found.change, _CHANGES["scale"]), "not deployed", _PASS_YES)
 
 
 @dataclass(frozen=True)
@@ -262,7 +265,7 @@ class _Deploy:
         if warm:
             print_status(warm.text)
         document = api.deployment_status(self.aws, record) | {
-            "changed": found.change in _CHANGES,
+            "changed": found.change in _CHANGES or bool(found.changes),
             "changes": [change.document() for change in found.changes],
             "rolled_back": isinstance(unproved, RolledBack),
             "warm_start": warm.document() if warm else None,
@@ -298,13 +301,3 @@ def show_and_refuse(
     planned = found.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)
     refuse_errors((*planned, *found.findings))
-
-
-def refuse_unknown_price(plan: Plan, accepted: bool) -> None:
-    """Raise Refused for a plan without a known price, unless that is accepted."""
-    if plan.price_per_hour_usd is None and not accepted:
-        raise Refused(
-            f"the price of {plan.instance_type} in {plan.region} is unknown",
-            "look up the price, then add --accept-unknown-price",
-            code="price-unknown",
-        )

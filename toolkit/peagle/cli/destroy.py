@@ -18,11 +18,12 @@ from peagle.cli.account import (
     default_region,
     find_deployment,
 )
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.leftovers import Leftover
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
@@ -38,14 +39,14 @@ _ALIKE = 0.8
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle destroy peagle-gpt-oss-20b --yes
   peagle destroy --images
 """,
 )
-@click.argument("name", required=False, shell_complete=complete_name)
+@endpoint_argument(complete_name, instead=("images",), implicit=False)
 @cloud_options
 @click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
 @click.option(
@@ -119,8 +120,10 @@ def _destroy_deployment(
 ) -> None:
     """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     _require_own(record, everything)
+    own = {(one.type, one.name) for one in record.resources}  # such as the alarms of a rollout
     found = _leftovers(aws, record.name, needed=everything)
-    removable = found if everything else ()
+    found = tuple(one for one in found if (one.kind, one.name) not in own)
+    removable = tuple(one for one in found if everything or one.goes_with_endpoint)
     if not yes:
         place = f"{record.name} in {account.where(record.region)}:"
         _show(place, *_texts(record.resources), *_texts(removable))
@@ -136,7 +139,8 @@ def _destroy_deployment(
     for leftover in removable:
         if leftover not in targets:
             api.remove_leftover(aws, leftover)
-    _report(record.name, removed, kept, removable, () if everything else found, as_json)
+    left = tuple(one for one in found if one not in removable)
+    _report(record.name, removed, kept, removable, left, as_json)
 
 
 def _require_own(record: Deployment, everything: bool) -> None:
@@ -293,6 +297,9 @@ def _report(
         return
     for line in _texts(gone):
         click.echo(f"removed {line}")
+    for resource in removed:
+        if resource.type == "LifecycleRule":
+            print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
     for line in _texts(kept):
         click.echo(f"kept {line}: in use by others")
     if left:

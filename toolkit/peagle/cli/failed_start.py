@@ -14,7 +14,7 @@ from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.failed_start import Saving
 from peagle.deploy.state import Deployment
-from peagle.deploy.watch import WillNotServe
+from peagle.deploy.wait import WillNotServe
 from peagle.errors import PeagleError
 from peagle.text import format_duration, format_usd
 

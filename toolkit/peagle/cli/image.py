@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,29 +14,23 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
-    UNLIMITED,
-    align_columns,
-    fit_columns,
-    hidden_columns,
     json_option,
     print_json,
     print_status,
+    print_written,
     terminal_width,
-    wrapped,
 )
+from peagle.cli.output.image import image_document, image_table, print_image
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
+from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.errors import Fix, PeagleError, Unsupported, UserError
 from peagle.images import Built, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind
-
-_HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
-_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
-"""Columns to drop on a narrow terminal, in this order."""
-
-_MB = 1e6
+from peagle.store import write_output
 
 
 @click.group(epilog="Example: peagle image build tiny --runtime cpu")
@@ -45,8 +38,8 @@ def image() -> None:
     """Build, list, push and remove container images of plans."""
 
 
-@image.command("build", cls=PeagleCommand, epilog="Example: peagle image build gpt-oss-20b --push")
-@plan_options
+@image.command("build", cls=ProjectCommand, epilog="Example: peagle image build gpt-oss-20b --push")
+@partial(plan_options, tag_flag="--resource-tag")
 @click.option(
     "--runtime",
     type=click.Choice(["gpu", "cpu"]),
@@ -75,9 +68,23 @@ def image() -> None:
     show_default=True,
     help="docker: on this machine. codebuild: on AWS, which pushes the image too.",
 )
+@click.option(
+    "--if-configured",
+    is_flag=True,
+    help="Build nothing unless the project file has build_image for the endpoint.",
+)
+@click.option(
+    "--address-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the pushed address, with its digest, to this file, for deploy --image-from.",
+)
 @account_options
 @json_option
+@click.pass_context
 def build_(
+    ctx: click.Context,
+    /,
     plan: Plan,
     runtime: RuntimeKind,
     tag: str | None,
@@ -86,6 +93,8 @@ def build_(
     push: bool,
     sbom: Path | None,
     builder: str,
+    if_configured: bool,
+    address_file: Path | None,
     account: Account,
     as_json: bool,
 ) -> None:
@@ -95,26 +104,35 @@ def build_(
     and pair before the engine starts. Weights are mounted by default. The same plan gives the same
     build context, byte for byte. A CycloneDX file beside the image, not in it, lists its packages.
     """
+    if if_configured and not _is_configured(ctx):
+        print_status("Nothing to build: the endpoint has no build_image in the project file.")
+        return
+    if address_file is not None and builder == "docker" and not push:
+        raise UserError("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(api.findings_for_build(plan))
     if builder == "codebuild":
         _check_codebuild(runtime, sbom)
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
+        _write_address(address, address_file)
         _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
         return
     if push:
         _check_pushing(account, plan.region)
     built = build_with_status(request, account)
     if not as_json:
-        _describe(built.image)
+        print_image(built.image)
         click.echo(f"built in {built.seconds:.1f} s")
     listed = _write_sbom(built.image, sbom)
-    pushed = push_built(built.image, plan.region, account) if push else None
+    tags = plan.company.tags
+    pushed = push_built(built.image, plan.region, account, tags) if push else None
+    if pushed is not None:
+        _write_address(pushed, address_file)
     if as_json:
         seconds = round(built.seconds, 1)
         more = {"seconds": seconds, "pushed": pushed, "sbom": listed and str(listed)}
-        print_json({**_document(built.image), **more})
+        print_json({**image_document(built.image), **more})
     elif pushed is None:
         print_status(f"Next: {next_command(plan, built.image, account)}")
     else:
@@ -156,9 +174,9 @@ def show_(name: str, as_json: bool) -> None:
     """Show the image NAME: pair, runtime, plan, licences, sizes."""
     found = api.show_image(api.connect_docker(), name)
     if as_json:
-        print_json(_document(found))
+        print_json(image_document(found))
         return
-    _describe(found)
+    print_image(found)
     for label, value in found.labels.items():
         click.echo(f"  {label}: {value}")
 
@@ -170,9 +188,9 @@ def list_(as_json: bool) -> None:
     docker = api.connect_docker()
     found = api.list_images(docker)
     if as_json:
-        print_json({"images": [_document(one) for one in found]})
+        print_json({"images": [image_document(one) for one in found]})
     elif found:
-        click.echo("\n".join(table(found, terminal_width())))
+        click.echo("\n".join(image_table(found, terminal_width())))
     else:
         print_status(f"No images. Build one: {command_text(('peagle', 'image', 'build', 'PAIR'))}")
 
@@ -195,6 +213,22 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
         return
     for name in removed:
         click.echo(f"removed {name}")
+
+
+def _is_configured(ctx: click.Context) -> bool:
+    """Whether the project file has build_image for the endpoint. Raises UserError without a
+    project file."""
+    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+    if choice is None:
+        raise UserError("--if-configured needs an endpoint of a project file", "add --environment")
+    return choice.builds_image
+
+
+def _write_address(address: str, file: Path | None) -> None:
+    """Write the address to the file, if there is one."""
+    if file is not None:
+        write_output(file, f"{address}\n".encode())
+        print_written(file)
 
 
 def build_with_status(request: ImageRequest, account: Account) -> Built:
@@ -245,21 +279,28 @@ def _check_pushing(account: Account, region: str) -> None:
     )
 
 
-def push_built(built: Image, region: str, account: Account) -> str:
-    """Push the image to ECR; if that fails, print the command that repeats the push."""
+def push_built(built: Image, region: str, account: Account, tags: Mapping[str, str] = {}) -> str:
+    """Push the image to ECR, to a repository with these tags if it is a new one; if that fails,
+    print the command that repeats the push."""
     try:
-        return _push(built, None, region, account)
+        return _push(built, None, region, account, tags)
     except (PeagleError, KeyboardInterrupt):
         push = command_text(_push_command(built.name, region=region))
         print_status(f"{built.name} is built. Push it: {push}")
         raise
 
 
-def _push(built: Image, registry: str | None, region: str, account: Account) -> str:
+def _push(
+    built: Image,
+    registry: str | None,
+    region: str,
+    account: Account,
+    tags: Mapping[str, str] = {},
+) -> str:
     aws = None if registry and not account.sandbox else account.connect(region)
     with StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(built, aws, registry, print_status, progress)
+        return api.push_image(built, aws, registry, print_status, progress, tags)
 
 
 def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
@@ -296,48 +337,3 @@ def _show_pushed(
     return print_status(
         f"Deploy it: {deploy}" if deploy else "SageMaker pulls images from ECR only, not from here."
     )
-
-
-def table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
-    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
-
-    The base is shown without its registry; `image show` prints all of it.
-    """
-    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
-    yield from align_columns(rows, ("SIZE",))
-    yield from wrapped(hidden_columns(dropped), width)
-
-
-def _row(image: Image) -> tuple[str, ...]:
-    return (
-        image.name,
-        image.pair,
-        image.runtime,
-        f"{image.size / _MB:,.0f} MB",
-        "baked in" if image.baked else "mounted",
-        image.created[:10],
-        image.base.rpartition("/")[2] or "?",
-    )
-
-
-def _describe(image: Image) -> None:
-    click.echo(image.name)
-    click.echo(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
-    if image.layer_bytes is not None:
-        click.echo(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
-
-
-def _document(image: Image) -> dict[str, Any]:
-    return {
-        "name": image.name,
-        "id": image.id,
-        "created": image.created,
-        "pair": image.pair,
-        "runtime": image.runtime,
-        "base": image.base,
-        "size_bytes": image.size,
-        "layer_bytes": image.layer_bytes,
-        "user": image.user,
-        "digests": list(image.digests),
-        "labels": dict(image.labels),
-    }

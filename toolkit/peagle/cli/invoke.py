@@ -12,15 +12,17 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import TOKENS
+from peagle.cli.options import TOKENS, Decimal, duration
 from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.progress import StatusLine
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
 from peagle.deploy.state import Deployment
+from peagle.deploy.wake_up import WakeUpOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
 from peagle.store import SANDBOX
 
-Ask = Callable[[InvokeRequest, OnText], InvokeResult]
+Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 
 
 @click.command(
@@ -46,10 +48,18 @@ Ask = Callable[[InvokeRequest, OnText], InvokeResult]
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0.0),
+    type=Decimal("a temperature of 0 or more, such as 0.7", min=0.0),
     default=0.0,
     show_default=True,
     help="Sampling temperature; 0 is greedy decoding.",
+)
+@click.option(
+    "--wake-timeout",
+    metavar="DURATION",
+    callback=duration,
+    default="30m",
+    show_default=True,
+    help="How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
 )
 @json_option
 def invoke(
@@ -61,21 +71,37 @@ def invoke(
     chat: bool | None,
     max_tokens: int,
     temperature: float,
+    wake_timeout: int,
     as_json: bool,
 ) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
     the prompt from standard input.
 
     With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
-    engine's counters, which include other clients' requests. If an endpoint and a local engine have
-    the same name, the endpoint answers.
+    engine's counters, which include other clients' requests. A request to an endpoint that scaled
+    to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
+    answers.
     """
     ask = _find_server(account, name, region)
     request = InvokeRequest(_read_prompt(prompt), chat, max_tokens, temperature, stream)
+    line, texts = StatusLine(), list[str]()
+
+    def show(text: str) -> None:
+        if not texts:
+            line.clear()
+        texts.append(text)
+        if not as_json:
+            click.echo(text, nl=False)
+
+    wake_up = api.WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    try:
+        result = ask(request, show, wake_up)
+    finally:
+        if not texts:
+            line.clear()
     if as_json:
-        print_json(vars(ask(request, lambda text: None)))
+        print_json(vars(result))
         return
-    result = ask(request, lambda text: click.echo(text, nl=False))
     click.echo()
     print_status(_summary(result))
 
@@ -93,14 +119,21 @@ def _find_server(account: Account, name: str, region: str | None) -> Ask:
     return partial(_ask_endpoint, aws, name, record)
 
 
-def _ask_engine(engine: LocalEngine, request: InvokeRequest, show: OnText) -> InvokeResult:
+def _ask_engine(
+    engine: LocalEngine, request: InvokeRequest, show: OnText, _: WakeUpOptions
+) -> InvokeResult:
     if engine.image is None and engine.speculates:
         _warn_of_noise(engine.vllm, request)
     return api.invoke_local(engine, request, show)
 
 
 def _ask_endpoint(
-    aws: Aws, name: str, record: Deployment | None, request: InvokeRequest, show: OnText
+    aws: Aws,
+    name: str,
+    record: Deployment | None,
+    request: InvokeRequest,
+    show: OnText,
+    wake_up: WakeUpOptions,
 ) -> InvokeResult:
     """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
     if aws.scope == SANDBOX:
@@ -110,7 +143,7 @@ def _ask_endpoint(
             )
         if record and record.current.served.k > 0:
             _warn_of_noise(api.engine_version(), request)
-    return api.invoke(aws, name, record, request, show)
+    return api.invoke(aws, name, record, request, show, wake_up)
 
 
 def _warn_of_noise(version: str, request: InvokeRequest) -> None:
@@ -142,6 +175,8 @@ def _summary(result: InvokeResult) -> str:
         parts.insert(0, f"{result.output_tokens} tokens")
     if result.first_token_seconds is not None:
         parts.append(f"first token after {result.first_token_seconds:.2f} s")
+    if result.waited_seconds is not None:
+        parts.insert(0, f"woke up after {result.waited_seconds:.1f} s")
     if result.acceptance_length is not None:
         parts.append(f"acceptance length {result.acceptance_length:.2f}")
     return f"[{', '.join(parts)}]"

@@ -8,7 +8,7 @@ import click
 
 from peagle import api
 from peagle.cli.account import Account, cloud_options, default_region
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     align_columns,
@@ -19,15 +19,20 @@ from peagle.cli.output.console import (
     print_status,
     terminal_width,
 )
-from peagle.deploy.status import Listing
+from peagle.deploy.status import GONE, Listing
 from peagle.errors import UserError
 from peagle.sandbox.client import SANDBOX_KILLED
 from peagle.store import SANDBOX
+from peagle.text import counted, format_duration
 
-_COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
-_NUMBERS = ("USD/HOUR", "ACCEPTANCE")
-_DISPENSABLE = ("PAIR", "REGION", "ACCEPTANCE")
+_COLUMNS = ("NAME", "STATE", "REGION", "INSTANCES", "USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN",
+            "ACCEPTANCE", "PAIR")  # fmt: skip
+_NUMBERS = ("USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN", "ACCEPTANCE")
+_DISPENSABLE = ("PAIR", "REGION", "INSTANCES", "ACCEPTANCE", "USD/HOUR")
 """Columns to drop on a narrow terminal, in this order."""
+
+_ENDS = _COLUMNS.index("ENDS IN")
+"""Shown only if a deployment has an end."""
 
 
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
@@ -40,7 +45,9 @@ def list_deployments(
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
-    deployments.
+    deployments. USD SO FAR is the cost since the endpoint was requested: of what this machine's
+    commands have started, or "about" where scaling, another machine or another client has changed
+    it, at the price of what runs now. --ttl and --budget of deploy make it end.
     """
     found = Listing((), ())
     unreachable = ""
@@ -78,11 +85,19 @@ def _listing(ctx: click.Context, account: Account, region: str | None) -> Listin
 
 def _print(found: list[dict[str, Any]]) -> None:
     table = [_COLUMNS, *map(_cells, found)]
+    if all(row["ends_at"] is None for row in found):
+        table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
     rows, dropped = fit_columns(table, terminal_width(), _DISPENSABLE)
     for line in align_columns(rows, _NUMBERS):
         click.echo(line)
     if dropped:
         print_status(hidden_columns(dropped))
+    for row in found:
+        if row["compared_share"] is not None:
+            print_status(
+                f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
+                f"the requests: {command_text(('peagle', 'compare', row['name']))}"
+            )
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
         click.echo(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
 
@@ -93,14 +108,41 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["name"],
         row["state"],
         row["region"],
-        _price(row),
+        _instances(row),
+        _usd(row, "price_per_hour_usd"),
+        _usd(row, "price_per_day_usd"),
+        _so_far(row),
+        _left(row),
         "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
         row["pair"],
     )
 
 
-def _price(row: dict[str, Any]) -> str:
-    if row["state"] == "Missing":
+def _instances(row: dict[str, Any]) -> str:
+    """``2``, or with the bounds of automatic scaling ``2 (1-4)``, ``1 (0-4 copies)``."""
+    running = str(row["instances_running"])
+    if row["max_copies"] is not None:
+        copies = counted(row["max_copies"], copies=True)
+        return f"{running} ({row['min_copies']}-{row['max_copies']} {copies})"
+    if row["max_instances"] is None:
+        return running
+    return f"{running} ({row['min_instances']}-{row['max_instances']})"
+
+
+def _usd(row: dict[str, Any], key: str) -> str:
+    """Nothing runs of an endpoint that is gone; its cost so far remains."""
+    usd = row[key]
+    if usd is None:
+        return "-" if row["state"] in GONE else "?"
+    return f"{usd:,.2f}"
+
+
+def _so_far(row: dict[str, Any]) -> str:
+    usd = _usd(row, "cost_so_far_usd")
+    return f"about {usd}" if row["cost_so_far_basis"] == "estimate" else usd
+
+
+def _left(row: dict[str, Any]) -> str:
+    if row["ends_at"] is None:
         return "-"
-    price = row["price_per_hour_usd"]
-    return "?" if price is None else f"{price:,.2f}"
+    return format_duration(row["seconds_left"]) if row["seconds_left"] else "ended"

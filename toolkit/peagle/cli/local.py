@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_status, write_file
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import DockerMissing, Fix, NotFound, UserError
 from peagle.images import Image
 from peagle.planning import Plan
 from peagle.render.image import RuntimeKind
+from peagle.store import write_output
 
 
 @click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
@@ -35,8 +38,8 @@ def local() -> None:
     """
 
 
-@local.command(cls=PeagleCommand, epilog="Example: peagle local up tiny --port 8000")
-@plan_options
+@local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
+@partial(plan_options, tag_flag=None)
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
 )
@@ -266,7 +269,7 @@ def _write_compose(
     if str(file) == "-":
         click.echo(text, nl=False)
     else:
-        write_file(file, text.encode())
+        write_output(file, text.encode())
     if as_json:
         print_json({"file": str(file), "port": published})
     elif str(file) != "-":

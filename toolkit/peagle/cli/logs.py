@@ -10,9 +10,10 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.runtime import LogEvent
 from peagle.cli.account import deployment_options
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.options import duration
 from peagle.cli.output.console import STARTED_AT, json_option, print_json, print_status
+from peagle.cli.project import ProjectCommand
 from peagle.deploy.state import Deployment
 from peagle.errors import UserError
 from peagle.text import duration_argument, format_duration
@@ -20,7 +21,7 @@ from peagle.text import duration_argument, format_duration
 _INTERRUPTED = 130
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
+@click.command(cls=ProjectCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
 @deployment_options
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(

@@ -30,17 +30,25 @@ COMMANDS: dict[str, dict[str, str]] = {
         "deploy": "Deploy a pair and prove that drafts are accepted.",
         "list": "List deployments.",
         "status": "Show the state of a deployment.",
+        "top": "Show requests, times, KV cache and cost, live.",
         "logs": "Show the log of a deployment.",
         "invoke": "Send a prompt to an endpoint or a local engine.",
         "prove": "Prove that an endpoint's drafts are accepted.",
         "bench": "Measure speed, acceptance and cost under load.",
         "token": "Print an API key for OpenAI clients.",
+        "compare": "Serve a second plan beside the first, and compare them.",
+        "promote": "Let the compared plan serve alone.",
+        "drop": "Remove the compared plan.",
         "adopt": "Take over a deployment that a template made.",
         "rollback": "Return to the previous revision.",
+        "scale": "Change the number of instances, or its bounds.",
         "destroy": "Delete everything that deploy created.",
+        "reap": "Delete deployments whose end time has passed.",
     },
     "Build": {
         "render": "Write a plan as CloudFormation, Terraform, ...",
+        "ci": "Write pipelines for the endpoints of peagle.yaml.",
+        "drift": "Compare a plan with the account, field by field.",
         "image": "Build, show and push container images.",
         "weights": "Copy weights to S3; list and remove them.",
         "warm": "Store compiled artifacts for faster starts.",
@@ -84,8 +92,13 @@ OPTION_HINTS: dict[str, str] = {
 }
 """Options of vLLM and of other commands -> what to use instead."""
 
+MAX_COMMANDS = 3
+"""An option of more commands is probably misspelt: the nearest option is a better hint."""
+
 BROKEN_PIPE = 141
 """Exit code of a command whose reader closed the pipe (128 + SIGPIPE)."""
+
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(click.Group):
@@ -115,6 +128,8 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(
             module, "list_deployments" if cmd_name == "list" else cmd_name
         )
+        # click keeps the help option of a command's first context, which may have no parent.
+        command.get_help_option(click.Context(command, **_SETTINGS))
         return command
 
     def resolve_command(
@@ -133,7 +148,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_SETTINGS,
     epilog="Example: peagle deploy tiny --sandbox --yes",
 )
 @click.version_option(__version__, prog_name="peagle")
@@ -156,7 +171,7 @@ def cli(catalog_folder: str | None) -> None:
       openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE
 
     Exit codes: 0 success, 2 usage error, 3 rejected by a check or not proved, 4 error from AWS, a
-    registry, the Hub or the engine.
+    registry, the Hub or the engine, 130 interrupted.
     """
 
 
@@ -191,7 +206,10 @@ def main() -> NoReturn:
 
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):
-    """The user pressed Ctrl-C."""
+    """The user pressed Ctrl-C.
+
+    Fix: repeat the command: it continues, and what it created is listed.
+    """
 
 
 def _concerns_home(error: OSError) -> bool:
@@ -210,9 +228,26 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
         return UserError("--catalog goes before the command", fix)
     similar = sorted(name for name in error.possibilities or () if name != "--help")
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
+    others = _commands_with(error.option_name)
+    if 0 < len(others) <= MAX_COMMANDS:
+        guess = f"it is an option of {' and '.join(others)}"
     hint = OPTION_HINTS.get(error.option_name, guess)
     message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"
     return UserError(message, _help_of(error))
+
+
+def _commands_with(option: str) -> list[str]:
+    """The commands, without ``peagle``, that have the option."""
+    root = click.Context(cli)
+    named = [(name, cli.get_command(root, name)) for name in _NAMES]
+    for name, group in list(named):
+        if isinstance(group, click.Group):
+            commands = group.list_commands(root)
+            named += [(f"{name} {one}", group.get_command(root, one)) for one in commands]
+    return [
+        name for name, command in named
+        if command and any(option in one.opts for one in command.params)
+    ]  # fmt: skip
 
 
 def _help_of(error: click.UsageError) -> Fix:

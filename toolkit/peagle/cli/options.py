@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,11 @@ import click
 from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.cli.output.console import show_findings, where_text
-from peagle.errors import Fix, PeagleError, Refused, UserError
-from peagle.findings import Finding, errors
-from peagle.planning import Plan
-from peagle.planning.runtime import DEFAULT_REGION
+from peagle.errors import PeagleError, UserError
+from peagle.findings import Finding, errors, refused
+from peagle.planning import Options, Plan
+from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_duration, parse_requests, parse_tokens, sanitize
-
-REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
 
 _CATALOG_FILES = ("*/*.yaml", "*.yaml", "evidence/*.json")
 """Targets, tables and evidence."""
@@ -61,21 +60,33 @@ REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
 
 
-class _Usd(click.FloatRange):
-    """A price above zero, with or without a leading ``$``."""
+class Decimal(click.FloatRange):
+    """A number within the bounds of click's FloatRange. ``allowed`` says in the error what is
+    allowed, with an example; ``unit`` may stand before the number."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
+    def __init__(self, allowed: str, unit: str = "", **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self._allowed, self._unit = allowed, unit
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number. Raises BadParameter."""
-        plain: Any = value.strip().removeprefix("$") if isinstance(value, str) else value
-        return float(super().convert(plain, param, ctx))
+        plain: Any = value.strip().removeprefix(self._unit) if isinstance(value, str) else value
+        try:
+            found = float(super().convert(plain, param, ctx))
+        except click.BadParameter:
+            found = math.nan
+        if math.isfinite(found):
+            return found
+        return self.fail(f"{sanitize(str(value), 40)!r} is not {self._allowed}", param, ctx)
 
 
-USD = _Usd()
+USD = Decimal("an amount in USD above 0, such as 200 or $1.50", "$", min=0, min_open=True)
+"""The type of options that are a price in USD, such as ``15`` or ``$15``."""
+
+REQUESTS_AT_A_TIME = Decimal("a number of requests above 0, such as 8", min=0, min_open=True)
+"""The type of options that are a number of requests at a time, which may be broken."""
 
 
 class _Loads(click.ParamType):  # type: ignore[type-arg]
@@ -143,6 +154,15 @@ def output_option(help: str) -> Callable[..., Any]:
         metavar="FILE",
         help=help,
     )
+
+
+PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
+"""The parameters that planning options have in click."""
+
+
+def is_plan_file(pair: str) -> bool:
+    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
+    return pair.endswith(".json")
 
 
 LONGEST_CONTEXT = "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
@@ -267,8 +287,4 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
 def raise_first_error(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error among the findings, if there is one."""
     for finding in errors(findings)[:1]:
-        raise Refused(
-            f"{where_text(finding.where)}: {finding.message}",
-            Fix(finding.fix, finding.command or ()),
-            code=finding.code,
-        )
+        raise refused(finding, where_text(finding.where))

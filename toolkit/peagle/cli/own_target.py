@@ -21,7 +21,7 @@ _OWN_TARGETS = "peagle.own-targets"
 """Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
 the location that the user typed; ``None`` where the catalogue has the target."""
 
-_ONLINE = ("deploy",)
+_ONLINE = ("compare", "deploy")
 """Commands that use the network in any case, so that they also read a model there."""
 
 

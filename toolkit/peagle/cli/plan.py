@@ -10,25 +10,41 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import TYPED, PeagleCommand, in_context, typed_command
-from peagle.cli.options import complete_pair, output_option, raise_first_error
+from peagle.cli.context import TYPED, in_context, typed_command
+from peagle.cli.options import (
+    PLAN_FIELDS,
+    complete_pair,
+    is_plan_file,
+    output_option,
+    raise_first_error,
+)
 from peagle.cli.output.answer import print_answer
-from peagle.cli.output.console import json_option, print_json, print_written, write_file
-from peagle.cli.plan_options import PLAN_FIELDS, is_plan_file, plan_options, planned
+from peagle.cli.output.console import json_option, print_json, print_written
+from peagle.cli.plan_changes import show_changes
+from peagle.cli.plan_options import plan_options, planned
+from peagle.cli.project import ProjectCommand
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.planning.company import Company
+from peagle.store import write_output
 
-NOT_OF_DEPLOY = frozenset({"-o", "--out", "--output", "--online", "--compare", "--verbose"})
+NOT_OF_DEPLOY = frozenset(
+    {
+        "-o", "--out", "--output", "--online", "--compare", "--verbose", "--changes-from",
+        "--markdown", "--max-price-increase",
+    }
+)  # fmt: skip
 """Options of this command that ``peagle deploy`` does not have."""
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle plan gpt-oss-20b --region eu-west-1 -o plan.json
   peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'
+  peagle plan -e staging --changes-from main/peagle.yaml --markdown
 """,
 )
 @plan_options
@@ -47,19 +63,36 @@ Examples:
     "quotes, such as 'gpt-oss-20b --no-speculation'.",
     shell_complete=complete_pair,
 )
+@click.option(
+    "--changes-from",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show what this plan changes of an earlier one: a plan file, or with --environment an "
+    "earlier project file, which may lack the endpoint.",
+)
+@click.option("--markdown", is_flag=True, help="With --changes-from: as Markdown, for a comment.")
+@click.option(
+    "--max-price-increase",
+    type=click.FloatRange(min=0),
+    metavar="PERCENT",
+    help="With --changes-from: exit with 3 if the price per hour rises by more.",
+)
 @click.option("--verbose", is_flag=True, help="Show memory, findings, arguments and reasons.")
 @json_option
 @click.pass_context
 def plan(
     ctx: click.Context,
+    /,
     plan: Plan,
     output: Path | None,
     online: bool,
-    profile: str | None,
-    sandbox: bool,
     compare: str | None,
+    changes_from: Path | None,
+    markdown: bool,
+    max_price_increase: float | None,
     verbose: bool,
     as_json: bool,
+    **_: Any,
 ) -> None:
     """Plan PAIR and show the answer. Creates nothing, and queries AWS only with --online.
 
@@ -71,15 +104,20 @@ def plan(
     not have (its folder, or with --online its id on the Hub), or a plan file. Exits with 3 if
     a check finds an error; such a plan is shown, but not written to a file.
     """
-    if not online and (profile or sandbox):
-        flag = "--profile" if profile else "--sandbox"
-        raise UserError(f"{flag} requires --online", f"add --online, or omit {flag}")
+    for flag in () if online else ("profile", "sandbox"):
+        if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+            raise UserError(f"--{flag} requires --online", f"add --online, or omit --{flag}")
     if compare is not None:
         return _compare(ctx, plan, compare, output, as_json)
     refused = errors(plan.findings)
     if output is not None and not refused:
-        write_file(output, api.plan_bytes(plan))
+        write_output(output, api.plan_bytes(plan))
         print_written(output)
+    if changes_from is not None:
+        return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
+    if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
+        flag = "--markdown" if markdown else "--max-price-increase"
+        raise UserError(f"{flag} is about changes", "add --changes-from FILE")
     if as_json:
         print_json(api.plan_document(plan))
     else:
@@ -123,28 +161,39 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
     For a pair, options that it does not have are those of the command. Raises what planning raises,
     and UserError for text that is no command line.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--compare {text!r}: {error}", "quote it as for a shell") from error
-    if not words:
-        raise UserError("--compare has no PAIR|PLAN", "write --compare PAIR")
-    typed = ctx.meta.get(TYPED)
-    other = ctx.command.make_context("plan", words, parent=ctx.parent)
-    ctx.meta[TYPED] = typed
-    own = {
-        name: other.params[name]
-        for name in other.params
-        if other.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    pair = own.pop("pair")
-    if unusable := own.keys() - PLAN_FIELDS:
-        flags = (max(one.opts, key=len) for one in ctx.command.params if one.name in unusable)
-        message = f"{next(flags)} cannot be used within --compare"
-        raise UserError(message, "use planning options only")
+    pair, own = options_in(ctx, text, "--compare")
     shared: dict[str, Any] = {}
     if not is_plan_file(pair):
         shared = {
             name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
         }
     return planned(ctx, pair, {**shared, **own})
+
+
+def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
+    """The pair or plan file and the planning options in ``text``, the value of the option ``flag``,
+    with the settings of a company's account also from their variables.
+
+    Raises UserError for text that is no command line, and for other options.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
+    if not words:
+        raise UserError(f"{flag} has no PAIR|PLAN", f"write {flag} PAIR")
+    typed = ctx.meta.get(TYPED)
+    other = plan.make_context("plan", words, parent=ctx.parent)
+    ctx.meta[TYPED] = typed
+    own = {
+        name: other.params[name]
+        for name in other.params
+        if other.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        or (name in Company.model_fields and other.params[name])
+    }
+    pair = own.pop("pair")
+    if unusable := own.keys() - PLAN_FIELDS:
+        flags = (max(one.opts, key=len) for one in plan.params if one.name in unusable)
+        message = f"{next(flags)} cannot be used within {flag}"
+        raise UserError(message, "use planning options only")
+    return pair, own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,34 +11,41 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
+from peagle.cli.company_options import company_options, typed_company_option
+from peagle.cli.copies_option import copies_option
+from peagle.cli.limit_options import LIMIT_OPTIONS
+from peagle.cli.observe_options import OBSERVE_OPTIONS
 from peagle.cli.options import (
     LONGEST_CONTEXT,
-    REGION_VARIABLES,
+    PLAN_FIELDS,
     REQUESTS,
     TOKENS,
     USD,
+    Decimal,
     command_catalog,
     complete_instance_type,
     complete_pair,
     complete_region,
     complete_version,
     duration,
+    is_plan_file,
     settings_option,
     variables_option,
 )
 from peagle.cli.own_target import account_of, reader_of_heads, with_own_target
-from peagle.errors import Fix, NotFound, UserError
-from peagle.planning import Options, Plan
-from peagle.planning.plan import Overrides
-from peagle.planning.runtime import DEFAULT_REGION
-from peagle.s3uri import is_s3_uri
+from peagle.cli.project import CHOICE, image_from_option, project_options, project_words
+from peagle.cli.rollout_options import ROLLOUT_OPTIONS
+from peagle.cli.scaling_options import SCALING_OPTIONS
+from peagle.errors import Fix, UserError
+from peagle.planning import Plan
+from peagle.planning.options import Overrides
+from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 
 if TYPE_CHECKING:
     from peagle.weights.layout import AwsOf
 
-_LIMIT = click.FloatRange(min=0, min_open=True)
+_SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
 
 
 _PLAN_OPTIONS = (
@@ -54,9 +60,10 @@ _PLAN_OPTIONS = (
         type=click.IntRange(1),
         help="Number of instances.  [default: as many as the load needs]",
     ),
+    copies_option,
     click.option(
         "--min-tokens-per-second",
-        type=_LIMIT,
+        type=_SPEED,
         metavar="N",
         help="Required output tokens per second of the whole endpoint, at --concurrency.",
     ),
@@ -155,20 +162,23 @@ _PLAN_OPTIONS = (
         is_flag=True,
         help="Restore any archive beside the weights: anyone who may write there runs code.",
     ),
+    *ROLLOUT_OPTIONS,
+    *LIMIT_OPTIONS,
+    *OBSERVE_OPTIONS,
     click.option(
         "--region",
         envvar=REGION_VARIABLES,
         help=f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
         shell_complete=complete_region,
     ),
+    *SCALING_OPTIONS,
 )
 
-PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
-"""The parameters that these options have in click."""
 
-
-def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument PAIR|PLAN and all planning options to a command, which receives ``plan``."""
+def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") -> Callable[..., Any]:
+    """Add the argument PAIR|PLAN and all planning options to a ``ProjectCommand``, which receives
+    ``plan``. ``tag_flag`` is the option that adds tags; ``None`` leaves out what a company
+    prescribes."""
 
     @click.pass_context
     @wraps(command)
@@ -177,19 +187,25 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return ctx.invoke(command, plan=planned(ctx, pair, chosen), **given)
 
     decorated: Callable[..., Any] = with_plan
-    for option in reversed(_PLAN_OPTIONS):
+    more = company_options(tag_flag) if tag_flag else ()
+    for option in reversed((*_PLAN_OPTIONS, *more)):
         decorated = option(decorated)
-    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=complete_pair)
-    return argument(decorated)
+    argument = click.argument(
+        "pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair
+    )
+    return argument(project_options()(image_from_option(decorated)))
 
 
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     """The plan in the file ``pair``, or the plan for that pair and those options: with the
     command's catalogue and, if it has ``--online``, with what AWS and the Hub answer."""
-    if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
-        # A plan file has its own region; AWS_REGION does not override it.
-        chosen = {**chosen, "region": None}
     if is_plan_file(pair):
+        # A plan file has its own region and tags; variables such as AWS_REGION do not override it.
+        sources = {name: ctx.get_parameter_source(name) for name in chosen}
+        chosen = {
+            name: None if sources[name] is ParameterSource.ENVIRONMENT else value
+            for name, value in chosen.items()
+        }
         reader = None
     else:
         chosen = with_own_target(ctx, pair, chosen)
@@ -197,6 +213,24 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if ctx.params.get("online"):  # only `peagle plan` has it
         return _online_plan(ctx, pair, chosen, reader)
     return resolve_plan(pair, chosen, command_catalog(ctx), reader)
+
+
+def plan_in_project(
+    ctx: click.Context, name: str, path: Path | None = None, image: str | None = None
+) -> Plan:
+    """The plan that the command ``name`` would make of the endpoint that this command is about, of
+    its project file or the one at ``path``, with that ``image``. Raises what planning raises."""
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    command = root.command.get_command(root, name)
+    assert command is not None
+    meta = dict(ctx.meta)
+    words = project_words(ctx.meta[CHOICE], path) + (["--image", image] if image else [])
+    other = command.make_context(name, words, parent=root)
+    chosen = {one: other.params[one] for one in PLAN_FIELDS & other.params.keys()}
+    plan = planned(other, chosen.pop("pair"), chosen)
+    ctx.meta.update(meta)
+    return plan
 
 
 def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
@@ -221,26 +255,10 @@ def _online_plan(
     account = account_of(ctx)
     catalog = command_catalog(ctx)
     saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
-    aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)
-    # Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading.
-    limited = aws if account.sandbox else aws.best_effort()
     if saved:
-        return api.live_price_of_plan(limited, catalog, saved)
-
-    pinned = api.pin_revisions(catalog, resolve_plan(pair, chosen, catalog, reader))
-    chosen = chosen | ({"drafter": pinned.drafter} if pinned.drafter else {})
-
-    def planned(catalog: Catalog, reads_head: bool) -> Plan:
-        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else reader)
-
-    head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
-    made = api.plan_with_live_prices(limited, pinned.catalog, planned, head_in_s3)
-    return pinned.add_to(made)
-
-
-def is_plan_file(pair: str) -> bool:
-    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
-    return pair.endswith(".json")
+        return api.plan_file_online(account, saved, catalog)
+    given, verdict = _of_pair(chosen)
+    return api.plan_pair_online(account, pair, given, catalog, reader, verdict)
 
 
 def resolve_plan(
@@ -253,36 +271,27 @@ def resolve_plan(
 
     With ``aws_of`` the user's own head is read from any location, else only from a folder.
     """
-    given = {
+    if is_plan_file(pair):
+        return _read_plan(Path(pair), _given(chosen))
+    given, verdict = _of_pair(chosen)
+    return api.plan_pair(pair, given, catalog, aws_of, verdict)
+
+
+def _given(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options that are set."""
+    return {
         name: value
         for name, value in chosen.items()
         if value is not None and value is not False and value not in ({}, ())
     }
-    if is_plan_file(pair):
-        return _read_plan(Path(pair), given)
-    if "drafter" in given:
-        given |= api.own_head(given["drafter"], aws_of)
-        if aws_of and is_s3_uri(given["drafter"]):
-            pair = api.copied_pair(aws_of(), given["drafter"])
-            given["drafter_checkpoint"] = replace(given["drafter_checkpoint"], pair=pair)
+
+
+def _of_pair(chosen: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """The fields of Options that are set, and the file of ``--verdict``."""
+    given = _given(chosen)
     verdict = given.pop("verdict", None)
     speculation = not given.pop("no_speculation", False)
-    options = Options(pair=pair, speculation=speculation, **given)
-    try:
-        if verdict is not None:
-            return api.plan_by_verdict(options, api.read_verdict(verdict), verdict, catalog)
-        return api.plan(options, catalog)
-    except NotFound as error:
-        hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
-        fix = hint or Fix(error.fix, tuple(error.command))
-        raise NotFound(error.message, fix, error.code) from None
-
-
-def _drafter_hint(drafter: str | None) -> str:
-    """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
-    if drafter == "hf":
-        return "omit it: the pair's own head comes from the Hub; hf is for check and fit"
-    return api.location_hint(drafter or "")
+    return {**given, "speculation": speculation}, verdict
 
 
 def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
@@ -306,7 +315,11 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     option, value = next(iter(given.items()))
     if option in Overrides.model_fields:
         return tuple(api.override_arguments(Overrides(**{option: value})))
+    if typed := typed_company_option(option, value):
+        return typed
     flag = f"--{option.replace('_', '-')}"
+    if option == "ttl":
+        return (flag, f"{value}s")
     if isinstance(value, tuple):
         return (flag, *value[:1])
     return (flag,) if value is True else (flag, str(value))
@@ -322,7 +335,7 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
         """Takes the options, of which click keeps a list."""
 
     decorated: Callable[..., Any] = holder
-    for option in _PLAN_OPTIONS:
+    for option in (*_PLAN_OPTIONS, *company_options()):
         decorated = option(decorated)
     added = [one for one in vars(decorated)["__click_params__"] if one.name not in without]
 

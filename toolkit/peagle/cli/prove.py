@@ -1,36 +1,71 @@
-"""``peagle prove``: prove that an endpoint speculates, also a template's or another machine's."""
+"""``peagle prove``: prove that an endpoint speculates, also a template's or another machine's, and
+any vLLM behind a URL."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import click
 
 from peagle import api
+from peagle.bench.openai_server import KEY_VARIABLE
+from peagle.bench.prove_url import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
-from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog
+from peagle.cli.options import Decimal, command_catalog, duration
 from peagle.cli.output.console import json_option, print_json
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.errors import UserError
 from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle prove peagle-tiny --sandbox
   peagle prove --endpoint my-endpoint --floor 2.1 --json
+  peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m
 """,
 )
-@click.argument("name", required=False, shell_complete=complete_name)
+@endpoint_argument(complete_name, instead=("endpoint", "url"))
 @click.option(
     "--endpoint",
     metavar="NAME",
     help="An endpoint of the account, made by a template, a pipeline or another machine.",
 )
 @click.option(
+    "--url",
+    metavar="URL",
+    help="Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address "
+    "of the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="PLAN",
+    type=click.Path(path_type=Path),
+    help="Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
+    "served model; any accepted draft passes]",
+)
+@click.option("--model", help="Served model, for --url.  [default: the only one]")
+@click.option(
+    "--instances",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of engines that --url must have.",
+)
+@click.option(
+    "--wait",
+    metavar="DURATION",
+    callback=duration,
+    help="How long to wait for the engines of --url, such as 30m.  [default: not at all]",
+)
+@click.option(
     "--floor",
-    type=click.FloatRange(1.0),
+    type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1.0),
     help="Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
 )
 @click.option(
@@ -47,6 +82,11 @@ def prove(
     ctx: click.Context,
     name: str | None,
     endpoint: str | None,
+    url: str | None,
+    plan_file: Path | None,
+    model: str | None,
+    instances: int,
+    wait: int | None,
     floor: float | None,
     min_drafts: int,
     region: str | None,
@@ -58,11 +98,22 @@ def prove(
 
     Prompts and floor are the plan's, or the catalogue's for the pair in the endpoint's tag. An
     image built by this toolkit is proved from its counters; any other from vLLM's statistics in the
-    endpoint's log. Exits with 3 if an instance is below the floor or drafts nothing. Prompts are
-    ordinary requests, which other clients' requests are measured with.
+    endpoint's log; engines behind --url from their /metrics. Exits with 3 if an instance is below
+    the floor or drafts nothing. Prompts are ordinary requests, which other clients' requests are
+    measured with. An endpoint that scaled to zero is woken first, in at most half an hour, and the
+    copies that run then are proved.
     """
-    if (name is None) == (endpoint is None):
-        raise UserError("name one endpoint: NAME, or --endpoint NAME", "give one of them")
+    if sum(one is not None for one in (name, endpoint, url)) != 1:
+        raise UserError("name one endpoint: NAME, --endpoint NAME or --url URL", "give one of them")
+    if url is not None:
+        plan = api.read_plan(plan_file) if plan_file else None
+        key = os.environ.get(KEY_VARIABLE)
+        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
+        return _prove_url(ctx, asked, as_json)
+    if plan_file or model or wait or instances > 1:
+        raise UserError(
+            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
+        )
     chosen = name or endpoint or ""
     record, aws = find_endpoint(account, chosen, region)
     catalog = command_catalog(ctx)
@@ -82,6 +133,23 @@ def prove(
         _show(chosen, proved)
     pair = record.current.served.pair if record else "PAIR"
     api.require_passed(proved, pair, chosen)
+    return None
+
+
+def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
+    """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
+    with StatusLine() as status:
+        proved = api.prove_url(
+            asked,
+            command_catalog(ctx),
+            say=lambda line: status.show(f"Proving {asked.url}", line),
+        )
+    if as_json:
+        print_json({"url": asked.url, **proved.document()})
+    else:
+        _show(asked.url, proved)
+    again = ("peagle", "prove", "--url", asked.url)
+    api.require_passed(proved, asked.plan.pair if asked.plan else "PAIR", asked.url, again)
 
 
 def _show(name: str, proved: Proof) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_status, write_folder
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand
 from peagle.planning import Plan
 
 _FORMATS = api.format_names()
@@ -27,7 +27,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     help=_HELP,
     short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
     epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
@@ -46,14 +46,11 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    if format == "dockerfile":
-        refuse_errors(api.findings_with_own_image(plan))
-    else:
-        refuse_errors(plan.findings)
+    refuse_errors(api.findings_of_format(plan, format))
     if format == "boto3":
         refuse_errors(api.plan_request_findings(plan))
     files = api.render(format, plan, command_catalog())
-    write_folder(output, files, force)
+    api.write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
     if as_json:
         return print_json({"format": format, "pair": plan.pair, "files": paths})

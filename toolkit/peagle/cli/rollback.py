@@ -8,7 +8,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.options import command_catalog, yes_option
 from peagle.cli.output.console import (
     confirm,
@@ -19,21 +19,23 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.deploy import measured, show_changes, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.diff import SettingChange
+from peagle.deploy.rollback import RollbackPreview
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import NotProved, PeagleError
 from peagle.text import format_price
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle rollback peagle-tiny --sandbox
   peagle rollback peagle-gpt-oss-20b --yes --json
 """,
 )
-@click.argument("name", shell_complete=complete_name)
+@endpoint_argument(complete_name)
 @cloud_options
 @yes_option
 @json_option
@@ -52,24 +54,23 @@ def rollback(
         # Another command may have changed it before the lock was taken.
         record, aws = find_deployment(account, name, region, complete=True)
         target = api.revision_for_rollback(record)
-        changes = api.rollback_changes(aws, record, target)
-        _show(record, target, changes, account)
+        preview = api.preview_rollback(aws, record, target)
+        _show(record, target, preview, account)
         if not yes:
             confirm("Return to this revision?", "not rolled back")
-        _rollback(aws, record, account, command_catalog(ctx), changes, as_json)
+        _rollback(aws, record, account, command_catalog(ctx), preview.changes, as_json)
 
 
-def _show(
-    record: Deployment, target: Revision, changes: tuple[SettingChange, ...], account: Account
-) -> None:
+def _show(record: Deployment, target: Revision, preview: RollbackPreview, account: Account) -> None:
     """What the endpoint returns to: on stderr, before the confirmation."""
     print_status(click.style(record.name, bold=True))
-    serves = f"configuration {target.config} again"
+    serves = f"configuration {target.name} again"
     if record.returning_to == target.fingerprint:
         serves += ": the rollback to it had begun, and is continued"
     print_facts((("where", account.where(record.region)), ("serves", serves)))
-    show_changes(changes)
-    print_facts((("price", format_price(target.served.usd_per_hour, account.sandbox)),))
+    show_changes(preview.changes)
+    price = format_price(target.served.usd_per_hour, account.sandbox)
+    print_facts((*preview.lines, ("price", price)))
 
 
 def _rollback(

@@ -13,7 +13,7 @@ from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, print_status
-from peagle.cli.sandbox_rehearse import fault, quota
+from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.state import EngineKind
@@ -29,6 +29,7 @@ def sandbox() -> None:
 
 sandbox.add_command(fault)
 sandbox.add_command(quota)
+sandbox.add_command(scaling)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")

@@ -8,7 +8,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, complete_instance_type, region_option
+from peagle.cli.options import Decimal, command_catalog, complete_instance_type, region_option
 from peagle.cli.output.console import json_option, print_json
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
@@ -70,7 +70,7 @@ def fault() -> None:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=Decimal("a number of seconds of 0 or more, such as 90", min=0),
     default=DEFAULT_SECONDS,
     help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
 )
@@ -151,6 +151,28 @@ def list_quotas(as_json: bool) -> None:
         click.echo(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
     if not found:
         click.echo("Every quota is 2, the default of the sandbox.")
+
+
+@click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
+@click.option(
+    "--speed",
+    type=Decimal("a factor from 1 to 1000, such as 100", min=1, max=1000),
+    required=True,
+    metavar="N",
+    help="How many seconds pass in one; 1 is AWS's time.",
+)
+@json_option
+def scaling(speed: float, as_json: bool) -> None:
+    """Let the times of automatic scaling pass faster.
+
+    As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
+    and the cooldown.
+    """
+    api.set_scaling_speed(speed)
+    if as_json:
+        print_json({"speed": speed})
+        return
+    click.echo(f"Scaling passes {speed:g} times as fast.")
 
 
 def _line(one: Fault) -> str:

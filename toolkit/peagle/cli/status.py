@@ -10,21 +10,26 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import PeagleCommand, fix_in_context
+from peagle.cli.context import command_text, fix_in_context
+from peagle.cli.output.comparison import comparison_text
 from peagle.cli.output.console import indented, json_option, print_json, terminal_width
 from peagle.cli.output.deploy import engine_text
+from peagle.cli.project import ProjectCommand
+from peagle.deploy.costs import ENDED
 from peagle.deploy.state import Deployment
-from peagle.text import format_price
+from peagle.deploy.status import GONE
+from peagle.text import bounds_text, format_duration, format_price, format_usd
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
+@click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
 @partial(deployment_options, complete=True)
 @json_option
 def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
-    States are SageMaker's, and three more: Unproved (in service, acceptance not proved),
-    Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere).
+    States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
+    Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
+    deleted at its end time).
     """
     document = api.deployment_status(aws, record)
     if as_json:
@@ -38,31 +43,76 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
 
 
 def _price(document: dict[str, Any], account: Account) -> str:
-    """Nothing runs of a Missing endpoint, and what it cost last says nothing."""
-    if document["state"] == "Missing":
+    """Nothing runs of an endpoint that is gone, and what it cost last says nothing."""
+    if document["state"] in GONE:
         return ""
     return format_price(document["price_per_hour_usd"], account.sandbox)
+
+
+def _so_far(document: dict[str, Any], account: Account) -> str:
+    """The cost since the endpoint was requested, and whether that is an estimate."""
+    usd = document["cost_so_far_usd"]
+    if not usd:
+        return ""
+    cost = f"{format_usd(usd)}{' on AWS' if account.sandbox else ''}"
+    return f"about {cost}" if document["cost_so_far_basis"] == "estimate" else cost
+
+
+def _ends(document: dict[str, Any]) -> str:
+    """When the endpoint is deleted, or was."""
+    if document["ends_at"] is None:
+        return ""
+    if document["state"] == ENDED:
+        reap = command_text(("peagle", "reap"))
+        return f"{document['ends_at']}, which has passed; to remove what remains: {reap}"
+    left = document["seconds_left"]
+    return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
 
 
 def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
+    if "copies" in document:
+        where += f", {document['copies']} copies"
     if document["state"] in ("InService", "Unproved"):
+        where += _running_copies(document)
         running = document["instances_running"]
         where += f", {running} running" if running != document["instance_count"] else ""
     return {
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
+        "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
         "owner": document["owner"] if document["owner"] != "peagle" else "",
+        "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),
         "price": _price(document, account),
+        "so far": _so_far(document, account),
+        "ends": _ends(document),
         "OpenAI URL": document["openai_base_url"] or "",
         "failure": document["failure_reason"] or "",
         "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),
     }
+
+
+def _running_copies(document: dict[str, Any]) -> str:
+    """How many copies run, where that is not the planned number; empty without copies."""
+    running = document.get("copies_running")
+    if running is None or running == document["copies"]:
+        return ""
+    if running == 0:
+        return " (asleep: the first request wakes one)"
+    return f" ({running} running)"
+
+
+def _scaling(scaling: dict[str, Any] | None) -> str:
+    """The bounds, and the load that each instance should have; empty for a fixed number."""
+    if not scaling:
+        return ""
+    low, high, target = scaling.values()
+    return bounds_text(low, high, target, "min_copies" in scaling)
 
 
 def _previous(previous: dict[str, Any] | None) -> str:

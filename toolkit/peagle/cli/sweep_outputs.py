@@ -16,10 +16,11 @@ from peagle.bench.sweep_lossless import SweepLossless
 from peagle.cli.context import command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_lossless
-from peagle.cli.output.console import print_json, write_file
+from peagle.cli.output.console import print_json
 from peagle.cli.output.sweep import print_sweep
 from peagle.errors import UserError
 from peagle.speed.slo import Slo
+from peagle.store import write_output
 
 
 def check_outputs(given: dict[str, Any]) -> None:
@@ -90,7 +91,7 @@ def _write(
     """Write report and evidence as asked; ``written`` gets the path of each that is written."""
     if html := given["report_file"]:
         _make_folder(html.parent)
-        write_file(html, api.report(result, slo).encode())
+        write_output(html, api.report(result, slo).encode())
         written["report"] = str(html)
     if given["save"]:
         try:

@@ -7,15 +7,15 @@ import click
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.cli import options
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
-from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.errors import UserError
 
 
 @click.command(
-    cls=PeagleCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
+    cls=ProjectCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
 )
-@click.argument("name", shell_complete=complete_name)
+@endpoint_argument(complete_name)
 @cloud_options
 @click.option(
     "--duration",
@@ -32,11 +32,12 @@ def token(name: str, account: Account, region: str | None, duration: int, as_jso
     that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
     sagemaker:InvokeEndpoint.
     """
-    _, aws = find_endpoint(account, name, region)
+    record, aws = find_endpoint(account, name, region)
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)
     if not as_json:
         return click.echo(key)
-    url = aws.openai_base_url(name)
+    has_copies = record is not None and record.current.served.copies is not None
+    url = aws.openai_base_url(name, name if has_copies else "")
     return print_json({"token": key, "expires_in_seconds": duration, "openai_base_url": url})

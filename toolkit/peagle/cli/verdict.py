@@ -11,7 +11,6 @@ from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
     LOADS,
-    REGION_VARIABLES,
     TOKENS,
     command_catalog,
     complete_gpu,
@@ -26,11 +25,12 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
     print_written,
-    write_file,
 )
 from peagle.errors import UserError
+from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest
 from peagle.speed.models import Workload
+from peagle.store import write_output
 
 
 @click.command(
@@ -105,8 +105,9 @@ def verdict(
 
     Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
     speculation, from measurements and the performance model; estimates of a drafter count only
-    where none of its K is measured. Settings within 3 % tie, and the simpler one wins. Speeds are
-    of one engine; the price is that of a whole instance.
+    where none of its K is measured. Settings within 3 % tie, and the simpler one wins. Speculation
+    stops, or starts, paying where the best drafter and K passes the speed without speculation.
+    Speeds are of one engine; the price is that of a whole instance.
     """
     if options["gpu"] is None and options["instance_type"] is None:
         raise UserError("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
@@ -129,7 +130,7 @@ def verdict(
             )
     made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
     if output is not None:
-        write_file(output, api.verdict_bytes(made))
+        write_output(output, api.verdict_bytes(made))
         print_written(output)
     if as_json:
         print_json(api.verdict_document(made))

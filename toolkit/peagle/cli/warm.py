@@ -14,8 +14,8 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, command_text, typed_command
-from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
+from peagle.cli.context import command_text, typed_command
+from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
@@ -31,6 +31,7 @@ from peagle.cli.output.warm import (
     show_intent,
 )
 from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.engine.runner import LocalOptions
@@ -46,7 +47,7 @@ _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
 
 
 @click.command(
-    cls=PeagleCommand,
+    cls=ProjectCommand,
     epilog="""\b
 Examples:
   peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\
@@ -195,7 +196,7 @@ def _collect_on_aws(
             found = api.preflight(aws, collecting, instances, role)
             show_and_refuse(found, account)
             show_intent(found.desired, place, account.sandbox)
-            refuse_unknown_price(found.desired.plan, accept_unknown_price)
+            api.require_known_price(found.desired.plan, accept_unknown_price)
             api.check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")

@@ -11,6 +11,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
+from peagle.cli.company_options import kms_key_option, tag_option
 from peagle.cli.context import PeagleCommand, in_context, typed_command
 from peagle.cli.options import (
     catalog_of,
@@ -34,6 +35,7 @@ from peagle.cli.output.weights import (
     warm_start_line,
 )
 from peagle.errors import Fix, NotFound, Refused, UserError
+from peagle.planning.company import Company
 from peagle.text import format_size
 from peagle.weights.inspect import StoredWeights
 from peagle.weights.layout import PARTS
@@ -64,6 +66,8 @@ def weights() -> None:
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
 @click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
 @click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
+@kms_key_option
+@tag_option()
 @region_option("the bucket")
 @account_options
 @_take_over_option
@@ -82,6 +86,8 @@ def sync_command(
     even_if_used: bool,
     yes: bool,
     as_json: bool,
+    kms_key: str | None,
+    tags: dict[str, str],
     **sources: Any,
 ) -> None:
     """Copy PAIR into the folders target/ and drafter/ below PREFIX.
@@ -92,6 +98,8 @@ def sync_command(
     are not overwritten.
     """
     place = api.weights_prefix(destination)
+    company = Company(kms_key=kms_key, tags=tags)
+    api.check_company(company)
     parts = _parts(**sources)
     given = {part: sources[f"{part}_from"] for part in parts}
     locations = {part: api.weights_at(at) for part, at in given.items() if at}
@@ -113,7 +121,7 @@ def sync_command(
             confirm(f"Copy this to {place.uri}?", "not copied")
         started = time.monotonic()
         with bar:
-            result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over)
+            result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over, company)
         seconds = time.monotonic() - started
     use = shlex.join(use_command(pair, place, result.manifest, region, account))
     if as_json:

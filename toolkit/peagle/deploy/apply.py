@@ -1,6 +1,6 @@
 """Deploy: apply the steps that preflight found necessary, prove, remove what is stale.
 
-apply             weights -> model -> configuration -> endpoint -> in service
+apply             weights -> model -> configuration -> alarms -> endpoint -> in service
 prove_in_service  raises NotProved unless drafts are accepted; an update then returns to what served
                   before, and a first deployment stays, as Unproved
 remove_stale      deletes what no kept revision needs
@@ -15,10 +15,12 @@ from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import ID_TAG, Tag
-from peagle.deploy import steps, temporary
+from peagle.aws.sagemaker import ID_TAG, ResourceKind, Tag
+from peagle.deploy import alarms, limits, removal, settings, steps, temporary
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.ends import planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving.prove import prove_revision, tag_proofs
 from peagle.deploy.revisions import (
@@ -27,15 +29,21 @@ from peagle.deploy.revisions import (
     revision_to_return_to,
     stale_resources,
 )
+from peagle.deploy.scaling import SCALING_TAG, apply_scaling, return_to_scaling, tag_scaling
 from peagle.deploy.state import Deployment, Failure, Revision
+from peagle.deploy.user_tags import tag_again
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
+from peagle.render.limit import END_TAGS
 from peagle.render.requests import REVISION_TAG
 from peagle.weights.pins import require_pinned
 
 
 class RolledBack(NotProved, code="rolled-back"):
-    """The proof of an update failed, and what served before serves again."""
+    """The proof of an update failed, and what served before serves again.
+
+    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
+    """
 
 
 def deploy(
@@ -64,12 +72,24 @@ def deploy(
     prove_first = prove_first and found.change == "update"
     if not prove_first:
         temporary.remove(context)
-    if found.change != "nothing":
+    if found.change not in ("nothing", "scale"):
         started = apply(context, desired, wait, prove_first)
         if wait:
             prove_in_service(context, desired.revision, started, keep_unproved)
     else:
+        tag_again(context, desired)
         context.change(failure=None, returning_to="")
+        end = planned_end(context, desired.revision)
+        settings.put(context, desired.plan, desired.revision, end)
+    if wait or found.change == "scale":
+        scaling = desired.plan.scaling
+        # An update to another instance type has ended the scaling.
+        if found.scaling is not None or (scaling is not None and found.change == "update"):
+            apply_scaling(context, scaling)
+            tag_scaling(context, desired.revision, scaling)
+    serving = context.record.serving
+    if serving and found.change in ("nothing", "scale"):  # of the same fingerprint
+        context.change(serving=serving.model_copy(update={"plan": desired.plan}))
     if wait:
         remove_stale(context)
     return context.record
@@ -80,27 +100,38 @@ def apply(
 ) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
-    Every step may be repeated, so the same call continues an interrupted deployment. Raises
-    NotProvedFirst when it is to ``prove_first`` and that fails: then nothing has changed. Returns
-    when SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where that is
-    unknown.
+    The end time, if there is one, is scheduled before the endpoint exists. Every step may be
+    repeated, so the same call continues an interrupted deployment. With ``prove_first``, raises
+    NotProvedFirst if that proof fails: then nothing has changed. Returns when SageMaker began the
+    update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
     """
     revision = desired.revision
+    end = planned_end(context, desired.revision)
     context.change(pending=revision, failure=None, returning_to="")
     try:
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)
         if prove_first:
             temporary.prove_first(context, desired)
+            end = planned_end(context, desired.revision)  # the proof has cost something
         steps.create_config(context, revision, desired.config)
-        steps.put_endpoint(context, revision, desired.endpoint)
-        return steps.wait_in_service(context, revision, desired.endpoint) if wait else 0.0
+        ends = settings.put(context, desired.plan, revision, end)
+        tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
+        steps.put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
+        if desired.component and wait:
+            put_copies(context, revision, desired.component, rolled_out=True)
+        return steps.wait_in_service(context, revision, desired.endpoint | tags) if wait else 0.0
     except temporary.NotProvedFirst as error:
         context.change(pending=None, failure=Failure.of(error))
         remove_stale(context)
         raise
     except PeagleError as error:
         context.change(failure=Failure.of(error))
+        serving = context.record.serving
+        if serving is not None and context.record.pending is None:  # AWS rolled the update back
+            with suppress(PeagleError):
+                return_to_scaling(context, serving)
+            restore_observability(context, serving)
         raise
 
 
@@ -153,19 +184,20 @@ def _proved(context: DeploymentContext, revision: Revision, role: str, started: 
 def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError) -> NoReturn:
     """Return to ``before``. The pending revision stays on record until that serves again."""
     name = context.record.name
-    context.say("Rolling back", f"to {before.config}: {error.message}")
+    context.say("Rolling back", f"to {before.name}: {error.message}")
     try:
         require_weights_of(context, before)
         return_to(context, before)
+        return_to_scaling(context, before)
     except PeagleError as failed:
         context.change(failure=Failure.of(failed))
         raise CloudError(
-            f"{error.message}; the return to {before.config} failed: {failed.message}",
+            f"{error.message}; the return to {before.name} failed: {failed.message}",
             Fix("look at the state, then repeat", ("peagle", "rollback", name)),
             code="rollback-failed",
         ) from failed
     rolled_back = RolledBack(
-        f"{error.message}; {name} was rolled back and serves {before.config} again, as before",
+        f"{error.message}; {name} was rolled back and serves {before.name} again, as before",
         Fix(error.fix, tuple(error.command)),
     )
     context.change(pending=None, failure=Failure.of(rolled_back))
@@ -182,7 +214,7 @@ def _stays(context: DeploymentContext, before: Revision | None, error: PeagleErr
         return type(error)(message, fix, error.code)
     reason = "nothing proved served before, so there is nothing to return to"
     if context.record.previous:
-        reason = f"the previous revision is {context.record.previous.config}"
+        reason = f"the previous revision is {context.record.previous.name}"
     message = f"{error.message}; {name} stays in service unproved: {reason}"
     return type(error)(message, Fix(error.fix, tuple(error.command)), error.code)
 
@@ -194,23 +226,66 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
     require_pinned(context.aws, context.record.name, mounted, pins)
 
 
-def return_to(context: DeploymentContext, revision: Revision) -> float:
+def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``wait_in_service`` does."""
-    found = sagemaker.description(context.aws, "EndpointConfig", revision.config)
+    returns what ``wait_in_service`` does. The end time stays what it is now, unless the revision
+    costs more and there is a budget. ``rolled_out``: in the steps of its plan's rollout, watched by
+    its alarms. By default at once: what serves is not proved, or is half of a comparison."""
+    kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
+    found = sagemaker.description(context.aws, kind, revision.name)
     tags: list[Tag] = []
+    known: dict[str, str] = {}
     with suppress(AccessDenied):
-        known = sagemaker.tags_of(context.aws, found["EndpointConfigArn"])
-        own = {key: value for key, value in known.items() if key.startswith("peagle:")}
-        kept = own.keys() - {ID_TAG, REVISION_TAG}
+        known = sagemaker.tags_of(context.aws, found[f"{kind}Arn"])
+        own = {key: value for key, value in known.items() if not key.startswith("aws:")}
+        kept = own.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
         tags = [{"Key": key, "Value": own[key]} for key in sorted(kept)]
+    tags += limits.keep_end(context, revision, known)
     request = {
         "EndpointName": context.record.name,
-        "EndpointConfigName": revision.config,
+        "EndpointConfigName": revision.endpoint_config,
         "Tags": tags,
     }
-    steps.put_endpoint(context, revision, request)
-    return steps.wait_in_service(context, revision, request)
+    rolled_out = rolled_out and _put_alarms(context, revision)
+    steps.put_endpoint(context, revision, request, rolled_out=rolled_out)
+    live = sagemaker.describe(context.aws, context.endpoint)
+    if live and live.component:
+        put_copies(context, revision, request_to_return(live, revision), rolled_out)
+    started = steps.wait_in_service(context, revision, request)
+    restore_observability(context, revision)
+    return started
+
+
+def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
+    """Create the alarms of a kept revision's rollout; whether it can be followed."""
+    if revision.plan is None or revision.plan.rollout is None:
+        return False
+    try:
+        alarms.put(context, revision.plan, revision)
+    except CloudError as error:
+        context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
+        return False
+    return True
+
+
+def restore_observability(context: DeploymentContext, revision: Revision) -> None:
+    """Give alarms and dashboard the values of a kept revision that serves again, where its plan has
+    them; where another machine has the plan, the alarms follow the revision with the limits that
+    the account tells of it, else with those that they have. What cannot be written stays, with a
+    notice: the endpoint serves."""
+    plan = revision.plan
+    try:
+        if plan is not None:
+            settings.put_observability(context, plan, revision)
+        elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
+            alarms.follow(context, revision)
+            if kept := alarms.kept_of_plan_before(context.record, revision):
+                context.notice(
+                    f"unchanged since the plan before: {kept}; another machine has the plan that "
+                    "serves now, and deploying it there renews them"
+                )
+    except CloudError as error:
+        context.notice(f"alarms and dashboard are of the plan before: {error.message}")
 
 
 def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revision | None) -> None:
@@ -218,16 +293,20 @@ def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revisi
     tag_proofs(context.aws, live, revision, previous, context.clock)
 
 
-def remove_stale(context: DeploymentContext) -> None:
-    """Remove what no kept revision needs, while the endpoint serves a kept one."""
-    stale = stale_resources(context.record)
+def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:
+    """Remove what no kept revision needs, while the endpoint serves a kept one. With
+    ``without_comparison``, the candidate of a comparison is not kept."""
+    record = context.record
+    if without_comparison:
+        record = record.model_copy(update={"comparison": None})
+    stale = stale_resources(record)
     live = sagemaker.describe(context.aws, context.record.name) if stale else None
     if live is None or live.status != "InService":
         return
-    if live.config not in [one.config for one in context.record.revisions]:
+    if live.revision not in [one.name for one in context.record.revisions]:
         return
     for resource in stale:
         try:
-            steps.remove_resource(context, resource)
+            removal.remove_resource(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")

@@ -40,6 +40,13 @@ class PlanComparison:
         """The changes that the answers do not show."""
         return tuple(change for change in self.changes if change.setting not in _IN_ANSWER)
 
+    @property
+    def price_increase(self) -> float | None:
+        """By how much the second plan costs more per hour, as a share of the first one's price;
+        ``None`` when a price is unknown."""
+        before, after = (plan.price_per_hour_usd for plan in self.plans)
+        return after / before - 1 if before and after is not None else None
+
     def document(self) -> dict[str, Any]:
         """For ``--json``."""
         return {

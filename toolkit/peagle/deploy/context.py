@@ -13,7 +13,8 @@ from typing import Any
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
 from peagle.catalog.schema import Catalog
-from peagle.deploy import state
+from peagle.deploy import records
+from peagle.deploy.price_history import PriceHistory
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import CloudError, PeagleError, Refused
 
@@ -36,6 +37,10 @@ class Progress:
 
 
 Observer = Callable[[Progress], object]
+
+
+_BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
+"""The types of resources that one request creates."""
 
 
 def unobserved(progress: Progress) -> None:
@@ -73,7 +78,7 @@ class DeploymentContext:
         """Record since when the endpoint costs money, in epoch seconds; only of the deployment's
         own, not of a temporary one."""
         if endpoint == self.record.name:
-            self.change(billing_since=since)
+            self.change(billing_since=since, history=PriceHistory())
 
     def change(self, **fields: Any) -> None:
         """Change fields of the record and write it."""
@@ -81,7 +86,7 @@ class DeploymentContext:
 
     def write(self, record: Deployment) -> None:
         """Replace the record and write it."""
-        state.save(record)
+        records.save(record)
         self.record = record
 
     @contextmanager
@@ -99,7 +104,7 @@ class DeploymentContext:
         try:
             yield
         except PeagleError as error:
-            if not known and resource.type in KINDS and _changed_nothing(error):
+            if not known and resource.type in _BY_ONE_REQUEST and _changed_nothing(error):
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
                     self.bill(resource.name, None)

@@ -11,30 +11,36 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peagle.aws.s3 import Upload, files_below
+from peagle.aws.s3 import Upload
 from peagle.aws.sagemaker import BROKEN, Endpoint
+from peagle.checkpoints.contents import contents_of, files_below
 from peagle.data import weights_folder
 from peagle.deploy.served import served_by_requests, weight_prefixes
 from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
+from peagle.errors import Refused
+from peagle.planning.local_weights import UPLOAD_FOLDER, local_weights, planned_contents
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.render.components import CREATE_COMPONENT
 from peagle.render.requests import Request, requests, with_replaced
 from peagle.s3uri import S3Uri
+from peagle.weights.pins import CHANGED
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
 """The operations of a plan's requests."""
 
-UPLOADS = "/peagle-toolkit/"
-"""Prefix of uploaded weights in a bucket; one folder per endpoint below it."""
+UPLOADS = f"/{UPLOAD_FOLDER}"
 
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
-Change = Literal["nothing", "prove", "create", "update"]
+Change = Literal["nothing", "scale", "prove", "create", "update"]
+"""``scale``: only the automatic scaling changes."""
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What deploy creates in the account: the revision, its uploads, its three requests."""
+    """What deploy creates in the account: the revision, its uploads, its requests. ``component`` is
+    CreateInferenceComponent for copies, ``None`` without."""
 
     plan: Plan
     revision: Revision
@@ -42,6 +48,7 @@ class DesiredState:
     model: dict[str, Any]
     config: dict[str, Any]
     endpoint: dict[str, Any]
+    component: dict[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -50,23 +57,14 @@ class DesiredState:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """The three requests, in the order of creation."""
-        made = ((MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint))
+        """The requests, in the order of creation."""
+        made = [(MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint)]
+        made += [(CREATE_COMPONENT, self.component)] if self.component else []
         return tuple(Request("sagemaker", name, parameters) for name, parameters in made)
 
     @property
     def model_name(self) -> str:
         return self.revision.model
-
-    @property
-    def config_name(self) -> str:
-        return self.revision.config
-
-
-def local_weights(plan: Plan) -> tuple[Weights, ...]:
-    """The plan's weights in folders of this machine, which deploy uploads."""
-    drafter = plan.drafter.weights if plan.drafter else None
-    return tuple(w for w in (plan.target.weights, drafter) if w and w.kind == "directory")
 
 
 def desired_state(
@@ -77,27 +75,37 @@ def desired_state(
     Names and prefix are the plan's own, unless the record holds a model of that name made with
     another role or other files, or other files below that prefix: then they get a hash of the
     difference, so that nothing in service is overwritten. Raises UserError when a folder of
-    weights does not exist.
+    weights does not exist, and Refused when it has other files than the plan was made of.
     """
     planned = {request.operation: request.parameters for request in requests(plan)}
     folders = [(w, files_below(weights_folder(w.location))) for w in local_weights(plan)]
     filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
-    contents = _digest([[(file.name, file.sha256) for file in files] for _, files in folders])
-    fingerprint = _digest([with_replaced(planned, filled), contents])
+    contents = contents_of(files for _, files in folders)
+    if planned_contents(plan) not in (None, contents):
+        raise Refused(
+            f"the weights in {' and '.join(w.location for w, _ in folders)} have changed since "
+            "the plan was made",
+            "make the plan again",
+            CHANGED,
+        )
+    fingerprint = _digest([with_replaced(_untagged(plan), filled), contents])
     uris = [str(with_replaced(weights.s3_uri, filled)) for weights, _ in folders]
     other_folder = _other_folder(plan, uris, contents, fingerprint, record)
     renamed = other_folder | _other_names(planned, fingerprint, record)
     complete = with_replaced(planned, filled | renamed)
+    component = complete.get(CREATE_COMPONENT)
+    model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
     return DesiredState(
         plan,
         Revision(
             fingerprint=fingerprint,
-            served=served_by_requests(plan, complete[MODEL], complete[CONFIG]),
+            served=served_by_requests(plan, complete[MODEL], complete[CONFIG], component),
             plan=plan,
             role=role,
             bucket=bucket if folders else None,
-            model=complete[MODEL]["ModelName"],
-            config=complete[CONFIG]["EndpointConfigName"],
+            model=model,
+            name=model if component else config,
+            instances_config=config if component else "",
         ),
         tuple(
             Upload(place.bucket, place.key, files, contents)
@@ -107,7 +115,15 @@ def desired_state(
         complete[MODEL],
         complete[CONFIG],
         complete[ENDPOINT],
+        component,
     )
+
+
+def _untagged(plan: Plan) -> dict[str, Any]:
+    """The requests without the user's tags: other tags need no other instances."""
+    company = plan.company.model_copy(update={"tags": {}})
+    plain = requests(plan.model_copy(update={"company": company}))
+    return {request.operation: request.parameters for request in plain}
 
 
 def _other_names(
@@ -115,7 +131,9 @@ def _other_names(
 ) -> dict[str, str]:
     """Replacements for the plan's names, if those belong to another revision."""
     names = (str(planned[MODEL]["ModelName"]), str(planned[CONFIG]["EndpointConfigName"]))
-    renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in names}
+    # Copies of another model run on the same instances: their configuration keeps its name.
+    changed = names[:1] if CREATE_COMPONENT in planned else names
+    renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in changed}
     earlier = {r.name: r.revision for r in record.of_type("Model")} if record else {}
     if renamed[names[0]] in earlier or earlier.get(names[0], fingerprint) != fingerprint:
         return renamed
@@ -165,7 +183,7 @@ def required_change(
     """What deploying ``desired`` would do."""
     if record is None or live is None or live.status in (*BROKEN, "Deleting"):
         return "create"
-    if desired.config_name not in (live.config, live.pending_config):
+    if desired.revision.name not in (live.revision, live.pending_revision):
         return "update"
     if live.status == "Creating":
         return "create"

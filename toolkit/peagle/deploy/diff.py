@@ -28,6 +28,9 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "usd_per_hour": format_usd,
     "startup_timeout_seconds": "{} s".format,
     "download_timeout_seconds": "{} s".format,
+    "subnets": lambda ids: ", ".join(ids) or "none",
+    "security_groups": lambda ids: ", ".join(ids) or "none",
+    "network_isolation": lambda on: "on" if on else "off",
 }
 
 _LABELS = {
@@ -39,9 +42,14 @@ _LABELS = {
     "ami": "host AMI",
     "instance_type": "instance",
     "instance_count": "instances",
+    "copies": "copies",
     "max_model_len": "context",
     "startup_timeout_seconds": "start-up timeout",
     "download_timeout_seconds": "download timeout",
+    "subnets": "subnets",
+    "security_groups": "security groups",
+    "network_isolation": "network isolation",
+    "kms_key": "KMS key",
     "usd_per_hour": "price per hour",
 }
 """The fields of ``Served`` that are compared, in the order of display."""
@@ -55,7 +63,8 @@ class SettingChange:
     """One setting before and after; ``None`` where it is not set, or unknown.
 
     ``setting`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
-    ``speculation.model`` and ``weights.model``. Values of variables that may be secret are hidden.
+    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``.
+    Values of variables that may be secret are hidden.
     """
 
     setting: str
@@ -65,11 +74,16 @@ class SettingChange:
     @property
     def text(self) -> str:
         """Such as ``K 5 -> 3``."""
+        label, before, after = self.cells
+        return f"{label} {before} -> {after}"
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Label, before and after, as texts."""
         before, after = self.before, self.after
         if self.setting == "image" and before and after:
             before, after = _short_images(before, after)
-        shown = " -> ".join(_shown(self.setting, value) for value in (before, after))
-        return f"{_label(self.setting)} {shown}"
+        return _label(self.setting), _shown(self.setting, before), _shown(self.setting, after)
 
     def document(self) -> dict[str, Any]:
         """For ``--json``."""

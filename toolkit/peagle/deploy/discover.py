@@ -8,8 +8,7 @@ empty); those of a template are shown and proved, and changed by their owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -19,17 +18,29 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.aws.tagging import tagged
-from peagle.catalog.tables import InstanceTable
-from peagle.deploy.live import served_by_descriptions
+from peagle.deploy import alarms, captured, limits, observe
+from peagle.deploy.described import (
+    Found,
+    Prices,
+    comparison_config,
+    fingerprint_of,
+    revisions_of,
+    running_comparison,
+    with_first_variant,
+)
+from peagle.deploy.live import model_in
 from peagle.deploy.owner import owner_of
-from peagle.deploy.proof_tag import proof_in
-from peagle.deploy.revisions import is_temporary, revision_in_service, roles_by_tags
-from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.deploy.uploads import bucket_of_weights, uploaded_weights
+from peagle.deploy.price_history import PriceHistory
+from peagle.deploy.revisions import (
+    Roles,
+    revision_in_service,
+    roles_by_tags,
+)
+from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.uploads import uploaded_weights
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     PAIR_TAG,
-    PLAN_TAG,
     REVISION_TAG,
     VARIANT,
 )
@@ -41,22 +52,9 @@ _KINDS: dict[str, ResourceKind] = {
 }
 """The kinds in ARNs."""
 
-Prices = Callable[[], InstanceTable | None]
-"""Loads the table of instances with their prices; called only when a price is needed."""
-
 
 def unknown_prices() -> None:
     """No table: prices are unknown."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A resource with our tags, and its Describe call's answer."""
-
-    kind: ResourceKind
-    name: str
-    tags: Mapping[str, str]
-    description: Mapping[str, Any]
 
 
 def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Deployment | None:
@@ -89,8 +87,11 @@ def current_deployment(
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
-    if live is None or (serves_known_config(record, live) and _is_same(aws, record, live)):
+    if live is None:
         return record
+    tags = sagemaker.readable_tags(aws, live)
+    if serves_known_config(record, live) and _is_same(tags, record):
+        return limits.with_end_in(record, tags)
     found = find_deployment(aws, name, prices)
     if found is None or found.serving is None:
         return record
@@ -127,15 +128,13 @@ def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
     """Whether the endpoint serves the configuration in service or being applied: else another
     machine or a template has changed it."""
-    return revision_in_service(record, live.config) is not None
+    return revision_in_service(record, live.revision) is not None
 
 
-def _is_same(aws: Aws, record: Deployment, live: Endpoint) -> bool:
+def _is_same(tags: Mapping[str, str] | None, record: Deployment) -> bool:
     """Whether the endpoint's tags say what the record does: else it was made again elsewhere, or
     its template owns it again. As recorded, where tags may not be read."""
-    try:
-        tags = sagemaker.tags_of(aws, live.arn)
-    except AccessDenied:
+    if tags is None:
         return True
     return tags.get(ID_TAG, "") == record.id and owner_of(tags) == record.owner
 
@@ -189,15 +188,22 @@ def _deployment(
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
     counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
     endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
-    live = sagemaker.described_endpoint(endpoints[0].description) if endpoints else None
+    live = sagemaker.with_component(aws, endpoints[0].description) if endpoints else None
     tags = (endpoints or found)[0].tags
     described = [*found, *_served_without_index(aws, found, live)] if live else found
+    compares, whole = comparison_config(described, live), live
+    if live and compares:
+        live = with_first_variant(live, described, compares)
     found = [one for one in described if one.tags.get(DEPLOYMENT_TAG) == name]
     ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
-    revisions = _revisions(aws.region, described, live, tags, prices)
+    revisions = revisions_of(aws.region, described, live, tags, prices)
     if not revisions:
         return None
     roles = roles_by_tags(revisions, live, tags)
+    compared = running_comparison(compares, revisions, roles.serving, whole) if compares else None
+    ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
+    copies = any(one.instances_config for one in revisions)
+    owner = owner_of(tags)
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -207,12 +213,19 @@ def _deployment(
         serving=roles.serving,
         pending=roles.pending,
         previous=roles.previous,
+        comparison=compared,
         resources=(
             *_tagged_resources(found, live),
+            *(() if owner else limits.resources_by_tag(aws, name, ends_at, copies)),
+            *(() if owner or not stored else _observability(aws, name, roles, found)),
             *(uploaded_weights(aws, _models(found)) if stored else ()),
         ),
         billing_since=live.created if live else None,
-        owner=owner_of(tags),
+        owner=owner,
+        ends_at=ends_at,
+        budget_usd=limits.budget_in(tags),
+        latest_end=limits.latest_in(tags),
+        history=PriceHistory(besides_usd=limits.besides_in(tags)),
     )
 
 
@@ -220,11 +233,12 @@ def _served_without_index(aws: Aws, found: list[Found], live: Endpoint) -> Itera
     """Configuration and model in service that the index of tags does not name: it is behind, or
     these carry no tags of ours."""
     known = {(one.kind, one.name): one for one in found}
-    config = known.get(("EndpointConfig", live.config))
+    config = known.get(("EndpointConfig", live.endpoint_config))
     if config is None:
-        config = _described(aws, "EndpointConfig", live.config) or _deleted_config(live, found)
+        named = _described(aws, "EndpointConfig", live.endpoint_config)
+        config = named or _deleted_config(live, found)
         yield config
-    model = config.description["ProductionVariants"][0].get("ModelName", "")
+    model = live.revision if live.hosts_components else model_in(config.description)
     described = _described(aws, "Model", model) if ("Model", model) not in known else None
     if described:
         yield described
@@ -235,12 +249,12 @@ def _deleted_config(live: Endpoint, found: list[Found]) -> Found:
     tags = next((one.tags for one in found if (one.kind, one.name) == ("Endpoint", live.name)), {})
     variants = [{"VariantName": name} for name in live.running] or [{"VariantName": VARIANT}]
     description = {
-        "EndpointConfigName": live.config,
+        "EndpointConfigName": live.endpoint_config,
         "ProductionVariants": variants,
         "CreationTime": datetime.fromtimestamp(live.created, UTC),
     }
     known = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
-    return Found("EndpointConfig", live.config, known, description)
+    return Found("EndpointConfig", live.endpoint_config, known, description)
 
 
 def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
@@ -254,62 +268,24 @@ def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return None
 
 
-def _revisions(
-    region: str,
-    found: list[Found],
-    live: Endpoint | None,
-    endpoint_tags: Mapping[str, str],
-    prices: Prices,
-) -> list[Revision]:
-    """The revision of every configuration, by the time of creation; of the models, where there is
-    no configuration yet."""
-    models = {one.name: one for one in found if one.kind == "Model"}
-    configs = [f for f in found if f.kind == "EndpointConfig" and not is_temporary(_revision_of(f))]
-    revisions = []
-    for one in sorted(configs or models.values(), key=_created):
-        description = one.description if configs else _planned_config(one.name)
-        model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
-        fingerprint = _revision_of(one)
-        described = model.description if model else {}
-        served = served_by_descriptions(region, described, description, one.tags, live, prices())
-        revisions.append(
-            Revision(
-                fingerprint=fingerprint,
-                served=served,
-                plan=None,
-                role=described.get("ExecutionRoleArn", ""),
-                bucket=bucket_of_weights(served),
-                model=model.name if model else "",
-                config=description["EndpointConfigName"],
-                proof=proof_in(endpoint_tags, fingerprint),
-            )
-        )
-    return revisions
-
-
-def _planned_config(model: str) -> dict[str, Any]:
-    """The configuration that deploy was about to create for the model."""
-    variant = {"VariantName": VARIANT, "ModelName": model}
-    return {"EndpointConfigName": "", "ProductionVariants": [variant]}
-
-
-def _revision_of(one: Found) -> str:
-    """The revision's fingerprint; for what a template made, the plan's."""
-    return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
-
-
-def _created(one: Found) -> float:
-    moment: datetime = one.description["CreationTime"]
-    return moment.timestamp()
-
-
 def _tagged_resources(found: list[Found], live: Endpoint | None) -> Iterator[Resource]:
     """What carries our tags; without the endpoint, if that was deleted meanwhile."""
     for one in found:
         if one.kind != "Endpoint" or live is not None:
-            yield Resource(type=one.kind, name=one.name, made=True, revision=_revision_of(one))
+            yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
+
+
+def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Iterator[Resource]:
+    """Alarms, metric filters and dashboard, as of the revision in service; the rules for what the
+    configurations capture."""
+    revision = roles.serving or roles.pending
+    fingerprint = revision.fingerprint if revision else ""
+    yield from alarms.resources_by_name(aws, name, fingerprint)
+    yield from observe.resources_by_name(aws, name, fingerprint)
+    configs = ((f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig")
+    yield from captured.resources_by_name(aws, name, configs)
 
 
 def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The descriptions of the models, and their revisions."""
-    return ((one.description, _revision_of(one)) for one in found if one.kind == "Model")
+    return ((one.description, fingerprint_of(one)) for one in found if one.kind == "Model")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.deploy import steps
+from peagle.deploy import removal
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment
-from peagle.deploy.watch import WillNotServe
+from peagle.deploy.wait import WillNotServe
 from peagle.errors import Refused
 
 
@@ -54,13 +54,13 @@ def remove_failed_start(
             code="serves-after-all",
         )
     saving = Saving(0.0, None)
-    if live and live.status == "Creating" and steps.begin_deletion(context, live):
+    if live and live.status == "Creating" and removal.begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
     if record.serving is None:
-        steps.destroy(aws, record, observe, context.clock)
+        removal.destroy(aws, record, observe, context.clock)
     else:
         context.change(pending=None)
         endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
         for resource in (*endpoints, *stale_resources(context.record)):
-            steps.remove_resource(context, resource)
+            removal.remove_resource(context, resource)
     return saving

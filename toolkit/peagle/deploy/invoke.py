@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.deploy.revisions import unfinished
 from peagle.deploy.state import Deployment
+from peagle.deploy.wake_up import WakeUpOptions, retry_until_awake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
 from peagle.errors import Fix
-from peagle.protocol import Counters, Piece, acceptance_length, piece_of, request_body
+from peagle.protocol import Counters, Piece, acceptance_length, parse_piece, request_body
 
 OnText = Callable[[str], object]
 
@@ -35,13 +36,16 @@ class InvokeRequest:
 
 @dataclass(frozen=True)
 class InvokeResult:
-    """The complete answer. Times are in seconds; ``first_token_seconds`` only of a stream."""
+    """The complete answer. Times are in seconds; ``first_token_seconds`` only of a stream.
+    ``waited_seconds`` passed before the request, until an endpoint that had scaled to zero woke
+    up."""
 
     text: str
     output_tokens: int | None
     seconds: float
     first_token_seconds: float | None
     acceptance_length: float | None = None
+    waited_seconds: float | None = None
 
 
 def invoke(
@@ -50,28 +54,35 @@ def invoke(
     record: Deployment | None,
     request: InvokeRequest,
     on_text: OnText = lambda text: None,
+    wake_up: WakeUpOptions | None = None,
 ) -> InvokeResult:
     """Send the request to the endpoint ``name``; ``on_text`` receives the model's reasoning and
     answer as they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not
     create.
 
     The acceptance length is computed from the engine's counters before and after, which include
-    other clients' requests. Raises UserError for a body that is too long, and CloudError; without
+    other clients' requests. Where no copy of the engine runs, as after a scale to zero, the request
+    waits as ``wake_up`` says, by default half an hour.
+
+    Raises NotAwake after that wait, UserError for a body that is too long, and CloudError; without
     the endpoint its fix is how to finish the deploy, or to look at the state.
     """
     plan = record.current.plan if record else None
     # AWS's image exposes no counters, and answers the question for them with an error. With several
     # instances, each reading may reach another engine.
     is_readable = plan is None or plan.proof.source == "counters"
-    has_counters = is_readable and record is not None and record.current.served.instance_count == 1
+    has_counters = is_readable and record is not None and record.current.served.engines == 1
+    send = partial(
+        measure_answer,
+        partial(runtime.ask, aws, name),
+        partial(runtime.stream, aws, name),
+        partial(runtime.counters, aws, name) if has_counters else lambda: None,
+        _body(request, plan is None or plan.proof.chat),
+        on_text,
+    )
     try:
-        return measure_answer(
-            partial(runtime.ask, aws, name),
-            partial(runtime.stream, aws, name),
-            partial(runtime.counters, aws, name) if has_counters else lambda: None,
-            _body(request, plan is None or plan.proof.chat),
-            on_text,
-        )
+        result, waited = retry_until_awake(aws, name, record, send, wake_up or WakeUpOptions())
+        return replace(result, waited_seconds=waited)
     except Missing as error:
         if record is None:
             raise
@@ -122,7 +133,7 @@ def measure_answer(
     parts: list[str] = []
     tokens, first, thought = None, None, False
     streamed = bool(body.get("stream"))
-    for piece in stream(body) if streamed else [piece_of(ask(body))]:
+    for piece in stream(body) if streamed else [parse_piece(ask(body))]:
         if piece.written and first is None and streamed:
             first = time.monotonic() - started
         answers = piece.text and not piece.reasoning and thought

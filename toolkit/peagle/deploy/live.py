@@ -32,8 +32,9 @@ def served_live(
 
     Raises CloudError; AccessDenied when a description may not be read.
     """
-    config = sagemaker.description(aws, "EndpointConfig", live.config)
-    model = sagemaker.description(aws, "Model", config["ProductionVariants"][0]["ModelName"])
+    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
+    served = live.revision if live.hosts_components else model_in(config)
+    model = sagemaker.description(aws, "Model", served)
     return served_by_descriptions(aws.region, model, config, tags, live, instances)
 
 
@@ -48,7 +49,7 @@ def changes_of_live(
     record: Deployment, live: Endpoint, revision: Revision
 ) -> tuple[SettingChange, ...]:
     """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
-    now = revision_in_service(record, live.config)
+    now = revision_in_service(record, live.revision)
     if now is None:
         return ()
     found = changes(served_now(now.served, live), revision.served)
@@ -68,12 +69,14 @@ def served_by_descriptions(
     """What a model and a configuration serve; with the instances that run if ``live`` serves that
     configuration, else with those that the configuration starts."""
     variants = config["ProductionVariants"]
-    serves = live is not None and live.config == config["EndpointConfigName"]
+    serves = live is not None and live.endpoint_config == config["EndpointConfigName"]
+    component = live.component if live is not None and serves else None
+    startup = component.specification.get("StartupParameters") if component else None
     counts = {one["VariantName"]: int(one.get("InitialInstanceCount") or 1) for one in variants}
     configured = sum(counts.values())
     if live is not None and serves:
         counts |= {name: count for name, count in live.running.items() if count}
-    read = settings_of(model, config)
+    read = settings_of(model, config, startup)
     found = _VERSION_TAG.search(read["image"])
     return Served(
         name=tags.get(DEPLOYMENT_TAG, live.name if live else ""),
@@ -81,10 +84,16 @@ def served_by_descriptions(
         pair=tags.get(PAIR_TAG, ""),
         vllm=found[1] if found else None,
         instance_count=sum(counts.values()),
+        copies=component.desired_copies if component else None,
         configured_count=None if configured == sum(counts.values()) else configured,
         usd_per_hour=_price(variants, counts, instances, region) if instances else None,
         **read,
     )
+
+
+def model_in(config: Mapping[str, Any]) -> str:
+    """The model of a configuration's first variant; empty for one of inference components."""
+    return str(config["ProductionVariants"][0].get("ModelName", ""))
 
 
 def _price(

@@ -25,7 +25,8 @@ def endpoint_log(
 
     With ``follow`` it continues with new lines and never ends. Raises CloudError.
     """
-    tail = Tail(aws, record.name, _created(aws, record) if since is None else since)
+    begun = _created(aws, record) if since is None else since
+    tail = Tail(aws, record.name, begun, _has_copies(record))
     yield from tail.new()
     while follow:
         time.sleep(_POLL_SECONDS)
@@ -39,10 +40,14 @@ def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | 
     seconds = max(seconds, 1)
     while seconds < now - created:
         seconds *= _WIDEN
-        lines = Tail(aws, record.name, now - seconds).new()
+        lines = Tail(aws, record.name, now - seconds, _has_copies(record)).new()
         if newest := max((line.time for line in lines), default=0):
             return now - newest
     return None
+
+
+def _has_copies(record: Deployment) -> bool:
+    return record.current.served.copies is not None
 
 
 def _created(aws: Aws, record: Deployment) -> float:
@@ -57,7 +62,8 @@ def reported_warm_start(aws: Aws, found: Preflight, begun: float) -> WarmStart |
         return None
     created = endpoint_created(aws, name) if found.change == "create" else 0
     try:
-        events = Tail(aws, name, created or begun).drain()
+        has_copies = found.desired.plan.copies is not None
+        events = Tail(aws, name, created or begun, has_copies).drain()
     except PeagleError:
         return None  # the endpoint is in service; its log is optional
     return warm_start_in([event.raw for event in events])

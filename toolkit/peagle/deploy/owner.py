@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.sagemaker import ID_TAG, KINDS
-from peagle.deploy import state
+from peagle.deploy import records
 from peagle.deploy.context import Observer, Progress, unobserved
 from peagle.deploy.state import Deployment
 from peagle.errors import Fix, Refused
@@ -40,8 +40,9 @@ def owner_of(tags: Mapping[str, str]) -> str:
         return ""
     if owner == "cloudformation":
         return f"CloudFormation stack {stack}" if stack else "a CloudFormation stack"
-    if owner == "terraform":
-        return "a Terraform module"
+    programs = {"terraform": "a Terraform module", "cdk": "a CDK app"}
+    if owner in programs:
+        return programs[owner]
     return f"a rendered {owner} script" if owner else "an unknown owner"
 
 
@@ -62,5 +63,5 @@ def adopt(aws: Aws, found: Deployment, observe: Observer = unobserved) -> Deploy
             arn = sagemaker.description(aws, kind, resource.name)[f"{kind}Arn"]
             sagemaker.retag(aws, arn, tags)
     adopted = found.model_copy(update={"owner": ""})
-    state.save(adopted)
+    records.save(adopted)
     return adopted

@@ -19,12 +19,20 @@ from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.render.requests import PROOF_TAG, plan_arguments
 
-_OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
+_OF_REVISIONS: tuple[ResourceType, ...] = (
+    "EndpointConfig",
+    "Model",
+    "S3Objects",
+)
 """What revisions need, in the order of removal."""
 
 
 TEMPORARY_SUFFIX = "-proof"
 """Suffix of the names and the fingerprint of what a temporary endpoint serves."""
+
+
+COMPARISON_SUFFIX = "-compare"
+"""Suffix of the name and the fingerprint of a configuration with two variants."""
 
 
 class Roles(NamedTuple):
@@ -40,9 +48,18 @@ def is_temporary(fingerprint: str) -> bool:
     return fingerprint.endswith(TEMPORARY_SUFFIX)
 
 
+def is_comparison(fingerprint: str) -> bool:
+    """Whether a configuration with this fingerprint has two variants."""
+    return fingerprint.endswith(COMPARISON_SUFFIX)
+
+
 def temporary_name(name: str) -> str:
     """The temporary endpoint of the deployment ``name``."""
-    return f"{name[: MAX_NAME_LENGTH - len(TEMPORARY_SUFFIX)].rstrip('-')}{TEMPORARY_SUFFIX}"
+    return _with_suffix(name, TEMPORARY_SUFFIX)
+
+
+def _with_suffix(name: str, suffix: str) -> str:
+    return f"{name[: MAX_NAME_LENGTH - len(suffix)].rstrip('-')}{suffix}"
 
 
 def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
@@ -53,12 +70,22 @@ def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
 
 
 def of_one_instance(revision: Revision) -> Revision:
-    """The revision as the temporary endpoint serves it."""
+    """The revision as the temporary endpoint serves it: with copies, by one of them."""
+    served = revision.served.with_instances(1)
+    changed: dict[str, Any] = {"name": temporary_name(revision.name)}
+    if revision.instances_config:
+        changed = {"instances_config": temporary_name(revision.instances_config)}
+        served = served.model_copy(update={"copies": 1})
+    fingerprint = f"{revision.fingerprint}{TEMPORARY_SUFFIX}"
+    return revision.model_copy(update={"fingerprint": fingerprint, "served": served, **changed})
+
+
+def as_compared(revision: Revision) -> Revision:
+    """The revision as the configuration with both variants has it."""
     return revision.model_copy(
         update={
-            "fingerprint": f"{revision.fingerprint}{TEMPORARY_SUFFIX}",
-            "served": revision.served.with_instances(1),
-            "config": temporary_name(revision.config),
+            "fingerprint": f"{revision.fingerprint}{COMPARISON_SUFFIX}",
+            "name": _with_suffix(revision.name, COMPARISON_SUFFIX),
         }
     )
 
@@ -69,9 +96,17 @@ def is_proved(revision: Revision | None) -> bool:
 
 def revision_in_service(record: Deployment, config: str) -> Revision | None:
     """The serving or pending revision with that configuration. The previous one is in service only
-    while it is pending again, or after another machine's rollback."""
+    while it is pending again, or after another machine's rollback. During a comparison, it is the
+    serving one, which has the first variant."""
+    if record.comparison and config == record.comparison.config:
+        return record.serving
     found = (record.serving, record.pending)
-    return next((one for one in found if one and one.config == config), None)
+    return next((one for one in found if one and one.name == config), None)
+
+
+def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
+    """The revision in service, or the pending one when none is."""
+    return (live and revision_in_service(record, live.revision)) or record.current
 
 
 def is_alone(record: Deployment, revision: Revision) -> bool:
@@ -98,13 +133,13 @@ def roles_by_tags(
         return next((one for one in revisions if one.fingerprint == fingerprint), None)
 
     def of_config(config: str | None) -> Revision | None:
-        return next((one for one in revisions if config and one.config == config), None)
+        return next((one for one in revisions if config and one.name == config), None)
 
-    serving = of_config(live.config) if live else None
+    serving = of_config(live.revision) if live else None
     if live is None or serving is None:
         newest = revisions[-1] if revisions else None
         return Roles(None, newest, None)
-    pending, previous = of_config(live.pending_config), tagged(PREVIOUS_TAG)
+    pending, previous = of_config(live.pending_revision), tagged(PREVIOUS_TAG)
     proved = tagged(PROOF_TAG)
     if proved and proved is not serving:  # an update in service whose proof did not pass
         serving, pending = proved, pending or serving
@@ -154,26 +189,26 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
         return Failure(
             message="no endpoint was requested yet: the deploy was interrupted, or still runs",
             fix="continue it" if plan else "continue it with the same deploy command",
-            command=_deploy_command(plan) if plan else (),
+            command=deploy_command(plan) if plan else (),
         )
     if live is not None and rollback_unfinished(record):
-        config = record.current.config
+        name = record.current.name
         return Failure(
-            message=f"the rollback to {config} is not proved: it was interrupted, or still runs",
+            message=f"the rollback to {name} is not proved: it was interrupted, or still runs",
             fix="finish it",
             command=("peagle", "rollback", record.name),
         )
     if live is not None and rollback_unreported(record):
-        config = record.current.config
+        name = record.current.name
         return Failure(
-            message=f"the rollback to {config} was interrupted at its end, or still runs",
+            message=f"the rollback to {name} was interrupted at its end, or still runs",
             fix="finish it",
             command=("peagle", "rollback", record.name),
         )
     return None
 
 
-def _deploy_command(plan: Plan) -> tuple[str, ...]:
+def deploy_command(plan: Plan) -> tuple[str, ...]:
     """The command that deploys the plan again, with its image if the user chose that."""
     is_planned = any(reason.what == "image" for reason in plan.reasons)
     image = () if is_planned else ("--image", plan.runtime.image)
@@ -205,11 +240,12 @@ def fields_with_proof(record: Deployment, revision: Revision) -> dict[str, Any]:
 def stale_resources(record: Deployment) -> tuple[Resource, ...]:
     """The resources that no kept revision needs, in the order of removal."""
     kept = record.revisions
+    compared = record.comparison.config if record.comparison else ""
     return tuple(
         resource
         for kind in _OF_REVISIONS
         for resource in record.of_type(kind)
-        if not any(_needs(revision, resource) for revision in kept)
+        if resource.name != compared and not any(_needs(revision, resource) for revision in kept)
     )
 
 
@@ -222,4 +258,4 @@ def _needs(revision: Revision, resource: Resource) -> bool:
         return any(
             resource.name.startswith(one) or one.startswith(resource.name) for one in prefixes
         )
-    return resource.name in (revision.model, revision.config)
+    return resource.name in (revision.model, revision.name, revision.instances_config)

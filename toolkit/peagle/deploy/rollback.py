@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
-from peagle.deploy import state, temporary
+from peagle.deploy import alarms, records, temporary
 from peagle.deploy.apply import (
     prove_in_service,
     remove_stale,
     require_weights_of,
+    restore_observability,
     return_to,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
+from peagle.deploy.ends import End, earlier_end_text, end_of_return
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.owner import require_own
 from peagle.deploy.revisions import rollback_target, rollback_unreported, stale_resources
+from peagle.deploy.scaling import count_at_update, return_to_scaling
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.deploy.variants import require_no_comparison
 from peagle.errors import Fix, PeagleError, Refused
 
 
 def revision_for_rollback(record: Deployment) -> Revision:
     """The revision that ``rollback`` returns to.
 
-    Raises Refused when there is none, and for the deployment of another owner.
+    Raises Refused when there is none, during a comparison, and for the deployment of another owner.
     """
     require_own(record)
+    require_no_comparison(record)
     target = rollback_target(record)
     if target is None:
         raise Refused(
@@ -39,10 +46,42 @@ def revision_for_rollback(record: Deployment) -> Revision:
     return target
 
 
-def rollback_changes(aws: Aws, record: Deployment, target: Revision) -> tuple[SettingChange, ...]:
-    """What differs between what the endpoint serves now and ``target``."""
+@dataclass(frozen=True)
+class RollbackPreview:
+    """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
+    instances, the earlier end to which a higher price moves that of a budget (``None`` where it
+    stays), and what stays of the plan before, which only another machine could renew."""
+
+    changes: tuple[SettingChange, ...] = ()
+    rollout: str = ""
+    end: End | None = None
+    kept: str = ""
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The rollout, the earlier end, and what stays, for the user."""
+        kept = f"of the plan before: {self.kept}" if self.kept else ""
+        found = (
+            ("rollout", self.rollout),
+            ("ends", earlier_end_text(self.end)),
+            ("keeps", kept),
+        )
+        return tuple((name, text) for name, text in found if text)
+
+
+def preview_rollback(
+    aws: Aws, record: Deployment, target: Revision, clock: Clock | None = None
+) -> RollbackPreview:
+    """What ``rollback`` to ``target`` would do. Reads only. Raises Refused where that would use up
+    the budget."""
     live = sagemaker.describe(aws, record.name)
-    return changes_of_live(record, live, target) if live else ()
+    if live is None:
+        return RollbackPreview()
+    context = DeploymentContext(aws, record, unobserved, clock or Clock())
+    end = end_of_return(context, target)
+    rollout = alarms.rollout_of_return(target, count_at_update(aws, record, target, live))
+    kept = alarms.kept_of_plan_before(record, target)
+    return RollbackPreview(changes_of_live(record, live, target), rollout, end, kept)
 
 
 def rollback(
@@ -63,6 +102,7 @@ def rollback(
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    end_of_return(context, target)
     require_weights_of(context, target)
     temporary.remove(context)
     if rollback_unreported(record) and _serves(context, target):
@@ -73,7 +113,7 @@ def rollback(
     pending = {"pending": unproved} if is_previous else {}
     context.change(failure=None, returning_to=target.fingerprint, **pending)
     try:
-        started = return_to(context, target)
+        started = return_to(context, target, rolled_out=True)
     except Missing as error:
         gone = {"pending": None, "previous": None} if is_previous else {}
         context.change(failure=Failure.of(error), returning_to="", **gone)
@@ -84,20 +124,23 @@ def rollback(
         ) from error
     except PeagleError as error:
         context.change(failure=Failure.of(error))
+        if context.record.pending is None and context.record.serving:  # an alarm undid it
+            restore_observability(context, context.record.serving)
         raise
     prove_in_service(context, target, started, keep_unproved=True)
+    return_to_scaling(context, target)
     return context.record
 
 
 def _serves(context: DeploymentContext, revision: Revision) -> bool:
     """Whether the endpoint serves the revision, and nothing is being changed."""
     live = sagemaker.describe(context.aws, context.record.name)
-    return live is not None and (live.status, live.config) == ("InService", revision.config)
+    return live is not None and (live.status, live.revision) == ("InService", revision.name)
 
 
 def end_rollback(record: Deployment) -> None:
     """The result of the rollback is reported, proved or not: the next one is another."""
-    state.save(record.model_copy(update={"returning_to": ""}))
+    records.save(record.model_copy(update={"returning_to": ""}))
 
 
 def previous_resources(record: Deployment) -> tuple[Resource, ...]:
@@ -113,7 +156,7 @@ def remove_previous(
     Raises Refused while a rollback to it is not finished, and for another owner's deployment.
     """
     require_own(record)
-    if record.previous and record.pending and record.pending.config == record.previous.config:
+    if record.previous and record.pending and record.pending.name == record.previous.name:
         raise Refused(
             f"{record.name} is being rolled back to its previous revision",
             Fix("finish that first", ("peagle", "rollback", record.name)),

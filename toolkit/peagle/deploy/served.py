@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from peagle.planning.plan import Frozen, Plan
+from peagle.planning.options import Frozen
+from peagle.planning.plan import Plan
 from peagle.render.requests import requests, with_replaced
 from peagle.s3uri import is_s3_uri
 from peagle.text import json_object
@@ -24,7 +25,8 @@ class Served(Frozen):
 
     ``pair`` is empty when unknown. ``k`` is 0 without speculation. ``instance_count`` is the number
     of instances of all variants that run, or that a plan starts; ``configured_count`` is set where
-    the configuration in the account starts another number. ``settings`` are vLLM's arguments
+    the configuration in the account starts another number. ``copies`` are the engines on all
+    instances together, ``None`` without an inference component. ``settings`` are vLLM's arguments
     without the dashes, ``variables`` the container's other variables, ``weights`` the S3 prefixes
     by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances, ``None`` when
     unknown.
@@ -40,6 +42,7 @@ class Served(Frozen):
     ami: str | None
     instance_type: str
     instance_count: int
+    copies: int | None = None
     configured_count: int | None = None
     max_model_len: int | None
     settings: dict[str, Value | None]
@@ -47,8 +50,23 @@ class Served(Frozen):
     weights: dict[str, str]
     startup_timeout_seconds: int | None
     download_timeout_seconds: int | None
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    network_isolation: bool = False
+    kms_key: str | None = None
     usd_per_hour: float | None
     price_date: str | None = None
+
+    @property
+    def engines(self) -> int:
+        """How many engines serve: the copies, or one on each instance."""
+        return self.instance_count if self.copies is None else self.copies
+
+    @property
+    def per_instance(self) -> int:
+        """How many copies fit on an instance; 1 where that is unknown."""
+        instances = self.configured_count or self.instance_count
+        return max(1, (self.copies or 1) // max(1, instances))
 
     @property
     def speculative_config(self) -> dict[str, Any]:
@@ -67,35 +85,48 @@ class Served(Frozen):
 
 def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
     """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
-    model, config, _ = (with_replaced(one.parameters, filled or {}) for one in requests(plan))
-    return served_by_requests(plan, model, config)
+    model, config, _, *component = (
+        with_replaced(one.parameters, filled or {}) for one in requests(plan)
+    )
+    return served_by_requests(plan, model, config, *component)
 
 
-def served_by_requests(plan: Plan, model: Mapping[str, Any], config: Mapping[str, Any]) -> Served:
-    """What ``plan`` serves with its complete CreateModel and CreateEndpointConfig."""
+def served_by_requests(
+    plan: Plan,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    component: Mapping[str, Any] | None = None,
+) -> Served:
+    """What ``plan`` serves with its complete CreateModel, CreateEndpointConfig, and for copies
+    CreateInferenceComponent."""
+    startup = component["Specification"]["StartupParameters"] if component else {}
     return Served(
         name=plan.name,
         region=plan.region,
         pair=plan.pair,
         vllm=plan.runtime.vllm,
         instance_count=plan.instance_count,
+        copies=plan.engines if plan.copies else None,
         usd_per_hour=plan.price_per_hour_usd,
         price_date=plan.price_date,
-        **settings_of(model, config),
+        **settings_of(model, config, startup),
     )
 
 
-def settings_of(model: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(
+    model: Mapping[str, Any], config: Mapping[str, Any], startup: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The fields of ``Served`` that CreateModel and CreateEndpointConfig contain, or their
-    descriptions."""
+    descriptions; ``startup`` are an inference component's StartupParameters."""
     container = model.get("PrimaryContainer") or (model.get("Containers") or [{}])[0]
-    variant = config["ProductionVariants"][0]
+    variant = {**config["ProductionVariants"][0], **(startup or {})}
     environment = container.get("Environment") or {}
     settings = settings_in(environment)
     speculative = json_object(settings.get("speculative-config"))
     method, k = (speculative.get(key) for key in ("method", "num_speculative_tokens"))
     length = settings.get("max-model-len")
     engine = engine_part(environment)
+    vpc = model.get("VpcConfig") or {}
     return {
         "method": method if isinstance(method, str) else None,
         "k": k if type(k) is int and k >= 0 else 0,
@@ -108,6 +139,10 @@ def settings_of(model: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
         "weights": _weights(container),
         "startup_timeout_seconds": variant.get("ContainerStartupHealthCheckTimeoutInSeconds"),
         "download_timeout_seconds": variant.get("ModelDataDownloadTimeoutInSeconds"),
+        "subnets": tuple(sorted(vpc.get("Subnets") or ())),
+        "security_groups": tuple(sorted(vpc.get("SecurityGroupIds") or ())),
+        "network_isolation": bool(model.get("EnableNetworkIsolation")),
+        "kms_key": config.get("KmsKeyId"),
     }
 
 

@@ -1,50 +1,45 @@
-"""Deployment records: what deploy created, written before and after every step.
+"""A deployment as a record keeps it: its revisions, its resources, and how it failed.
 
-One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. The tags in
-the account are the truth and the record is a cache: ``discover`` makes a record of what another
-machine deployed. This module does not import boto3, so that listing and completing names is quick.
+The tags in the account are the truth and the record is a cache: ``discover`` makes one of what
+another machine deployed. This module does not import boto3, so that listing and completing names
+is quick.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from peagle.deploy.served import Served, served_by_plan, weight_prefixes
-from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError, nearest
-from peagle.planning.plan import (
-    EXECUTION_ROLE,
-    MODEL_BUCKET,
-    Frozen,
-    Plan,
-    plan_of,
-    without_old_speeds,
-)
+from peagle.deploy.price_history import PriceHistory
+from peagle.deploy.served import Served
+from peagle.errors import PeagleError
+from peagle.planning.options import Frozen
+from peagle.planning.plan import Plan
 from peagle.proof import Proof
-from peagle.store import SANDBOX, home, locked, read_json, write_json
 
-FORMAT = 3
-"""Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
-revision has no ``served`` and no ``model``."""
-
-ResourceType = Literal["Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket"]
-
-
-class Ambiguous(UserError, code="ambiguous-name"):
-    """Several deployments have this name."""
+ResourceType = Literal[
+    "Endpoint",
+    "Schedule",
+    "SchedulerRole",
+    "Dashboard",
+    "Alarm",
+    "MetricFilter",
+    "LifecycleRule",
+    "EndpointConfig",
+    "Model",
+    "S3Objects",
+    "S3Bucket",
+]
 
 
 class Resource(Frozen):
     """A resource in the account. ``made`` is false until AWS confirms its creation.
 
     ``revision`` is a revision's fingerprint. ``keys`` are the objects of an ``S3Objects``, whose
-    name is their ``s3://`` prefix, and ``contents`` is a hash of the files.
+    name is their ``s3://`` prefix, and ``contents`` is a hash of the files. A ``MetricFilter`` is
+    one of the endpoint's log, and a ``LifecycleRule`` has the prefix of what it deletes.
     """
 
     type: ResourceType
@@ -69,7 +64,9 @@ class Revision(Frozen):
 
     ``fingerprint`` is a hash of the complete requests and of the uploaded files: equal
     fingerprints mean that applying again would change nothing. ``plan`` is ``None`` for what
-    another machine deployed.
+    another machine deployed. ``name`` tells revisions apart, and is that of the endpoint
+    configuration. With copies of the model it is the model's, and ``instances_config`` is the
+    configuration of the instances, which revisions share. Earlier records call it ``config``.
     """
 
     fingerprint: str
@@ -78,8 +75,28 @@ class Revision(Frozen):
     role: str
     bucket: str | None
     model: str
-    config: str
+    name: str = Field(validation_alias=AliasChoices("name", "config"))
+    instances_config: str = ""
     proof: Proof | None = None
+
+    @property
+    def endpoint_config(self) -> str:
+        """The name of its endpoint configuration."""
+        return self.instances_config or self.name
+
+
+class RunningComparison(Frozen):
+    """A second variant of the endpoint, which shares the requests with the revision in service.
+
+    ``candidate`` is its revision, whose own configuration serves after `peagle promote`; ``config``
+    is the configuration with both. ``share`` is the candidate's of the requests, between 0 and 1.
+    ``since`` is when both began to serve, in epoch seconds; ``None`` before that.
+    """
+
+    candidate: Revision
+    config: str
+    share: float
+    since: float | None = None
 
 
 class Failure(Frozen):
@@ -99,9 +116,14 @@ class Deployment(Frozen):
 
     ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``.
     ``returning_to`` is the fingerprint of the revision that ``peagle rollback`` returns to, from
-    its start until its result is reported.
+    its start until its result is reported. ``comparison`` is set from the start of `peagle compare`
+    until `peagle promote` or `peagle drop` has ended it.
     ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
-    template or program that changes it; empty for this toolkit.
+    template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
+    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` what it may
+    have cost by then since it was requested, if that is limited. ``latest_end`` is the end if
+    nothing more runs besides the most instances, for which ``most_usd_per_hour`` is counted;
+    ``None`` where that is unknown. ``history`` is what has run.
     """
 
     format: Literal[3] = 3
@@ -114,10 +136,20 @@ class Deployment(Frozen):
     pending: Revision | None = None
     previous: Revision | None = None
     returning_to: str = ""
+    comparison: RunningComparison | None = None
     resources: tuple[Resource, ...] = ()
     billing_since: float | None = None
     owner: str = ""
     failure: Failure | None = None
+    ends_at: float | None = None
+    budget_usd: float | None = None
+    latest_end: float | None = None
+    most_usd_per_hour: float | None = None
+    history: PriceHistory = PriceHistory()
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(dict.fromkeys(one.served.pair for one in self.revisions)) or "nothing"
+        return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs}>"
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -135,7 +167,9 @@ class Deployment(Frozen):
     @property
     def revisions(self) -> tuple[Revision, ...]:
         """The revisions whose configuration, model and weights are kept."""
-        return tuple(one for one in (self.serving, self.pending, self.previous) if one)
+        candidate = self.comparison.candidate if self.comparison else None
+        found = (self.serving, self.pending, self.previous, candidate)
+        return tuple(one for one in found if one)
 
     def with_resource(self, resource: Resource) -> Deployment:
         """The record with ``resource``, in place of an earlier entry of that type and name."""
@@ -150,203 +184,3 @@ class Deployment(Frozen):
 
     def of_type(self, kind: ResourceType) -> tuple[Resource, ...]:
         return tuple(resource for resource in self.resources if resource.type == kind)
-
-
-def record_path(scope: str, region: str, name: str) -> Path:
-    return home() / "deployments" / scope / region / f"{name}.json"
-
-
-def save(record: Deployment) -> None:
-    """Write the record atomically."""
-    path = record_path(record.scope, record.region, record.name)
-    write_json(path, record.model_dump(mode="json"))
-
-
-def load_record(scope: str, region: str, name: str) -> Deployment | None:
-    """The record, or ``None``. Raises UserError when the file is damaged or too new."""
-    path = record_path(scope, region, name)
-    return _read(path) if path.is_file() else None
-
-
-def remove_record(record: Deployment) -> None:
-    record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
-
-
-def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
-    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name.
-
-    Raises UserError for the first that cannot be read.
-    """
-    return tuple(_read(path) for path in _paths(scope))
-
-
-def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserError, ...]]:
-    """All records of ``scope`` that can be read, and the errors about the others."""
-    found: list[Deployment] = []
-    errors: list[UserError] = []
-    for path in _paths(scope):
-        try:
-            found.append(_read(path))
-        except UserError as error:
-            errors.append(error)
-    return tuple(found), tuple(errors)
-
-
-def deployment_names(scope: str | None = None) -> tuple[str, ...]:
-    """The names of those deployments, without reading the records."""
-    return tuple(sorted({path.stem for path in _paths(scope)}))
-
-
-def deployment_regions(scope: str) -> tuple[str, ...]:
-    """The regions of those deployments."""
-    return tuple(sorted({path.parent.name for path in _paths(scope)}))
-
-
-def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
-    """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
-    found = [
-        path
-        for path in _paths(scope)
-        if path.stem == name and (region is None or path.parent.name == region)
-    ]
-    if not found:
-        raise _not_found(name, scope, region)
-    if len(found) > 1:
-        places = ", ".join(f"{path.parent.name} of {path.parent.parent.name}" for path in found)
-        raise Ambiguous(f"{name} is deployed more than once: {places}", "choose with --region")
-    return _read(found[0])
-
-
-def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
-    where = f" in {region}" if region and name in deployment_names(scope) else ""
-    hint = nearest(name, deployment_names(scope))
-    fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
-    if name in deployment_names(None if scope == SANDBOX else SANDBOX):
-        fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    return NotFound(f"there is no deployment {name!r}{where}", fix)
-
-
-@contextmanager
-def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
-    """Lock the deployment against other peagle commands.
-
-    The lock file is removed with the record.
-    """
-    record = record_path(scope, region, name)
-    path = record.with_name(f".{name}.lock")
-    with ExitStack() as holding:
-        try:
-            holding.enter_context(locked(path, wait=False))
-        except BlockingIOError as error:
-            raise UserError(
-                f"another peagle command is changing {name}",
-                "wait until it has finished",
-                code="deployment-locked",
-            ) from error
-        try:
-            yield
-        finally:
-            if not record.exists():
-                path.unlink(missing_ok=True)
-
-
-def _paths(scope: str | None) -> list[Path]:
-    root = home() / "deployments"
-    scopes = [root / scope] if scope else [f for f in root.glob("*") if f.name != SANDBOX]
-    return sorted(path for folder in scopes for path in folder.glob("*/[!.]*.json"))
-
-
-def _read(path: Path) -> Deployment:
-    """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
-    try:
-        document: Any = read_json(path)
-        number = document.get("format", 1) if isinstance(document, dict) else 0
-        if isinstance(number, int) and number > FORMAT:
-            raise UserError(
-                f"the deployment record {path} has format {number}; this version of peagle-toolkit "
-                f"reads formats 1 to {FORMAT}",
-                "upgrade peagle-toolkit; the record is left unchanged",
-                code="record-too-new",
-            )
-        upgraded = _upgraded(document, number) if number in (1, 2) else document
-        return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
-    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"the deployment record {path} cannot be read: {reason}",
-            f"look in the account for resources tagged peagle:deployment={path.stem}",
-            code="record-damaged",
-        ) from error
-
-
-def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:
-    """A record of an earlier format in the present one."""
-    upgraded = _renamed(document) if number == 1 else document
-    for role in ("serving", "pending"):
-        if upgraded.get(role):
-            upgraded = upgraded | {role: _with_served(upgraded[role])}
-    return upgraded | {"format": FORMAT}
-
-
-def _without_old_speeds(document: dict[str, Any]) -> dict[str, Any]:
-    """The record without the speeds in plans of an earlier version."""
-    for role in ("serving", "pending", "previous"):
-        revision = document.get(role)
-        if revision and revision.get("plan"):
-            plan = without_old_speeds(revision["plan"])
-            document = document | {role: revision | {"plan": plan}}
-    return document
-
-
-def _renamed(document: dict[str, Any]) -> dict[str, Any]:
-    """A record of format 1 in format 2."""
-    failure = document.get("failure")
-    resources = [
-        {("revision" if key == "generation" else key): value for key, value in resource.items()}
-        for resource in document.get("resources", ())
-    ]
-    renamed = document | {
-        "pending": document.get("wanted"),
-        "resources": resources,
-        "failure": {"message": failure} if isinstance(failure, str) else None,
-    }
-    renamed.pop("wanted", None)
-    return renamed
-
-
-def _with_served(revision: dict[str, Any]) -> dict[str, Any]:
-    """A revision of format 2 in format 3. Model and configuration had the same name."""
-    plan = plan_of(revision["plan"])
-    filled = {EXECUTION_ROLE: revision["role"], MODEL_BUCKET: revision["bucket"] or ""}
-    served = served_by_plan(plan, filled).model_dump(mode="json")
-    return revision | {"served": served, "model": revision["config"]}
-
-
-def refuse_weights_in_use(
-    uris: Collection[str], scope: str, consequence: str, alternative: str = ""
-) -> None:
-    """Raise Refused when an endpoint of ``scope`` mounts or streams one of the prefixes, a folder
-    of it, or a prefix that contains it. Endpoints of other machines are unknown.
-
-    ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
-    """
-    names = [record.name for record in all_records(scope) if _uses(record, uris)]
-    if not names:
-        return
-    several = len(names) > 1
-    raise Refused(
-        f"the endpoint{'s' if several else ''} {', '.join(names)} use{'' if several else 's'} "
-        f"{', '.join(sorted(uris))}: {consequence}",
-        Fix(
-            f"{alternative}remove {'them' if several else 'it'} first, or add --even-if-used",
-            ("peagle", "destroy", names[0]),
-        ),
-        code="weights-in-use",
-    )
-
-
-def _uses(record: Deployment, uris: Collection[str]) -> bool:
-    if not record.of_type("Endpoint"):
-        return False
-    used = [prefix for one in record.revisions for prefix in weight_prefixes(one.served)]
-    return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws import sagemaker
+from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import state
-from peagle.deploy.discover import (
-    Prices,
-    find_deployments,
-    serves_known_config,
-    with_resources_of,
-)
+from peagle.aws.sagemaker import Endpoint
+from peagle.deploy import records
+from peagle.deploy.costs import ENDED, cost_fields, has_ended, own_usd_per_hour
+from peagle.deploy.described import Prices
+from peagle.deploy.discover import find_deployments, serves_known_config, with_resources_of
+from peagle.deploy.limits import with_end_in
 from peagle.deploy.revisions import (
     of_one_instance,
     revision_in_service,
     rollback_target,
+    shown_revision,
     temporary_name,
     temporary_resources,
     unfinished,
 )
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.scaling import bounds_fields, listed_scaling, scaling_document
+from peagle.deploy.served import Served
+from peagle.deploy.state import Deployment
+from peagle.deploy.variants import CANDIDATE, compares_now, of_variant, usd_per_hour_of
 from peagle.errors import PeagleError, UserError
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
+from peagle.render.requests import VARIANT
 from peagle.store import SANDBOX
+
+GONE = ("Missing", ENDED)
+"""States of a deployment without its endpoint, which was in service."""
 
 
 def state_of(record: Deployment, live: Endpoint | None) -> str:
@@ -36,8 +43,11 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
 
     ``Incomplete``  deploy was interrupted before it requested the endpoint
     ``Missing``     the endpoint was in service, and was deleted without `peagle destroy`
+    ``Ended``       the endpoint was deleted at its end time
     ``Unproved``    it is in service, but its acceptance is not proved
     """
+    if live is None and has_ended(record, live):
+        return ENDED
     if live is None:
         return "Missing" if record.serving else "Incomplete"
     if live.status != "InService":
@@ -49,12 +59,8 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
 
 def _serves(record: Deployment, live: Endpoint) -> bool:
     """Whether the endpoint runs the configuration that was put into service last."""
-    return record.serving is not None and record.serving.config == live.config
-
-
-def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
-    """The revision in service, or the pending one when none is."""
-    return (live and revision_in_service(record, live.config)) or record.current
+    serving = record.serving
+    return serving is not None and revision_in_service(record, live.revision) is serving
 
 
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
@@ -63,8 +69,13 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     revision = shown_revision(record, live)
     served, proof = revision.served, revision.proof
     speculation = revision.plan.speculation if revision.plan else None
-    engine = sandbox_engine(aws, live)
+    tags = sagemaker.readable_tags(aws, live)
+    record = with_end_in(record, tags)
+    engine = _engine_in(tags)
     failure = record.failure or unfinished(record, live)
+    price = usd_per_hour(aws, record, live)
+    scaling = scaling_document(aws, live)
+    own = of_variant(live, VARIANT) if live and compares_now(record, live) else live
     return {
         "name": record.name,
         "state": state_of(record, live),
@@ -79,19 +90,22 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "proof": proof.document() if proof else None,
-        "openai_base_url": aws.openai_base_url(record.name) if live else None,
-        "price_per_hour_usd": usd_per_hour(aws, record, live),
+        "openai_base_url": base_url(aws, live) if live else None,
+        "price_per_hour_usd": price,
+        **cost_fields(record, live, price, scaling is not None),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
-        "instances_running": live.instance_count if live else 0,
+        "instances_running": own.instance_count if own else 0,
+        "scaling": scaling,
+        **_copies(served, live),
         "vllm": served.vllm,
         "vllm_here": engine.vllm,
         "speculation": served.k > 0,
         "k": served.k or None,
         "stand_in": engine.stand_in,
         "endpoint_status": live.status if live else None,
-        "endpoint_config": live.config if live else None,
+        "endpoint_config": live.endpoint_config if live else None,
         "failure_reason": (live.failure if live else None) or (failure and failure.message),
         "failure_fix": (failure and failure.fix) or None,
         "failure_command": list(failure.command) if failure and failure.command else None,
@@ -99,6 +113,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "fingerprint": revision.fingerprint,
         "owner": record.owner or "peagle",
         "previous": _previous(record, live),
+        "comparison": comparison_document(record, live),
         "billing_since": record.billing_since,
         "resources": [
             resource.document() | {"confirmed": resource.made} for resource in record.resources
@@ -106,13 +121,48 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     }
 
 
+def comparison_document(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
+    """What `peagle compare` added to the endpoint; ``None`` without a comparison. The ``state`` is
+    ``running``, ``starting`` or ``not-in-service``."""
+    comparison = record.comparison
+    if comparison is None:
+        return None
+    served = comparison.candidate.served
+    running = compares_now(record, live)
+    starts = live is not None and live.pending_revision == comparison.config
+    prices = usd_per_hour_of(record, live) if live and running else {}
+    return {
+        "state": "running" if running else "starting" if starts else "not-in-service",
+        "variant": CANDIDATE,
+        "share": comparison.share,
+        "since": comparison.since,
+        "pair": served.pair,
+        "k": served.k or None,
+        "speculation": served.k > 0,
+        "instance_type": served.instance_type,
+        "instance_count": served.configured_count or served.instance_count,
+        "instances_running": live.running.get(CANDIDATE, 0) if live and running else 0,
+        "price_per_hour_usd": prices.get(CANDIDATE) if running else None,
+        "endpoint_config": comparison.candidate.endpoint_config,
+        "fingerprint": comparison.candidate.fingerprint,
+    }
+
+
+def _copies(served: Served, live: Endpoint | None) -> dict[str, int]:
+    """The copies that were asked for and that run; empty without an inference component."""
+    if served.copies is None:
+        return {}
+    running = live.component.copies if live and live.component else 0
+    return {"copies": served.copies, "copies_running": running}
+
+
 def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
     """The revision that ``rollback`` returns to; ``None`` where that one serves already."""
     target = rollback_target(record)
-    if target is None or record.owner or (live and live.config == target.config):
+    if target is None or record.owner or (live and live.revision == target.name):
         return None
     return {
-        "endpoint_config": target.config,
+        "endpoint_config": target.endpoint_config,
         "fingerprint": target.fingerprint,
         "k": target.served.k or None,
         "image": target.served.image,
@@ -128,8 +178,8 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
     """
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
-    readable, damaged = state.readable_records(aws.scope)
-    records = {(record.region, record.name): record for record in readable}
+    readable, damaged = records.readable_records(aws.scope)
+    by_place = {(record.region, record.name): record for record in readable}
     for region in regions:
         there = aws.in_region(region)
         try:
@@ -137,9 +187,10 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
         except AccessDenied as denied:
             found = {}
             unknown.append(denied)
-        known = {name: record for (place, name), record in records.items() if place == region}
+        known = {name: record for (place, name), record in by_place.items() if place == region}
+        scaled = listed_scaling(there) if found or known else {}
         for name in sorted({*found, *known}):
-            rows.append(_row(there, known.get(name), found.get(name)))
+            rows.append(_row(there, known.get(name), found.get(name), scaled.get(name)))
     return Listing(tuple(rows), tuple(unknown), damaged)
 
 
@@ -153,7 +204,9 @@ class Listing:
     damaged: tuple[UserError, ...] = ()
 
 
-def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[str, Any]:
+def _row(
+    aws: Aws, record: Deployment | None, found: Deployment | None, bounds: Bounds | None
+) -> dict[str, Any]:
     """One deployment, by its record unless the account serves something else."""
     deployment = record or found
     assert deployment is not None
@@ -161,17 +214,24 @@ def _row(aws: Aws, record: Deployment | None, found: Deployment | None) -> dict[
     if record and found:
         is_known = live is None or _is_up_to_date(record, found, live)
         deployment = with_resources_of(record, found) if is_known else found
+    tags = sagemaker.readable_tags(aws, live)
+    deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)
+    price = usd_per_hour(aws, deployment, live)
     return {
         "name": deployment.name,
         "state": state_of(deployment, live),
         "region": deployment.region,
         "pair": revision.served.pair,
-        "price_per_hour_usd": usd_per_hour(aws, deployment, live),
+        "instances_running": live.instance_count if live else 0,
+        "price_per_hour_usd": price,
+        **cost_fields(deployment, live, price, bounds is not None),
         "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
         "speculation": revision.served.k > 0,
-        "stand_in": sandbox_engine(aws, live).stand_in,
+        "compared_share": deployment.comparison.share if deployment.comparison else None,
+        "stand_in": _engine_in(tags).stand_in,
         "owner": deployment.owner or "peagle",
+        **bounds_fields(bounds),
     }
 
 
@@ -191,14 +251,19 @@ class SandboxEngine:
 
 def sandbox_engine(aws: Aws, live: Endpoint | None) -> SandboxEngine:
     """Read from the endpoint's tags; empty without an endpoint or when tags may not be read."""
-    if live is None:
-        return SandboxEngine()
-    try:
-        tags = sagemaker.tags_of(aws, live.arn)
-    except AccessDenied:
+    return _engine_in(sagemaker.readable_tags(aws, live))
+
+
+def _engine_in(tags: Mapping[str, str] | None) -> SandboxEngine:
+    if tags is None:
         return SandboxEngine()
     engine = tags.get(ENGINE_TAG)
     return SandboxEngine(tags.get(STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
+
+
+def base_url(aws: Aws, live: Endpoint) -> str:
+    """The base URL for OpenAI clients of the endpoint, or of the copies on it."""
+    return aws.openai_base_url(live.name, live.name if live.hosts_components else "")
 
 
 def stand_in_of(aws: Aws, name: str) -> str | None:
@@ -213,7 +278,7 @@ def usd_per_hour(aws: Aws, record: Deployment, live: Endpoint | None) -> float |
     The instances that run count; while an endpoint is created, those of its configuration. A
     temporary endpoint counts too. Raises CloudError.
     """
-    own, temporary = _own_usd_per_hour(record, live), _temporary_usd_per_hour(aws, record)
+    own, temporary = own_usd_per_hour(record, live), _temporary_usd_per_hour(aws, record)
     if temporary and live is None:
         return temporary
     return None if own is None or temporary is None else round(own + temporary, 4)
@@ -228,18 +293,6 @@ def _temporary_usd_per_hour(aws: Aws, record: Deployment) -> float | None:
     if live is None or live.status == "Failed":
         return 0.0
     return of_one_instance(record.current).served.usd_per_hour
-
-
-def _own_usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
-    if live is None:
-        return None if record.serving else 0.0
-    if live.status == "Failed":
-        return 0.0
-    served = shown_revision(record, live).served
-    if served.usd_per_hour is None or not served.instance_count:
-        return served.usd_per_hour
-    running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
-    return served.with_instances(running).usd_per_hour
 
 
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:

@@ -1,4 +1,5 @@
-"""Prove a revision on a temporary endpoint of one instance, before the endpoint is changed.
+"""Prove a revision on a temporary endpoint of one instance, or of one copy on it, before the
+endpoint is changed.
 
 The temporary endpoint serves the revision's own model. It is a resource of the same deployment, so
 that an interruption leaves it on record: the next deploy, rollback or destroy removes it.
@@ -9,17 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 from peagle import proof
-from peagle.deploy import steps
+from peagle.deploy import removal, steps
+from peagle.deploy.besides import record_end_of_proof
 from peagle.deploy.context import DeploymentContext
+from peagle.deploy.copies import of_one_copy, put_copies
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.limits import keep_budget
 from peagle.deploy.proving.prove import prove_revision
 from peagle.deploy.revisions import of_one_instance, temporary_name, temporary_resources
-from peagle.deploy.watch import WillNotServe
+from peagle.deploy.wait import WillNotServe
 from peagle.errors import EngineError, NotProved
 
 
 class NotProvedFirst(NotProved, code="not-proved-first"):
-    """The new revision is not proved, and the endpoint was not changed."""
+    """The new revision is not proved, and the endpoint was not changed.
+
+    Fix: choose another head, K or version; the message has what was measured
+    """
 
 
 def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
@@ -27,21 +34,20 @@ def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
     this ends. Raises NotProvedFirst when it is not proved, and what a step raises."""
     name = temporary_name(context.record.name)
     revision = of_one_instance(desired.revision)
-    variants = [{**one, "InitialInstanceCount": 1} for one in desired.config["ProductionVariants"]]
-    for variant in variants:
-        variant.pop("RoutingConfig", None)
     config = desired.config | {
-        "EndpointConfigName": revision.config,
-        "ProductionVariants": variants,
+        "EndpointConfigName": revision.endpoint_config,
+        "ProductionVariants": [_of_one_instance(v) for v in desired.config["ProductionVariants"]],
     }
     request: dict[str, Any] = desired.endpoint | {
         "EndpointName": name,
-        "EndpointConfigName": revision.config,
+        "EndpointConfigName": revision.endpoint_config,
     }
     try:
         steps.create_config(context, revision, config)
         with context.at(name):
             steps.put_endpoint(context, revision, request)
+            if desired.component:
+                put_copies(context, revision, of_one_copy(desired.component, name))
             steps.wait_in_service(context, revision, request)
             proved = prove_revision(context, revision)
         proof.require_passed(proved, revision.served.pair or "PAIR", name)
@@ -58,7 +64,19 @@ def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
     remove(context)
 
 
+def _of_one_instance(variant: dict[str, Any]) -> dict[str, Any]:
+    one = {**variant, "InitialInstanceCount": 1}
+    one.pop("RoutingConfig", None)
+    if scaling := variant.get("ManagedInstanceScaling"):
+        one["ManagedInstanceScaling"] = {**scaling, "MinInstanceCount": 1, "MaxInstanceCount": 1}
+    return one
+
+
 def remove(context: DeploymentContext) -> None:
     """Remove the temporary endpoint of this or an interrupted command, if there is one."""
-    for resource in temporary_resources(context.record):
-        steps.remove_resource(context, resource)
+    left = temporary_resources(context.record)
+    for resource in left:
+        removal.remove_resource(context, resource)
+    if left:
+        record_end_of_proof(context)
+        keep_budget(context)

@@ -11,9 +11,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from peagle.engine.process import LOOPBACK, EngineProcess, remove_container, start_program
 from peagle.engine.state import local_engines
@@ -21,30 +18,19 @@ from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.images.inspect import check_pair, containers_of, remove_image
 from peagle.planning.plan import Plan
+from peagle.render.compose import (
+    CACHE_VOLUME,
+    HEALTH_COMMAND,
+    SHARED_MEMORY,
+    TMPFS,
+    ComposeService,
+    compose_text,
+)
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home
-from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
+from peagle_serve.contract import COLLECT, DEFAULT_PORT, WARM_MODE_VARIABLE
 
-PORT = 8080
-"""The port that the container listens on, as on SageMaker."""
-
-SHARED_MEMORY = "1g"
-"""For communication between ranks; NCCL fails with Docker's default of 64 MB."""
-
-CACHE_VOLUME = "peagle-cache"
-"""Keeps the compile caches and downloads of all containers of this Docker engine."""
-
-TMPFS = "/tmp:exec,mode=1777"  # nosec B108 # the container's own, in memory
-"""Docker mounts a tmpfs noexec by default; compiled code is loaded from here."""
-
-_HEALTH = (
-    "import urllib.request as r; "
-    f"r.build_opener(r.ProxyHandler({{}})).open('http://127.0.0.1:{PORT}/ping', timeout=5)"
-)
-HEALTH_COMMAND = ("python3", "-c", _HEALTH)
-"""Docker's health check of /ping."""
-
-START_PERIOD = "3600s"
+START_SECONDS = 3600
 """SageMaker's longest start: until then, an engine that does not answer yet is starting."""
 
 _OWN = ("PATH", "HOME")
@@ -73,12 +59,12 @@ def run_arguments(container: Container) -> list[str]:
     """The arguments of ``docker``. All users can read an argv, so it has the names of variables
     only; Docker takes the values from its own environment."""
     given = ["run", "--rm", "--name", container.name]
-    given += ["--publish", f"{LOOPBACK}:{container.port}:{PORT}"]
+    given += ["--publish", f"{LOOPBACK}:{container.port}:{DEFAULT_PORT}"]
     given += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
     given += ["--mount", f"type=volume,{_volume(container)}dst={CACHE_FOLDER}"]
     given += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     given += ["--health-cmd", shlex.join(HEALTH_COMMAND), "--health-interval", "10s",
-              "--health-start-period", START_PERIOD]  # fmt: skip
+              "--health-start-period", f"{START_SECONDS}s"]  # fmt: skip
     given += ["--gpus", "all"] if container.gpus else []
     for path, folder in sorted(container.mounts.items()):
         given += ["--mount", _bind(folder, path)]
@@ -147,66 +133,24 @@ def _bind(folder: Path, path: str) -> str:
     return f'type=bind,"src={source}",dst={path},readonly'
 
 
-_CACHE = "cache"
 _HEADING = """\
-# {name}: the same as `peagle local up --engine docker`.
-# Start it with Docker Compose: --file FILE up
+{name}: the same as `peagle local up --engine docker`.
+Start it with Docker Compose: --file FILE up
 """
 
 
 def compose_file(container: Container) -> str:
-    """The compose file's text, for Compose 1.29 and later.
-
-    The service has the container's name, as the folder names the project and may hold several such
-    files. The cache volume is the one of ``peagle local``.
-    """
-    document = {
-        "services": {container.name: _service(container)},
-        "volumes": {_CACHE: {"name": CACHE_VOLUME}},
-    }
-    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100_000)
-    return _HEADING.format(name=container.name) + body
-
-
-def _service(container: Container) -> dict[str, Any]:
-    service: dict[str, Any] = {
-        "image": container.image,
-        "command": ["serve"],
-        "environment": {n: _plain(v) for n, v in sorted(container.environment.items())},
-        "ports": [f"{LOOPBACK}:{container.port}:{PORT}"],
-        "read_only": True,
-        "tmpfs": [TMPFS],
-        "shm_size": SHARED_MEMORY,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "volumes": [
-            {"type": "volume", "source": _CACHE, "target": CACHE_FOLDER},
-            *(
-                {
-                    "type": "bind",
-                    "source": _plain(str(folder.resolve())),
-                    "target": path,
-                    "read_only": True,
-                }
-                for path, folder in sorted(container.mounts.items())
-            ),
-        ],
-        "healthcheck": {
-            "test": ["CMD-SHELL", _plain(shlex.join(HEALTH_COMMAND))],
-            "interval": "10s",
-            "start_period": START_PERIOD,
-        },
-        "stop_grace_period": "120s",
-    }
-    if container.gpus:
-        device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-    return service
-
-
-def _plain(value: str) -> str:
-    """Escape ``$``, which begins a variable in a compose file."""
-    return value.replace("$", "$$")
+    """The text of a compose file for the container."""
+    service = ComposeService(
+        name=container.name,
+        image=container.image,
+        environment=container.environment,
+        mounts={path: str(folder.resolve()) for path, folder in container.mounts.items()},
+        address=f"{LOOPBACK}:{container.port}",
+        start_seconds=START_SECONDS,
+        gpus="all" if container.gpus else None,
+    )
+    return compose_text(service, _HEADING.format(name=container.name))
 
 
 def remove_unused_image(docker: Docker, name: str) -> Image:
@@ -225,7 +169,14 @@ def remove_unused_image(docker: Docker, name: str) -> Image:
         fixes = [_stop_fix(container, engines.get(container)) for container in containers]
         listed = "; ".join(f"{fix.sentence}: {shlex.join(fix.command)}" for fix in fixes)
         only = fixes[0] if len(fixes) == 1 else Fix(listed)
-        raise UserError(f"{name} is in use by {', '.join(users)}", only, "image-in-use") from error
+        raise UserError(f"{name} is in use by {', '.join(users)}", only, _IMAGE_IN_USE) from error
+
+
+_IMAGE_IN_USE = "image-in-use"
+"""Containers of this machine use the image.
+
+Fix: stop them: the error has the command for each
+"""
 
 
 def _stop_fix(container: str, engine: str | None) -> Fix:

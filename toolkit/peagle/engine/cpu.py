@@ -67,6 +67,9 @@ _DRAFT_SETTINGS_DROPPED: dict[str, str] = {
     "attention_backend": "the CPU has one attention backend of its own",
     "rejection_sample_method": "the CPU engine has the standard sampler only",
 }
+_OF_SYNTHETIC = ("synthetic_acceptance_rates", "synthetic_acceptance_length")
+"""Settings that vLLM refuses without the synthetic sampler."""
+
 _NOT_INSTALLED = {"suffix": "Arctic Inference"}
 _KV_CACHE_SHARE = 16
 _KV_CACHE_LARGEST_GIB = 8
@@ -170,6 +173,9 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
             notes.append(f"{key} of the speculation is dropped: {because}")
             del config[key]
+            if key == "rejection_sample_method":
+                for setting in _OF_SYNTHETIC:
+                    config.pop(setting, None)
             kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
     if config.get("draft_tensor_parallel_size", 1) != 1:
         notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")

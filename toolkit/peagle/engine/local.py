@@ -35,8 +35,8 @@ from peagle.protocol import (
     EventSplitter,
     Piece,
     parse_counters,
+    parse_piece,
     parse_response,
-    piece_of,
     pieces,
     request_body,
 )
@@ -214,7 +214,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
 
     if plan.speculation is None:
         answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
-        if not piece_of(answer).written:
+        if not parse_piece(answer).written:
             raise NotProved(
                 "the engine returned an empty response", f"read the log: {engine.process.log}"
             )
@@ -255,7 +255,7 @@ def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request body for ``/invocations``. Raises EngineError."""
     with _log_named(port):
         document = _post(port, json.dumps(body).encode(), _JSON)
-        piece_of(document)
+        parse_piece(document)
         return document
 
 

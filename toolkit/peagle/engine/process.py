@@ -209,10 +209,11 @@ def drain_engine(
     """Send SIGTERM to the engine's leading process only, and wait until it ends.
 
     ``peagle_serve`` then lets running requests finish. Returns after ``seconds`` at the latest;
-    ``waiting`` is called repeatedly meanwhile.
+    ``waiting`` is called first and then repeatedly meanwhile.
     """
     if not is_alive(process):
         return
+    waiting()
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
     wait_for_end(process, seconds, waiting)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from peagle.checkpoints.architecture import decoder_config, read_quantization
@@ -62,6 +63,7 @@ _STATE = re.compile(
 """Config keys of layers that keep a state instead, for configs without ``layer_types``."""
 
 
+@lru_cache(maxsize=1024)  # the plans of a process compare the same instance types
 def fit_of(case: FitCase) -> Fit:
     """The memory of one GPU. The case fits when one request of max-model-len fits the cache."""
     engine = case.engine
@@ -199,6 +201,7 @@ def is_multimodal(target: TargetModel) -> bool:
     return target.architecture.class_name.endswith("ForConditionalGeneration")
 
 
+@lru_cache(maxsize=256)
 def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
     """Bytes of the drafter's weights on one GPU."""
     size = drafter_bytes(drafter, tensor_parallel_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.catalog.tables import CatalogEntry, Instance
@@ -85,7 +85,7 @@ class TargetModel:
     dtype: str = "bfloat16"
     quantization: str | None = None
     checkpoint_bytes: int | None = None
-    tensors: Mapping[str, Tensor] | None = None
+    tensors: Mapping[str, Tensor] | None = field(default=None, hash=False)
     vision: Vision | None = None
     attention_bias: bool = False
     query_key_norm: bool = False

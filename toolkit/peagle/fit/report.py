@@ -59,6 +59,10 @@ class FitReport:
     advice: tuple[Advice, ...]
     findings: tuple[Finding, ...]
 
+    def __repr__(self) -> str:
+        result = self.refusal or f"the cache holds {self.fit.kv_cache_tokens:,} tokens"
+        return f"<FitReport {self.pair} on {self.fit.gpu}: {result}>"
+
     @property
     def instance_type(self) -> str | None:
         """The instance type of the request."""

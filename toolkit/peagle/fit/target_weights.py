@@ -100,6 +100,7 @@ def mxfp4_expert_tensors(shape: Architecture, tp: int, capability: int) -> Itera
         yield experts * rows * (2 if kernel == "marlin" else 4)
 
 
+@lru_cache(maxsize=256)  # the same on many instance types, and with every drafter
 def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int) -> int:
     """Bytes of the target on one of ``tensor_parallel_size`` GPUs, without its image tower."""
     tp = tensor_parallel_size
@@ -114,6 +115,7 @@ def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int
     return size + allocated_all([*vocabulary_tensors(target, tp), _norm(target)])
 
 
+@lru_cache(maxsize=64)
 def checkpoint_bytes(target: TargetModel) -> int:
     """Bytes of the target's weight files: not divided, padded or rounded.
 

@@ -6,9 +6,7 @@ from peagle.images.build import (
     Packages,
     build,
     engine_image,
-    image_name,
     push,
-    repository_of,
 )
 from peagle.images.context import with_digest
 from peagle.images.docker import Docker
@@ -23,11 +21,9 @@ __all__ = [
     "build",
     "containers_of",
     "engine_image",
-    "image_name",
     "list_images",
     "push",
     "remove_image",
-    "repository_of",
     "show_image",
     "with_digest",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from peagle.catalog.find import find_instance, find_pair
@@ -11,9 +10,9 @@ from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, UserError, VerdictFileError
 from peagle.findings import Finding, severity, warning
 from peagle.planning.load import USUAL_CONCURRENCY
-from peagle.planning.plan import Options, Plan, Reason
+from peagle.planning.options import Options
+from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan
-from peagle.planning.with_or_without import NAMED_DRAFTER
 from peagle.speed.models import Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency
@@ -68,17 +67,16 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
                 f"use {pair.target.short_name} with --verdict, or omit --verdict",
             )
         tried.append(entry.best)
-        made = make_plan(_with_setting(options, entry.best), catalog)
+        made = make_plan(_with_setting(options, entry.best, file), catalog)
         if versions.compare(made.runtime.vllm, verdict.vllm) != 0:
             planned = f"vLLM {made.runtime.vllm}"
             version = ("--gpu", verdict.gpu, "--vllm", made.runtime.vllm)
             raise _about_another(file, f"vLLM {verdict.vllm}", planned, options, version)
         if made.prompt_tokens and made.output_tokens:
             workload = Workload(made.prompt_tokens, made.output_tokens)
-        load = made.concurrency / made.instance_count
+        load = made.concurrency / made.engines
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
-    made = made.model_copy(update={"reasons": tuple(_named(made.reasons, file))})
     found = (*made.findings, *_other_gpus(verdict, made, file, options))
     findings = tuple(sorted(found, key=severity))
     return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
@@ -124,10 +122,11 @@ def _refuse_uncovered(
     """Raise VerdictFileError if the verdict's nearest load or size is far from the planned one."""
     prompt = plan.prompt_tokens or size.prompt_tokens
     output = plan.output_tokens or size.output_tokens
-    load = math.ceil(plan.concurrency / plan.instance_count)
+    load = math.ceil(plan.concurrency / plan.engines)
     if is_covered(size, entry, Workload(prompt, output), load):
         return
     each = " on each instance" if plan.instance_count > 1 else ""
+    each = " on each copy" if plan.copies and plan.engines > 1 else each
     message = (
         f"{file} does not cover {format_concurrency(load)} of {prompt:,} + {output:,} tokens{each}"
         f"; the nearest in it is {format_concurrency(entry.concurrency)} of "
@@ -144,11 +143,17 @@ def _refuse_uncovered(
     raise VerdictFileError(message, Fix("create a verdict for this load", command))
 
 
-def _with_setting(options: Options, setting: Setting) -> Options:
-    """The options with the drafter and K, or without speculation."""
-    if setting.drafter is None:
-        return options.model_copy(update={"speculation": False})
-    return options.model_copy(update={"drafter": setting.drafter, "k": setting.k})
+def _with_setting(options: Options, setting: Setting, file: Path) -> Options:
+    """The options with the drafter and K, or without speculation, as the verdict chose."""
+    changes: dict[str, object] = {"speculation": False}
+    if setting.drafter is not None:
+        changes = {"drafter": setting.drafter, "k": setting.k}
+    return options.model_copy(update={**changes, "chosen_by": _name(file)})
+
+
+def _name(file: Path) -> str:
+    """The verdict in reasons."""
+    return f"the verdict {file.name}"
 
 
 def _reasons(
@@ -157,23 +162,13 @@ def _reasons(
     speed = load.speed(setting)
     known = f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
     because = (
-        f"the verdict {file.name}: best with {format_concurrency(load.concurrency)} of "
+        f"{_name(file)}: best with {format_concurrency(load.concurrency)} of "
         f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens{known}"
     )
     drafter = Reason(what="drafter", value=setting.drafter or "none", because=because)
     if setting.drafter is None:
         return [drafter]
     return [drafter, Reason(what="k", value=str(setting.k), because=because)]
-
-
-def _named(reasons: Iterable[Reason], file: Path) -> Iterator[Reason]:
-    """The plan's reasons, with the verdict in place of a drafter that the user named."""
-    for one in reasons:
-        if one.what == "speculation" and one.because.startswith(NAMED_DRAFTER):
-            because = one.because.replace(NAMED_DRAFTER, f"the verdict {file.name}", 1)
-            yield one.model_copy(update={"because": because})
-        else:
-            yield one
 
 
 def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> tuple[Finding, ...]:

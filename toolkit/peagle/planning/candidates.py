@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, Price, nearest_region
+from peagle.errors import Fix
 from peagle.findings import Finding, warning
 from peagle.fit.advice import divisions
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
+from peagle.planning.options import Options
 from peagle.planning.overrides import memory_settings
-from peagle.planning.plan import Decision, Options, Reason
+from peagle.planning.plan import Decision
+from peagle.speed.decision import SAME_SPEED_SHARE
 from peagle.speed.models import Performance, Workload
 from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
 from peagle.vllm.environment import Value
@@ -131,8 +135,9 @@ def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitC
 class Candidate:
     """``count`` instances of one type that share the load, with this drafter and K (0 without).
 
-    ``load`` is the most concurrent requests of one of them, ``busy`` the number that has any.
-    ``usd_per_hour`` is of all of them, ``None`` if unknown; ``performance`` is of one.
+    Each runs ``copies`` engines. ``load`` is the most concurrent requests of one engine, ``busy``
+    the number of engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown;
+    ``performance`` is of one engine.
     """
 
     on_instance: InstanceFit
@@ -143,6 +148,17 @@ class Candidate:
     busy: int
     usd_per_hour: float | None
     performance: Performance
+    copies: int = 1
+
+    @property
+    def engines(self) -> int:
+        """How many engines share the load."""
+        return self.count * self.copies
+
+    @property
+    def idle_gpus(self) -> int:
+        """The GPUs of an instance that no engine uses."""
+        return self.fit.gpu_count - self.fit.tensor_parallel_size * self.copies
 
     @property
     def instance(self) -> Instance:
@@ -159,7 +175,7 @@ class Candidate:
         """Whether the KV cache of each holds enough of the load."""
         return self.on_instance.holds(self.load)
 
-    @property
+    @cached_property
     def tokens_per_second(self) -> float | None:
         """Output tokens per second of all instances; ``None`` if unknown."""
         return self.total(self.performance.tokens_per_second)
@@ -168,7 +184,7 @@ class Candidate:
         """A speed of one instance, for all of them."""
         return None if of_one is None else round(of_one * self.busy, 1)
 
-    @property
+    @cached_property
     def usd_per_million_tokens(self) -> float | None:
         """USD per million output tokens under this load."""
         usd = usd_per_million(self.usd_per_hour, self.tokens_per_second)
@@ -177,9 +193,10 @@ class Candidate:
     @property
     def source(self) -> str:
         """The origin of the speed as text."""
-        if self.count == 1:
+        if self.engines == 1:
             return self.performance.source
-        each = f"{self.count} times one instance with {format_concurrency(self.load)}"
+        one = "instance" if self.copies == 1 else "copy"
+        each = f"{self.engines} times one {one} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
 
     @property
@@ -204,7 +221,8 @@ class Candidate:
         instances ``900 tokens/s, 2 times one measured instance``."""
         if self.tokens_per_second is None:
             return "speed unknown"
-        basis = basis_text(self.performance.basis, self.busy)
+        one = "instance" if self.copies == 1 else "copy"
+        basis = basis_text(self.performance.basis, self.busy, one)
         text = f"{self.tokens_per_second:,.0f} tokens/s{basis}"
         low, high = self.total(self.performance.low), self.total(self.performance.high)
         if self.performance.basis == "measured" or low is None or high is None:
@@ -237,29 +255,6 @@ class Candidate:
         if usd_per_hour is None:
             return True
         return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
-
-    def parallel_reason(self) -> Reason:
-        """Why it runs on this many GPUs."""
-        size, count = self.fit.tensor_parallel_size, self.fit.gpu_count
-        known = self.performance.basis != "unknown"
-        if count == 1:
-            because = "the instance has one GPU"
-        elif not self.fit.fits:
-            because = "needs the least additional memory"
-        elif not self.holds_load:
-            because = f"holds the most requests on the {count} GPUs"
-        elif known:
-            because = f"the fastest on up to {count} GPUs ({self.performance.basis})"
-        elif size == 1:
-            because = (
-                f"one of the {count} GPUs holds the load; tensor parallelism would add "
-                "communication"
-            )
-        else:
-            because = (
-                f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
-            )
-        return Reason(what="tensor_parallel_size", value=str(size), because=because)
 
 
 def rank(
@@ -307,15 +302,34 @@ def rank(
     return [one for _, one in ranked]
 
 
+def best_of(
+    options: Options, own: Sequence[Candidate], others: Iterable[Candidate]
+) -> list[Candidate]:
+    """The best on one type, if any fits; the pair's own drafter also where another one is faster
+    by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
+    ranked = rank(options, [*own, *others])[:1]
+    if not ranked or not own or ranked[0].drafter is None:
+        return ranked
+    first, mine = ranked[0], rank(options, own)[0]
+    least = (1 - SAME_SPEED_SHARE) * (first.tokens_per_second or 0.0)
+    alike = mine.usd_per_hour == first.usd_per_hour and mine.holds_load == first.holds_load
+    alike = alike and mine.meets(options) == first.meets(options)
+    return [mine] if alike and (mine.tokens_per_second or 0.0) >= least else ranked
+
+
 REFERENCE_REGION = "us-east-1"
 """Its price is used where the catalogue has none for a region."""
 
-_FIX = "check the price before you deploy: https://aws.amazon.com/sagemaker/ai/pricing/"
 
-
-def price_unknown(message: str, fix: str) -> Finding:
+def price_unknown(message: str, fix: str | Fix) -> Finding:
     """The warning that the price of the instance type is unknown."""
     return warning("price-unknown", "price", message, fix)
+
+
+def _refresh(region: str) -> Fix:
+    """How the catalogue gets the prices of a region."""
+    command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
+    return Fix("get prices from AWS's price list", command)
 
 
 def price_of(instance: Instance, region: str) -> Decision[Price | None]:
@@ -330,7 +344,7 @@ def price_of(instance: Instance, region: str) -> Decision[Price | None]:
             other = nearest_region(region, by_region)
             price = format_usd(by_region[other].usd_per_hour)
             message += f" in {region}; in {other} it is {price} an hour"
-        return Decision(None, findings=(price_unknown(message, _FIX),))
+        return Decision(None, findings=(price_unknown(message, _refresh(region)),))
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
-    finding = warning("price-of-another-region", "price", message, _FIX)
+    finding = warning("price-of-another-region", "price", message, _refresh(region))
     return Decision(by_region[REFERENCE_REGION], findings=(finding,))

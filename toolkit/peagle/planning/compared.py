@@ -68,7 +68,7 @@ class ComparedSettings:
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
-        return pair_acceptance(self._work(setting), on_text=True)
+        return pair_acceptance(self._work(setting))
 
     def _work(self, setting: Setting) -> PairLoad:
         """The pair and its load with this setting."""

@@ -18,7 +18,8 @@ from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import Fix, NotFound, UserError
 from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
-from peagle.planning.plan import Decision, Options, decide
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, decide
 from peagle.vllm.speculation import method_title
 
 NOT_READ = "head-not-read"

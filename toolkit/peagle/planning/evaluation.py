@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
-from peagle.fit.advice import divisions
-from peagle.fit.estimate import missing_bytes
+from peagle.fit.estimate import fit_of, missing_bytes
+from peagle.fit.models import FitCase
 from peagle.planning.candidates import (
     Candidate,
     InstanceFit,
     PairLoad,
-    fit_on_gpus,
+    best_of,
+    planned_fit,
     price_of,
     rank,
 )
+from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
-from peagle.planning.plan import Options
 from peagle.planning.speculation import SpeedsByK, compared_ks, other_drafters, usual_k
 from peagle.speed.models import Performance
 from peagle.vllm.gpus import needed_capability
@@ -37,20 +38,45 @@ COMPARED = 4
 """On so many of the best types each drafter is evaluated with each K."""
 
 
+@dataclass
+class _Known:
+    """What was computed for one load: the K of each drafter, and work, fits and speeds with one;
+    with the options, too, the candidates on a type, or on types with equal GPUs, with a drafter."""
+
+    works: dict[tuple[str | None, int], PairLoad] = field(default_factory=dict)
+    cases: dict[tuple[object, ...], FitCase] = field(default_factory=dict)
+    fits: dict[tuple[object, ...], InstanceFit] = field(default_factory=dict)
+    speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict)
+    ks: dict[str | None, tuple[int, ...]] = field(default_factory=dict)
+    candidates: dict[tuple[str, str | None], list[Candidate]] = field(default_factory=dict)
+    on_equal_gpus: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
+
+
 class CandidateEvaluator:
     """Evaluates instance types for one load.
 
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
+    ``others`` are compared with that drafter, by default those of the target. ``known`` is what
+    another evaluator for this load has computed.
     """
 
-    def __init__(self, options: Options, pair: SelectedPair, work: PairLoad, region: str) -> None:
+    def __init__(
+        self,
+        options: Options,
+        pair: SelectedPair,
+        work: PairLoad,
+        region: str,
+        others: tuple[Drafter | None, ...] | None = None,
+        known: _Known | None = None,
+    ) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._fits: dict[tuple[object, ...], InstanceFit] = {}
-        self._speeds: dict[tuple[object, ...], Performance] = {}
-        self._found: dict[tuple[str, str | None], list[Candidate]] = {}
-        named = other_drafters(options, pair, work.vllm, work.max_model_len, work.request_tokens)
-        self._others = tuple(one for one in named if self._may_be_known(one))
+        self._known = known or _Known()
+        if others is None:
+            length, tokens = work.max_model_len, work.request_tokens
+            named = other_drafters(options, pair, work.vllm, length, tokens)
+            others = tuple(one for one in named if self._may_be_known(one))
+        self._others = others
 
     def fitting(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
@@ -71,7 +97,7 @@ class CandidateEvaluator:
         best: list[Candidate] = []
         for type, found in own:
             others = self._with_others(type, found, by_cost or bool(found))
-            best += rank(self.options, [*found, *others])[:1]
+            best += best_of(self.options, found, others)
         ranked = rank(self.options, best, by_cost)
         first = [self.candidate(one.instance) for one in ranked[:COMPARED]]
         return [*rank(self.options, first, by_cost), *ranked[COMPARED:]]
@@ -81,7 +107,7 @@ class CandidateEvaluator:
         own = [self._as_planned(one) for one in self._on(instance, self.pair.drafter)]
         others = [self._as_planned(one) for one in self._with_others(instance, own, True)]
         if own or others:
-            return rank(self.options, [*own, *others])[0]
+            return best_of(self.options, own, others)[0]
         drafter = self.pair.drafter
         tried = self._fits_on(instance, drafter)
         least = min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
@@ -90,26 +116,26 @@ class CandidateEvaluator:
         return replace(found, k=usual_k(self.options, drafter), performance=none)
 
     def largest(self) -> Candidate:
-        """The candidate on the type with the most GPU memory."""
+        """The candidate on the type with the most GPU memory, of those with a GPU for each copy."""
+        shape = self.work.target.architecture
         types = self.work.catalog.instances.instances
+        types = tuple(one for one in types if sizes_of_copies(self.options, shape, one))
         return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
     def with_drafter(self, drafter: Drafter | None) -> CandidateEvaluator:
         """The same evaluator for this drafter only, or for the target alone."""
-        other = copy(self)
+        options = self.options
         if drafter is None:
-            other.options = self.options.model_copy(update={"k": None})
-        other.pair = replace(self.pair, drafter=drafter)
-        other.work = replace(self.work, drafter=drafter, k=usual_k(self.options, drafter))
-        other._others = ()
-        return other
+            options = options.model_copy(update={"k": None})
+        pair = replace(self.pair, drafter=drafter)
+        work = replace(self.work, drafter=drafter, k=usual_k(self.options, drafter))
+        return CandidateEvaluator(options, pair, work, self._region, (), self._known)
 
     def with_options(self, **changed: Any) -> CandidateEvaluator:
         """The same evaluator with other K, or another number of instances."""
-        other = copy(self)
-        other.options = self.options.model_copy(update=changed)
-        other._found = {}  # depends on these options, unlike fits and speeds
-        return other
+        options = self.options.model_copy(update=changed)
+        known = replace(self._known, candidates={}, on_equal_gpus={})
+        return CandidateEvaluator(options, self.pair, self.work, self._region, self._others, known)
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
@@ -134,14 +160,14 @@ class CandidateEvaluator:
     def shared(
         self, on: InstanceFit, drafter: Drafter | None, count: int, ks: Sequence[int] = ()
     ) -> Candidate:
-        """``count`` instances that share the load evenly, with the best of ``ks``, by default the
-        few by which candidates are ranked; the usual K where no speed is known."""
-        busy = min(count, self.work.concurrency)
-        price = price_of(on.instance, self._region).value
-        usd = None if price is None else round(price.usd_per_hour * count, 4)
+        """``count`` instances whose engines share the load evenly, with the best of ``ks``, by
+        default the few by which candidates are ranked; the usual K where no speed is known."""
+        copies = self._copies(on)
+        busy = min(count * copies, self.work.concurrency)
+        usd = self._usd_per_hour(on.instance, count)
         load, most = self.work.concurrency / busy, math.ceil(self.work.concurrency / busy)
         found = [
-            Candidate(on, drafter, k, count, most, busy, usd, one)
+            Candidate(on, drafter, k, count, most, busy, usd, one, copies)
             for k in ks or self._ranking_ks(drafter)
             if (one := self._performance(on, drafter, k, load)).basis != "unknown"
         ]
@@ -152,7 +178,12 @@ class CandidateEvaluator:
             )
         k = usual_k(self.options, drafter)
         unknown = self._performance(on, drafter, k, load)
-        return Candidate(on, drafter, k, count, most, busy, usd, unknown)
+        return Candidate(on, drafter, k, count, most, busy, usd, unknown, copies)
+
+    def _copies(self, on: InstanceFit) -> int:
+        """The engines on one instance."""
+        gpus = on.fit.tensor_parallel_size
+        return copies_on(self.options, on.instance, gpus, self.work.concurrency)
 
     def _as_planned(self, candidate: Candidate) -> Candidate:
         """The candidate with the best K of all that are compared, and with the memory for it."""
@@ -179,25 +210,47 @@ class CandidateEvaluator:
             yield from (one for one in found if one.performance.basis in bases)
 
     def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
-        """On the fewest GPUs that hold the load and on all, with as many instances as it needs;
-        only on those that were measured, if any was."""
+        """As ``_fits_on``, with as many instances as the load needs; only on GPUs that were
+        measured, if any were. Types with equal GPUs differ in their prices only."""
         key = (instance.type, _name(drafter))
-        if key not in self._found:
-            fits = self._fits_on(instance, drafter)
-            self._found[key] = _measured_first(
-                [self._with_count(one, drafter) for one in fits if one.fit.fits]
-            )
-        return self._found[key]
+        known = self._known
+        if key not in known.candidates:
+            equal = (*_gpu_of(instance), instance.gpu_count, _name(drafter))
+            if equal not in known.on_equal_gpus:
+                fits = self._fits_on(instance, drafter)
+                known.on_equal_gpus[equal] = _measured_first(
+                    [self._with_count(one, drafter) for one in fits if one.fit.fits]
+                )
+            found = known.on_equal_gpus[equal]
+            known.candidates[key] = [self._moved(one, instance) for one in found]
+        return known.candidates[key]
+
+    def _moved(self, candidate: Candidate, to: Instance) -> Candidate:
+        """The candidate on another type with the same GPUs."""
+        if to is candidate.instance:
+            return candidate
+        on_instance = replace(candidate.on_instance, instance=to)
+        usd = self._usd_per_hour(to, candidate.count)
+        return replace(candidate, on_instance=on_instance, usd_per_hour=usd)
+
+    def _usd_per_hour(self, instance: Instance, count: int) -> float | None:
+        """The price of ``count`` of these instances; ``None`` if it is unknown."""
+        price = price_of(instance, self._region).value
+        return None if price is None else round(price.usd_per_hour * count, 4)
 
     def _with_count(
         self, on: InstanceFit, drafter: Drafter | None, ks: Sequence[int] = ()
     ) -> Candidate:
         """The instance count of the options, else the smallest that holds the load and meets what
-        is required; if none is known to, the one that comes nearest. ``ks`` as in ``shared``."""
+        is required, within the bounds of scaling; if none is known to, the one that comes nearest.
+        ``ks`` as in ``shared``."""
         if self.options.instance_count is not None:
             return self.shared(on, drafter, self.options.instance_count, ks)
-        most = min(self.work.concurrency, MOST_INSTANCES)
-        low = min(most, math.ceil(self.work.concurrency / max(on.most_requests, 1)))
+        least, limit = self.options.min_instances or 1, self.options.max_instances or MOST_INSTANCES
+        most = max(least, min(self.work.concurrency, limit))
+        held = max(on.most_requests, 1) * self._copies(on)
+        low = min(most, math.ceil(self.work.concurrency / held))
+        low = max(least, low)
         fewest = self.shared(on, drafter, low, ks)
         if fewest.meets(self.options) or fewest.excess(self.options) is None:
             return fewest
@@ -213,8 +266,12 @@ class CandidateEvaluator:
         return enough
 
     def _fits_on(self, instance: Instance, drafter: Drafter | None) -> list[InstanceFit]:
+        """On the fewest GPUs that hold the load and on all; copies on each number of GPUs."""
         k = max(self._ranking_ks(drafter))
-        *some, most = divisions(self.work.target.architecture, instance.gpu_count)
+        sizes = sizes_of_copies(self.options, self.work.target.architecture, instance)
+        if self.options.copies is not None or not sizes:
+            return [self._fit(instance, size, drafter, k) for size in sizes]
+        *some, most = sizes
         found: list[InstanceFit] = []
         for size in some:
             found.append(self._fit(instance, size, drafter, k))
@@ -224,14 +281,25 @@ class CandidateEvaluator:
 
     def _fit(self, instance: Instance, size: int, drafter: Drafter | None, k: int) -> InstanceFit:
         """The fit, computed once for types with equal GPUs."""
-        gpu = (instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture)
-        key = (*gpu, size, _name(drafter), k)
-        if key not in self._fits:
-            work = replace(self.work, drafter=drafter, k=k)
-            self._fits[key] = fit_on_gpus(work, instance, size)
-        found = self._fits[key]
+        key = (*_gpu_of(instance), size, _name(drafter), k)
+        if key not in self._known.fits:
+            case = self._case(instance, size, drafter, k)
+            fitted = InstanceFit(instance, case, fit_of(case), self.work.cache_share)
+            self._known.fits[key] = fitted
+        found = self._known.fits[key]
+        if instance is found.instance:
+            return found
         fit = found.fit.model_copy(update={"gpu_count": instance.gpu_count})
         return replace(found, instance=instance, fit=fit)
+
+    def _case(self, on: Instance, size: int, drafter: Drafter | None, k: int) -> FitCase:
+        """The input of the fit; that of one GPU is built once."""
+        key = (*_gpu_of(on), _name(drafter), k)
+        if key not in self._known.cases:
+            self._known.cases[key] = planned_fit(self._work(drafter, k), on, 1)
+        case = self._known.cases[key]
+        engine = replace(case.engine, gpu_count=on.gpu_count, tensor_parallel_size=size)
+        return replace(case, engine=engine)
 
     def _performance(
         self, on: InstanceFit, drafter: Drafter | None, k: int, load: float
@@ -240,11 +308,17 @@ class CandidateEvaluator:
         engine = on.case.engine
         gpus = engine.gpu, on.instance.gpu_memory_mib, engine.tensor_parallel_size
         key = (*gpus, _name(drafter), k, load)
-        if key not in self._speeds:
-            work = replace(self.work, drafter=drafter, k=k)
+        if key not in self._known.speeds:
             case = replace(on.case, engine=replace(engine, k=k))
-            self._speeds[key] = pair_performance(work, case, load, fit=on.fit)
-        return self._speeds[key]
+            work = self._work(drafter, k)
+            self._known.speeds[key] = pair_performance(work, case, load, fit=on.fit)
+        return self._known.speeds[key]
+
+    def _work(self, drafter: Drafter | None, k: int) -> PairLoad:
+        key = (_name(drafter), k)
+        if key not in self._known.works:
+            self._known.works[key] = replace(self.work, drafter=drafter, k=k)
+        return self._known.works[key]
 
     def _ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """The user's K, else all that are compared."""
@@ -258,8 +332,11 @@ class CandidateEvaluator:
         return tuple(k for k in ks if k == usual_k(self.options, drafter) or k == SMALL_K) or ks
 
     def _compared_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
-        work = replace(self.work, drafter=drafter)
-        return compared_ks(drafter, runs_of(work), names_of(work))
+        name = _name(drafter)
+        if name not in self._known.ks:
+            work = replace(self.work, drafter=drafter)
+            self._known.ks[name] = compared_ks(drafter, runs_of(work), names_of(work))
+        return self._known.ks[name]
 
     def _may_be_known(self, drafter: Drafter | None) -> bool:
         """Whether there can be a speed: measured, or from a known acceptance."""
@@ -272,6 +349,10 @@ class CandidateEvaluator:
 def _measured_first(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
     return [one for one in candidates if one.performance.basis == "measured"] or candidates
+
+
+def _gpu_of(instance: Instance) -> tuple[object, ...]:
+    return instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
 
 
 def _name(drafter: Drafter | None) -> str | None:

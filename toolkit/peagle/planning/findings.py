@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
-from peagle.planning.candidates import Candidate, PairLoad, fit_on_instance
+from peagle.planning.candidates import (
+    Candidate,
+    InstanceFit,
+    PairLoad,
+    fit_on_gpus,
+    fit_on_instance,
+)
 from peagle.planning.evaluation import MOST_INSTANCES, CandidateEvaluator
-from peagle.planning.plan import Options
+from peagle.planning.idle import idle_gpus
+from peagle.planning.options import Options
 from peagle.speed.slo import Slo
 from peagle.text import format_concurrency, format_requests, format_usd
 
@@ -24,8 +31,6 @@ _STEP = 256
 
 _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
-
-_CHEAPEST = "leave --instance-type out to get the cheapest type that fits"
 
 
 def none_fits(work: PairLoad, largest: Candidate) -> Finding:
@@ -46,13 +51,37 @@ class _Requirement(NamedTuple):
     missed: Callable[[str, str], Finding]
 
 
+_SPEED_UNVERIFIED = "speed-unverified"
+"""The speed is unknown, or its estimated range begins below --min-tokens-per-second.
+
+Fix: measure it on this type, or use an instance type or pair whose speed is known
+"""
+
+_SPEED_BELOW_MINIMUM = "speed-below-minimum"
+"""The speed at this load is below --min-tokens-per-second.
+
+Fix: leave --instance-type or --instance-count out, or lower --min-tokens-per-second
+"""
+
+_SLO_UNVERIFIED = "slo-unverified"
+"""The times of a request are unknown, or their estimated range reaches above --slo.
+
+Fix: measure them on this type, or use an instance type or pair whose speed is known
+"""
+
+_SLO_MISSED = "slo-missed"
+"""The times of a request at this load are above --slo.
+
+Fix: leave --instance-type or --instance-count out, lower --concurrency, or relax --slo
+"""
+
 _SPEED = _Requirement(
-    lambda text, fix: warning("speed-unverified", "min_tokens_per_second", text, fix),
-    lambda text, fix: error("speed-below-wanted", "min_tokens_per_second", text, fix),
+    lambda text, fix: warning(_SPEED_UNVERIFIED, "min_tokens_per_second", text, fix),
+    lambda text, fix: error(_SPEED_BELOW_MINIMUM, "min_tokens_per_second", text, fix),
 )
 _SLO = _Requirement(
-    lambda text, fix: warning("slo-unverified", "slo", text, fix),
-    lambda text, fix: error("slo-missed", "slo", text, fix),
+    lambda text, fix: warning(_SLO_UNVERIFIED, "slo", text, fix),
+    lambda text, fix: error(_SLO_MISSED, "slo", text, fix),
 )
 
 
@@ -69,7 +98,7 @@ class Review:
         if self.candidate.fit.fits:
             yield from self._cache()
             yield from self._host_memory()
-            yield from self._idle()
+            yield from idle_gpus(self.evaluator, self.candidate)
             yield from self._scarce()
         else:
             yield self._too_small()
@@ -125,24 +154,32 @@ class Review:
         other = next((other for other in self.fitting if other.holds_load), None)
         if other is not None and other.instance != self.candidate.instance:
             yield f"use --instance-type {other.instance.type}{other.at_cost}, which holds that load"
-        held, count = self.candidate.on_instance.most_requests, self.candidate.count
+        count, copies = self.candidate.count, self.candidate.copies
+        held = self.candidate.on_instance.most_requests * copies
         enough = math.ceil(self.evaluator.work.concurrency / max(held, 1))
         if held and count < enough <= MOST_INSTANCES:
             yield f"use --instance-count {enough}"
         if held:
             yield f"lower --concurrency to {held * count}"
-        work, instance, load = self._work, self.candidate.instance, self.candidate.load
+        work, load = self._work, self.candidate.load
         length = _largest(
             max(_SHORTEST, work.request_tokens),
             work.max_model_len,
-            lambda n: fit_on_instance(replace(work, max_model_len=n), instance, load).holds(load),
+            lambda n: self._fit_at(n).holds(load),
         )
         if length:
             yield f"lower --max-model-len to {_rounded(length, work.request_tokens)}"
 
+    def _fit_at(self, length: int) -> InstanceFit:
+        """The fit with that context: of one engine on the instance, or of a copy on its GPUs."""
+        candidate, work = self.candidate, replace(self._work, max_model_len=length)
+        if self.evaluator.options.copies is None:
+            return fit_on_instance(work, candidate.instance, candidate.load)
+        return fit_on_gpus(work, candidate.instance, candidate.fit.tensor_parallel_size)
+
     def _host_memory(self) -> Iterator[Finding]:
         work, instance = self._work, self.candidate.instance
-        weights = (work.target.weight_bytes + work.drafter_bytes) / GIB
+        weights = (work.target.weight_bytes + work.drafter_bytes) / GIB * self.candidate.copies
         if weights > instance.memory_gib:
             message = (
                 f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.type} "
@@ -150,22 +187,6 @@ class Review:
             )
             fix = "if startup runs out of memory, use the next larger size"
             yield note("host-memory-below-weights", "instance_type", message, fix)
-
-    def _idle(self) -> Iterator[Finding]:
-        """A note on idle GPUs."""
-        fit, options = self.candidate.fit, self.evaluator.options
-        idle = fit.gpu_count - fit.tensor_parallel_size
-        if not idle:
-            return
-        message = (
-            f"{idle} of the {fit.gpu_count} GPUs of {self.candidate.instance.type} "
-            f"{'is' if idle == 1 else 'are'} idle but billed"
-        )
-        if options.instance_type is not None:
-            yield note("gpus-idle", "instance_type", message, _CHEAPEST)
-            return
-        note_ = f"{message}; the plan is the best for this load nevertheless"
-        yield note("gpus-idle", "instance_type", note_, "")
 
     def _scarce(self) -> Iterator[Finding]:
         """A warning that AWS is reported to have no free instance of the type, with others."""
@@ -215,7 +236,8 @@ class Review:
 
     def _several(self) -> Finding:
         """The warning that several instances are planned and billed."""
-        candidate, held = self.candidate, self.candidate.on_instance.most_requests
+        candidate = self.candidate
+        held = candidate.on_instance.most_requests * candidate.copies
         load = format_concurrency(self._work.concurrency)
         because = f"one is not known to meet what is required with {load}"
         if held * (candidate.count - 1) < self._work.concurrency:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from peagle.catalog.schema import Target
 from peagle.errors import UserError
 from peagle.findings import Finding, error
-from peagle.planning.plan import Decision, Options, decide
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, decide
 from peagle.speed.models import Workload
 
 USUAL_CONCURRENCY = 8

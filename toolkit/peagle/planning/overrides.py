@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from peagle.case import DECIDED
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
+from peagle.planning.options import Options
 from peagle.planning.pins import PIN_VARIABLES
-from peagle.planning.plan import Options
 from peagle.text import json_number
 from peagle.vllm.environment import Value
 from peagle_serve.contract import (

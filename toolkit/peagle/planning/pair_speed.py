@@ -23,12 +23,12 @@ def names_of(work: PairLoad) -> Collection[str | None]:
     return names_in_runs(work.drafter, work.own_head)
 
 
-def pair_acceptance(work: PairLoad, *, on_text: bool = False) -> Acceptance:
-    """What is known of the acceptance length of the pair with its K, measured on any GPU or
-    published; ``on_text``: or measured without a speed, on any device."""
+def pair_acceptance(work: PairLoad) -> Acceptance:
+    """What is known of the acceptance length of the pair with its K: measured on any device, with
+    or without a speed, or published."""
     decay = work.catalog.speed_model.decay
     runs, names = runs_of(work), names_of(work)
-    return acceptance_of(work.drafter, work.k, runs, names, decay=decay, on_text=on_text)
+    return acceptance_of(work.drafter, work.k, runs, names, decay=decay)
 
 
 def pair_performance(

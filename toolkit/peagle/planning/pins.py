@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from peagle.errors import UserError
-from peagle.planning.plan import Options, Pins, Plan
+from peagle.planning.options import Options
+from peagle.planning.plan import Pins, Plan
 from peagle_serve.contract import (
     ANY,
     SHA256,

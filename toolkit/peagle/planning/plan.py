@@ -1,18 +1,26 @@
-"""Options, Plan and the data between them. No behavior."""
+"""Plan and its parts. No behavior."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from peagle.checkpoints import Checkpoint
-from peagle.findings import Finding
+from peagle.findings import Finding, severity
 from peagle.fit.models import Fit
+from peagle.planning.company import Company
+from peagle.planning.copies import Copies
+from peagle.planning.limit import Limit
+from peagle.planning.observe_model import Observe
+from peagle.planning.options import Frozen, Overrides
+from peagle.planning.rollout_model import Rollout
+from peagle.planning.scaling import Scaling
 from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.speed.slo import Slo
+from peagle.text import format_usd
 
 T = TypeVar("T")
 
@@ -24,77 +32,6 @@ EXECUTION_ROLE = "${ExecutionRoleArn}"
 
 MODEL_BUCKET = "${ModelBucket}"
 """Placeholder for the bucket to which local weights are uploaded."""
-
-
-class Frozen(BaseModel):
-    """Immutable; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Overrides(Frozen):
-    """What the user sets in place of the plan: ``settings`` are vLLM's arguments without dashes,
-    ``environment`` the container's variables (an empty value leaves one out), ``ami`` the host AMI
-    (``default``: SageMaker's). Timeouts are seconds."""
-
-    settings: dict[str, str] = {}
-    environment: dict[str, str] = {}
-    ami: str | None = None
-    startup_timeout: int | None = None
-    download_timeout: int | None = None
-
-
-class Options(Frozen):
-    """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
-
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
-    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
-    holds the files read from there, if any; ``target_checkpoint`` those of a target that is not in
-    the catalogue. ``model_source`` is an ``s3://`` prefix that holds the target's weights.
-    ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
-    in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
-    mounts them, or the engine itself streams them. ``prompt_tokens`` and ``output_tokens`` are the
-    size of a usual request. ``min_tokens_per_second`` is the required output speed of the endpoint
-    at that concurrency, ``slo`` the required times of a request, and ``max_price_per_hour`` the
-    limit of the price of all its instances together, in USD. ``warm_sha256`` are the archives that
-    may be restored, and with ``allow_unpinned_warm`` any may be. The five before these are as in
-    Overrides.
-    """
-
-    pair: str
-    name: str | None = None
-    region: str | None = None
-    instance_type: str | None = None
-    instance_count: int | None = None
-    min_tokens_per_second: float | None = None
-    max_price_per_hour: float | None = None
-    k: int | None = None
-    max_model_len: int | None = None
-    concurrency: int | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    slo: Slo | None = None
-    speculation: bool = True
-    drafter: str | None = None
-    drafter_checkpoint: Checkpoint | None = None
-    target_checkpoint: Checkpoint | None = None
-    vllm: str | None = None
-    image: str | None = None
-    model_source: str | None = None
-    baked_weights: bool = False
-    weights_by: Literal["mount", "stream"] = "mount"
-    settings: dict[str, str] = {}
-    environment: dict[str, str] = {}
-    ami: str | None = None
-    startup_timeout: int | None = None
-    download_timeout: int | None = None
-    warm_sha256: tuple[str, ...] = ()
-    allow_unpinned_warm: bool = False
-
-    @property
-    def overrides(self) -> Overrides:
-        """What the user sets in place of the plan."""
-        return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
 
 
 class Pins(Frozen):
@@ -228,6 +165,7 @@ class Alternative(SpeedEstimate):
     """Instances, drafter and K for the same load, with their speed. Prices are of all instances
     together.
 
+    ``copies`` are the engines on each, ``None`` for one without inference components.
     ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
     is known, and meets what the options require. ``speed_source`` is ``source`` under its earlier
     name, ``None`` where the speed is unknown.
@@ -235,6 +173,7 @@ class Alternative(SpeedEstimate):
 
     instance_type: str
     instance_count: int
+    copies: int | None = None
     gpu: str
     tensor_parallel_size: int
     price_per_hour_usd: float | None
@@ -244,6 +183,11 @@ class Alternative(SpeedEstimate):
     k: int
     verified: bool
     speed_source: str | None
+
+    @property
+    def engines(self) -> int:
+        """How many engines share the load."""
+        return self.instance_count * (self.copies or 1)
 
 
 class ProofPlan(Frozen):
@@ -265,9 +209,11 @@ class Plan(Frozen):
     ``engine_arguments`` is vLLM's argv; ``environment`` is the same for the container. Neither
     contains a secret: ``DescribeModel`` returns the environment.
     ``alternatives`` are the best instances for this load, the planned one among them unless the
-    user named another; ``without_speculation`` is the target alone on its own best instance.
-    Requests have ``prompt_tokens`` and ``output_tokens``. These keys, ``speed`` and ``slo`` are
-    ``None`` or empty in plans of earlier versions.
+    user named another; ``copies`` of the engine share each instance, ``None`` for one engine
+    without inference components; ``without_speculation`` is the target alone on its own best
+    instance. Requests have ``prompt_tokens`` and ``output_tokens``. ``limit`` is when the
+    deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of earlier
+    versions.
     """
 
     format: int = PLAN_FORMAT
@@ -280,6 +226,7 @@ class Plan(Frozen):
     runtime: RuntimeChoice
     instance_type: str
     instance_count: int = Field(ge=1)
+    copies: Copies | None = None
     max_model_len: int = Field(ge=1)
     concurrency: int = Field(ge=1)
     engine_arguments: tuple[str, ...]
@@ -299,8 +246,25 @@ class Plan(Frozen):
     proof: ProofPlan
     overrides: Overrides = Overrides()
     pins: Pins = Pins()
+    rollout: Rollout | None = None
+    scaling: Scaling | None = None
+    company: Company = Company()
+    limit: Limit | None = None
+    observe: Observe | None = None
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]
+
+    def __repr__(self) -> str:
+        method = f"K={self.speculation.k}" if self.speculation else "no speculation"
+        price = self.price_per_hour_usd
+        cost = "unknown price" if price is None else f"{format_usd(price)} per hour"
+        where = f"{self.instance_count} x {self.instance_type} in {self.region}"
+        return f"<Plan {self.name}: {self.pair}, {method}, {where}, {cost}>"
+
+    @property
+    def engines(self) -> int:
+        """How many engines share the load."""
+        return self.instance_count * (self.copies.per_instance if self.copies else 1)
 
 
 def plan_of(fields: dict[str, Any]) -> Plan:
@@ -331,8 +295,30 @@ def decide(value: T, what: str, because: str, shown: str | None = None) -> Decis
     return Decision(value, reasons=(Reason(what=what, value=text, because=because),))
 
 
+class Decisions:
+    """Collects reasons and findings in the order of the decisions."""
+
+    def __init__(self) -> None:
+        self.reasons: list[Reason] = []
+        self._findings: list[Finding] = []
+
+    def record(self, choice: Decision[T]) -> T:
+        self.reasons += choice.reasons
+        self.report(choice.findings)
+        return choice.value
+
+    def report(self, findings: Iterable[Finding]) -> None:
+        self._findings += findings
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Errors first, otherwise in order, without duplicates."""
+        found = dict.fromkeys(self._findings)
+        return tuple(sorted(found, key=severity))
+
+
 def price_origin(plan: Plan) -> str:
     """The origin and date of the price: ``list price of 2026-01-31``."""
-    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    not_aws = any(finding.code == "price-not-from-aws" for finding in plan.findings)
     source = "not AWS's price, queried on" if not_aws else "list price of"
     return f"{source} {plan.price_date}"

@@ -6,44 +6,51 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
-from peagle.checks import check
-from peagle.findings import Finding, severity
-from peagle.planning.break_even import with_break_even
-from peagle.planning.candidates import Candidate, PairLoad, price_of
+from peagle.planning.candidates import PairLoad, price_of
+from peagle.planning.choose_scaling import check_scaling, choose_scaling
+from peagle.planning.company import choose_company
+from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
+from peagle.planning.engine import Placement, check_engine, configure_engine
 from peagle.planning.evaluation import CandidateEvaluator
+from peagle.planning.limit import highest_price
+from peagle.planning.limit_choice import choose_limit
 from peagle.planning.load import (
     choose_concurrency,
     choose_length,
     choose_load,
     choose_workload,
 )
+from peagle.planning.observe import choose_observe
+from peagle.planning.options import Options
 from peagle.planning.overrides import (
     check_overrides,
-    refuse_secrets,
     settings_of,
-    with_variables,
 )
-from peagle.planning.pins import choose_pins, pin_variables
+from peagle.planning.pins import choose_pins
 from peagle.planning.plan import (
     Decision,
+    Decisions,
     DrafterChoice,
-    Options,
     Plan,
     ProofPlan,
-    Reason,
     RuntimeChoice,
     Speculation,
     TargetChoice,
 )
-from peagle.planning.ranking import InstanceChoice, choose_count, choose_instance, speed_of
+from peagle.planning.ranking import (
+    InstanceChoice,
+    choose_copies,
+    choose_count,
+    choose_instance,
+    speed_of,
+)
+from peagle.planning.rollout import check_rollout, choose_rollout
 from peagle.planning.runtime import (
     choose_ami,
     choose_image,
@@ -55,44 +62,17 @@ from peagle.planning.runtime import (
 from peagle.planning.settings import (
     choose_download_timeout,
     choose_startup_timeout,
-    engine_arguments,
-    engine_environment,
 )
 from peagle.planning.speculation import (
-    build_speculation,
     check_k,
     choose_k,
     speculation_findings,
     usual_k,
 )
-from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights, stream
-from peagle.protocol import digest_in
-from peagle.vllm.environment import check_environment, to_environment
-from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
+from peagle.planning.start_time import choose_start_time
+from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights
 
 T = TypeVar("T")
-
-
-class _Decisions:
-    """Collects reasons and findings in the order of the decisions."""
-
-    def __init__(self) -> None:
-        self.reasons: list[Reason] = []
-        self._findings: list[Finding] = []
-
-    def record(self, choice: Decision[T]) -> T:
-        self.reasons += choice.reasons
-        self.report(choice.findings)
-        return choice.value
-
-    def report(self, findings: Iterable[Finding]) -> None:
-        self._findings += findings
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Errors first, otherwise in order, without duplicates."""
-        found = dict.fromkeys(self._findings)
-        return tuple(sorted(found, key=severity))
 
 
 def make_plan(options: Options, catalog: Catalog) -> Plan:
@@ -101,34 +81,42 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions = _Decisions()
+    decisions = Decisions()
     record = decisions.record
-    check_k(options)
-    check_overrides(options)
+    options = _checked(options, catalog)
     requested = choose_drafter(options, catalog)
     evaluator = _evaluator(options, catalog, requested.value)
     ranked = choose_instance(evaluator)
     candidate = ranked.value.candidate
     pair = _pair_on(options, requested, ranked.value, decisions)
-    work, instance = evaluator.work_on(candidate), candidate.instance
+    work = evaluator.work_on(candidate)
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
+    company = choose_company(options, region)
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
     record(choose_load(options, pair.target))
     record(ranked)
-    ami = record(choose_ami(options, catalog.runtimes, runtime, instance.type))
+    ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
     count = record(choose_count(options, candidate))
+    copies = record(choose_copies(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
-    sizes = _weight_sizes(placed, work)
-    streamed = stream(sizes, candidate.on_instance, runtime, catalog.runtimes, region)
-    engine = _configure_engine(options, work, candidate, placed, streamed, image, decisions)
-    chosen = RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami)
-    decisions.report(_check(options, catalog, pair, work, candidate, chosen, region, engine))
-    price = record(_price(options, instance, region))
-    download_seconds = record(choose_download_timeout(options, sizes))
-    gpus = candidate.fit.tensor_parallel_size
-    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
+    placement = Placement(
+        options=options,
+        catalog=catalog,
+        pair=pair,
+        work=work,
+        candidate=candidate,
+        region=region,
+        count=count,
+        copies=copies,
+        placed=placed,
+        sizes=_weight_sizes(placed, work),
+        runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
+    )
+    engine = configure_engine(placement, runtime, decisions)
+    decisions.report(check_engine(placement, engine))
+    operation = _operation_fields(placement, engine.speculation, decisions)
     return Plan(
         name=name,
         pair=pair.name,
@@ -136,25 +124,65 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         target=_target_choice(pair.target, placed),
         drafter=_drafter_choice(pair, placed),
         speculation=engine.speculation,
-        runtime=chosen,
-        instance_type=instance.type,
+        runtime=placement.runtime,
+        instance_type=candidate.instance.type,
         instance_count=count,
+        copies=copies,
         **_load_fields(options, work),
         engine_arguments=engine.arguments,
         environment=engine.environment,
         mounts=placed.mounts,
-        download_timeout_seconds=download_seconds,
-        startup_timeout_seconds=startup_seconds,
         fit=candidate.fit,
         price_per_hour_usd=candidate.usd_per_hour,
-        price_date=price.date.isoformat() if price else None,
         **_speed_fields(ranked.value),
         proof=_proof(pair, image, catalog),
         overrides=options.overrides,
         pins=choose_pins(options),
+        company=company,
+        **operation,
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
+
+
+def _checked(options: Options, catalog: Catalog) -> Options:
+    """The options with what ``--copies auto`` means. Raises UserError for options that exclude each
+    other."""
+    check_k(options)
+    check_overrides(options)
+    check_rollout(options)
+    check_scaling(options)
+    check_copies(options, catalog.instances)
+    return with_copies(options)
+
+
+def _operation_fields(
+    placement: Placement, speculation: Speculation | None, decisions: Decisions
+) -> dict[str, Any]:
+    """How the endpoint starts, is updated, scales, ends and is observed; and the price's date."""
+    record, options, region = decisions.record, placement.options, placement.region
+    candidate, copies, sizes = placement.candidate, placement.copies, placement.sizes
+    price = record(_price(options, candidate.instance, region))
+    download_seconds = record(choose_download_timeout(options, sizes))
+    gpus = candidate.fit.tensor_parallel_size
+    floor = speculation.acceptance_floor if speculation else None
+    usd, count, work = candidate.usd_per_hour, placement.count, placement.work
+    rollout = record(choose_rollout(options, count, usd, floor, copies))
+    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
+    start_seconds = record(choose_start_time(options, sizes, gpus, work, candidate.instance))
+    scaling = record(choose_scaling(options, work, candidate, start_seconds, copies))
+    most = highest_price(usd, count, scaling)
+    longest_start = download_seconds + startup_seconds
+    limit = record(choose_limit(options, region, most, longest_start, copies is not None))
+    return {
+        "price_date": price.date.isoformat() if price else None,
+        "download_timeout_seconds": download_seconds,
+        "startup_timeout_seconds": startup_seconds,
+        "rollout": rollout,
+        "scaling": scaling,
+        "limit": limit,
+        "observe": record(choose_observe(options, region, floor)),
+    }
 
 
 def _load_fields(options: Options, work: PairLoad) -> dict[str, Any]:
@@ -215,7 +243,7 @@ def _pair_on(
     options: Options,
     requested: Decision[SelectedPair],
     choice: InstanceChoice,
-    decisions: _Decisions,
+    decisions: Decisions,
 ) -> SelectedPair:
     """The pair to plan: the requested one, with the drafter of the selected candidate."""
     candidate, asked = choice.candidate, requested.value
@@ -235,70 +263,6 @@ def _weight_sizes(placed: PlacedWeights, work: PairLoad) -> WeightSizes:
     """Target and drafter with their sizes in bytes."""
     drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
     return [(placed.target, work.target.weight_bytes), *drafter]
-
-
-@dataclass(frozen=True)
-class _Engine:
-    """How vLLM is started: its speculation, its arguments, and the container's environment."""
-
-    speculation: Speculation | None
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-
-
-def _configure_engine(
-    options: Options,
-    work: PairLoad,
-    candidate: Candidate,
-    placed: PlacedWeights,
-    streamed: Decision[dict[str, str]],
-    image: str,
-    decisions: _Decisions,
-) -> _Engine:
-    """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
-    on_instance, load = candidate.on_instance, work.concurrency / candidate.busy
-    speculation = build_speculation(work.drafter, work.k) if work.drafter else None
-    speculation = with_break_even(speculation, work, on_instance, load)
-    arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
-    extra = decisions.record(engine_environment(options, work, on_instance, placed))
-    planned = to_environment(arguments) | extra | decisions.record(streamed)
-    if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
-        planned[IMAGE_DIGEST_VARIABLE] = digest
-    environment = with_variables(planned, options.environment) | pin_variables(choose_pins(options))
-    check_environment(environment)
-    return _Engine(speculation, arguments, dict(sorted(environment.items())))
-
-
-def _check(
-    options: Options,
-    catalog: Catalog,
-    pair: SelectedPair,
-    work: PairLoad,
-    candidate: Candidate,
-    runtime: RuntimeChoice,
-    region: str,
-    engine: _Engine,
-) -> tuple[Finding, ...]:
-    """The findings of the rules about this plan. Raises what ``refuse_secrets`` does."""
-    planned = CaseOptions(
-        k=work.k,
-        # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or work.max_model_len,
-        vllm=runtime.vllm,
-        concurrency=work.concurrency,
-        instance_type=candidate.instance.type,
-        region=region,
-        image=runtime.image,
-        ami=options.ami or runtime.ami,
-        tensor_parallel_size=candidate.fit.tensor_parallel_size,
-        settings=settings_of(options.settings),
-        environment=engine.environment,
-    )
-    own = options.target_checkpoint
-    read = Checkpoints(own, options.drafter_checkpoint, own_target=own is not None)
-    found = check(build_case(catalog, pair.target, pair.drafter, planned, read))
-    refuse_secrets(found)
-    return found
 
 
 def _target_choice(target: Target, placed: PlacedWeights) -> TargetChoice:

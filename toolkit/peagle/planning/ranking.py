@@ -10,16 +10,11 @@ from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import UserError
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
+from peagle.planning.copies import Copies, reserved
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.findings import Review, none_fits
-from peagle.planning.plan import (
-    Alternative,
-    Decision,
-    Options,
-    Reason,
-    SpeedEstimate,
-    decide,
-)
+from peagle.planning.options import AUTO, Options
+from peagle.planning.plan import Alternative, Decision, Reason, SpeedEstimate, decide
 from peagle.planning.speculation import SpeedsByK
 from peagle.planning.with_or_without import WithOrWithout, cheapest_of
 from peagle.text import format_requests, format_usd
@@ -59,7 +54,7 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     unknown = None if candidate is considered else considered
     if unknown is not None:
         ranked, either = alone, replace(either, candidate=candidate)
-    reasons = [candidate.parallel_reason()]
+    reasons = [_parallel_reason(candidate)]
     if options.instance_type is None:
         reasons.insert(0, _instance_reason(options, candidate, ranked))
     choice = InstanceChoice(
@@ -149,6 +144,7 @@ def _alternative(options: Options, candidate: Candidate) -> Alternative:
         **_speed(candidate),
         instance_type=candidate.instance.type,
         instance_count=candidate.count,
+        copies=_shown_copies(options, candidate),
         gpu=candidate.instance.gpu,
         tensor_parallel_size=candidate.fit.tensor_parallel_size,
         price_per_hour_usd=candidate.usd_per_hour,
@@ -165,14 +161,40 @@ def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
     """The number of instances."""
     if options.instance_count is not None:
         return Decision(options.instance_count)
-    one_holds = candidate.on_instance.most_requests
+    one_holds = candidate.on_instance.most_requests * candidate.copies
     if candidate.count == 1:
         because = "one instance serves the load"
-    elif one_holds * (candidate.count - 1) < candidate.load * candidate.count:
+    elif candidate.count == options.min_instances:
+        because = "--min-instances"
+    elif candidate.count == options.max_instances and not candidate.holds_load:
+        because = "--max-instances; the load needs more"
+    elif one_holds * (candidate.count - 1) < candidate.load * candidate.engines:
         because = f"the KV cache of one is enough for {format_requests(one_holds)} of this load"
     else:
         because = f"one is too slow; together they reach {candidate.speed_text}"
     return decide(candidate.count, "instance_count", because)
+
+
+def choose_copies(options: Options, candidate: Candidate) -> Decision[Copies | None]:
+    """The engines on each instance and what each reserves; ``None`` without copies."""
+    if _shown_copies(options, candidate) is None:
+        return Decision(None)
+    size, copies = candidate.fit.tensor_parallel_size, candidate.copies
+    chosen = reserved(candidate.instance, copies, size)
+    if options.copies != AUTO:
+        return Decision(chosen)
+    gpus = f"{copies * size} of the {candidate.fit.gpu_count} GPUs"
+    because = f"with {size} GPU{'' if size == 1 else 's'} each they use {gpus}"
+    if candidate.usd_per_million_tokens is not None:
+        because += f", at {format_usd(candidate.usd_per_million_tokens)} per million output tokens"
+    return decide(chosen, "copies", because, shown=str(copies))
+
+
+def _shown_copies(options: Options, candidate: Candidate) -> int | None:
+    """The engines on each instance; ``None`` where a single one needs no inference component."""
+    several = options.copies != AUTO or candidate.copies > 1 or options.scale_to_zero
+    planned = options.copies is not None and several
+    return candidate.copies if planned else None
 
 
 def _check_limits(options: Options) -> None:
@@ -232,3 +254,26 @@ def _apart_from_cost(options: Options, candidate: Candidate) -> tuple[bool, ...]
 
 def _reason(candidate: Candidate, because: str) -> Reason:
     return Reason(what="instance_type", value=candidate.instance.type, because=because)
+
+
+def _parallel_reason(candidate: Candidate) -> Reason:
+    """Why an engine runs on this many GPUs."""
+    size, count = candidate.fit.tensor_parallel_size, candidate.fit.gpu_count
+    known = candidate.performance.basis != "unknown"
+    if count == 1:
+        because = "the instance has one GPU"
+    elif not candidate.fit.fits:
+        because = "needs the least additional memory"
+    elif not candidate.holds_load:
+        because = f"holds the most requests on the {count} GPUs"
+    elif known:
+        because = f"the fastest on up to {count} GPUs ({candidate.performance.basis})"
+    elif size == 1:
+        because = (
+            f"one of the {count} GPUs holds the load; tensor parallelism would add communication"
+        )
+    else:
+        because = (
+            f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
+        )
+    return Reason(what="tensor_parallel_size", value=str(size), because=because)

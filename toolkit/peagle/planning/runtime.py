@@ -13,11 +13,14 @@ from peagle.checks import check
 from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from peagle.errors import NotFound, Refused, UserError
+from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
-from peagle.planning.plan import Decision, Options, decide
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, decide
 from peagle.vllm import versions
 
 DEFAULT_REGION = "us-east-1"
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 LOG_STATS_OFF = "log-stats-off"
 """The code of the finding that the log of AWS's image will have no statistics."""
@@ -121,6 +124,15 @@ def _check_image_name(image: str, region: str) -> None:
 MAX_NAME_LENGTH = 63
 """Of an endpoint, its config and its model, from SageMaker's service model."""
 
+DEFAULT_PREFIX = "peagle-"
+"""Of names that the user does not choose."""
+
+
+def own_name(endpoint: str) -> str:
+    """The beginning of the names of alarms and dashboards of the endpoint, which policies allow."""
+    return endpoint if endpoint.startswith(DEFAULT_PREFIX) else f"{DEFAULT_PREFIX}{endpoint}"
+
+
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 
@@ -143,14 +155,18 @@ def check_name(name: str) -> str:
 
 
 def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
-    """The endpoint's name: the user's, or ``peagle-`` and the target's short name.
+    """The endpoint's name: the user's, or the target's short name; with the user's prefix, or
+    ``peagle-``.
 
     A drafter other than the default is part of the name, so that both can run side by side.
     """
+    prefix = options.name_prefix
+    check_prefix(prefix)
     if options.name is not None:
-        return Decision(check_name(options.name))
-    parts = ["peagle", pair.target.short_name]
+        return Decision(check_name(prefixed(options.name, prefix)))
+    parts = [pair.target.short_name]
     if not pair.is_default:
         parts.append(pair.drafter.name if pair.drafter else "plain")
-    name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts))[:MAX_NAME_LENGTH].strip("-")
+    stem = re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")
+    name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
     return decide(name, "name", "from the pair; --name changes it")

@@ -6,15 +6,26 @@ from dataclasses import replace
 
 from peagle.case import applicable, engine_settings
 from peagle.catalog.schema import EngineSetting
+from peagle.checks.facts import needs_vocabulary
 from peagle.errors import Fix, UserError
 from peagle.findings import note, warning
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, PairLoad
+from peagle.planning.options import Options
 from peagle.planning.overrides import settings_of, switch_or_text
-from peagle.planning.plan import Decision, Options, Reason, Speculation, decide
+from peagle.planning.plan import Decision, Reason, Speculation, decide
 from peagle.planning.speculation import speculative_config
-from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes
-from peagle.text import format_duration, format_size
+from peagle.planning.weights import (
+    LOADER,
+    PlacedWeights,
+    WeightSizes,
+    hub_bytes,
+    loaded_bytes,
+    mounted_sizes,
+    streamed_bytes,
+)
+from peagle.text import format_duration, format_rate, format_size
 from peagle.vllm.environment import Value
+from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 SHORTEST, LONGEST = 60, 3600
 """SageMaker's bounds of both timeouts in seconds, from its service model."""
@@ -31,15 +42,12 @@ LOAD_BYTES_PER_SECOND = 200_000_000
 
 def choose_download_timeout(options: Options, sizes: WeightSizes) -> Decision[int]:
     """ModelDataDownloadTimeoutInSeconds: for the weights that SageMaker copies from S3."""
-    mounted = [
-        size
-        for weights, size in sizes
-        if weights.kind in ("s3", "directory") and not weights.streamed
-    ]
+    mounted = mounted_sizes(sizes)
     needed = SHORTEST + sum(mounted) / MOUNT_BYTES_PER_SECOND
     target = sizes[0][0]
     if mounted:
-        because = f"{format_size(sum(mounted))} from S3 at 100 MB/s, and a minute"
+        rate = format_rate(MOUNT_BYTES_PER_SECOND)
+        because = f"{format_size(sum(mounted))} from S3 at {rate}, and a minute"
     elif target.kind == "image":
         because = "SageMaker copies no weights; the image contains them"
     else:
@@ -49,23 +57,20 @@ def choose_download_timeout(options: Options, sizes: WeightSizes) -> Decision[in
 
 
 def choose_startup_timeout(options: Options, sizes: WeightSizes, gpus: int) -> Decision[int]:
-    """ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile.
-
-    Each of the ``gpus`` that share a model streams all weights from S3, directly to the GPU.
-    """
-    from_hub = sum(size for weights, size in sizes if weights.kind == "hub")
-    from_s3 = sum(size for weights, size in sizes if weights.streamed) * gpus
-    loaded = sum(size for weights, size in sizes if not weights.streamed)
+    """ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
+    from_hub, from_s3 = hub_bytes(sizes), streamed_bytes(sizes, gpus)
+    loaded = loaded_bytes(sizes)
     needed = (
         ENGINE_START_SECONDS
         + from_hub / HUB_BYTES_PER_SECOND
         + from_s3 / MOUNT_BYTES_PER_SECOND
         + loaded / LOAD_BYTES_PER_SECOND
     )
+    readers = f" ({gpus} GPUs read all)" if gpus > 1 else ""
     parts = (
-        (from_hub, "from the Hub at 50 MB/s"),
-        (from_s3, "from S3 at 100 MB/s" + (f" ({gpus} GPUs read all)" if gpus > 1 else "")),
-        (loaded, "to the GPU at 200 MB/s"),
+        (from_hub, f"from the Hub at {format_rate(HUB_BYTES_PER_SECOND)}"),
+        (from_s3, f"from S3 at {format_rate(MOUNT_BYTES_PER_SECOND)}{readers}"),
+        (loaded, f"to the GPU at {format_rate(LOAD_BYTES_PER_SECOND)}"),
     )
     parts_text = "".join(f"{format_size(size)} {how}, " for size, how in parts if size)
     because = f"{parts_text}and {ENGINE_START_SECONDS // 60} minutes to compile"
@@ -125,6 +130,11 @@ _HUB_HOME = EngineSetting(
     value="/tmp/huggingface",  # nosec B108 # the container has one user
     because="downloads go to the instance's NVMe; the root disk may be too small for them",
 )
+_OFFLINE = EngineSetting(
+    name="HF_HUB_OFFLINE",
+    value="1",
+    because="--network-isolation: a download fails at once instead of after many attempts",
+)
 _STREAMED = EngineSetting(
     name="load-format",
     value=LOADER,
@@ -141,10 +151,20 @@ def engine_environment(
     settings = [_NO_RESTART]
     if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
         settings.append(_HUB_HOME)
+    settings += _isolated(work, placed) if options.network_isolation else []
     settings += applicable(work.target.environment, instance.gpu_architecture, work.vllm)
     environment = {setting.name: as_text(setting.value) for setting in settings}
     reasons = (_reason(s.name, s) for s in settings if s.name not in options.environment)
     return Decision(environment, tuple(reasons))
+
+
+def _isolated(work: PairLoad, placed: PlacedWeights) -> list[EngineSetting]:
+    """Variables of a container without a network. GPT-OSS's vocabulary is beside its weights."""
+    folder = placed.target.engine_path
+    if not needs_vocabulary(work.target.architecture) or not folder.startswith(ML_ROOT):
+        return [_OFFLINE]
+    because = f"--network-isolation: {VOCABULARY_FILE} comes from beside the weights"
+    return [_OFFLINE, EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because)]
 
 
 def engine_arguments(

@@ -11,7 +11,8 @@ from peagle.catalog.schema import Drafter, SpeedRun
 from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
-from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, Speculation, Weights, decide
 from peagle.speed.models import Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
@@ -85,6 +86,7 @@ def compared_ks(
     if drafter is None:
         return (0,)
     measured = {row.k for run in runs for row in run.speeds if row.drafter in names}
+    measured |= {one.k for run in runs for one in run.on_text if one.drafter in names}
     usual = drafter.k_trained or drafter.k_recommended
     most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
     some = range(1, usual + 1) if every else _KS

@@ -13,10 +13,10 @@ from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit, price_of
 from peagle.planning.compared import ComparedSettings
-from peagle.planning.plan import Options
+from peagle.planning.options import Options
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
-from peagle.speed.deciding import Question, decide_workload
+from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict
 from peagle.speed.workloads import WORKLOADS
@@ -46,6 +46,10 @@ class VerdictRequest:
     region: str | None = None
 
 
+_DOES_NOT_RUN = "does-not-run"
+"""Not even the target alone runs on that GPU: it does not fit, or a rule rejects it."""
+
+
 def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     """The verdict: the same request and catalogue give the same one.
 
@@ -68,7 +72,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     price = priced.value
     compared = ComparedSettings(work, instance, gpus)
     if reason := compared.refusal(None):
-        raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), "does-not-run")
+        raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), _DOES_NOT_RUN)
     settings = compared.settings(drafters)
     question = Question(
         settings,

@@ -1,8 +1,9 @@
 """Where weights come from, where the container finds them, and what SageMaker mounts.
 
 hub         the engine downloads them; nothing is mounted
-directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that prefix is mounted as
-            /opt/ml/model, with the folders target/ and drafter/
+directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>.<hash of the files>/, and that
+            prefix is mounted as /opt/ml/model, with the folders target/ and drafter/; what ships
+            with the catalogue alone has no hash
 s3://...    mounted as /opt/ml/model if it is the only prefix. Folders target/ and drafter/ of one
             prefix, the layout of `peagle weights sync`, are mounted as that one prefix. Otherwise
             /opt/ml/model for the target and /opt/ml/additional-model-data-sources/drafter for the
@@ -30,7 +31,9 @@ from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
-from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
+from peagle.planning.local_weights import upload_prefix
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, Mount, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri, slashes_hint
 from peagle.text import format_size
 from peagle.vllm import versions
@@ -38,6 +41,31 @@ from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
 
 WeightSizes = Sequence[tuple[Weights, int]]
 """The weights of target and drafter with their bytes."""
+
+
+def hub_bytes(sizes: WeightSizes) -> int:
+    """What the engine downloads from the Hub."""
+    return sum(size for weights, size in sizes if weights.kind == "hub")
+
+
+def streamed_bytes(sizes: WeightSizes, gpus: int) -> int:
+    """What the engine streams from S3: each of the ``gpus`` that share a model reads all of it."""
+    return sum(size for weights, size in sizes if weights.streamed) * gpus
+
+
+def mounted_sizes(sizes: WeightSizes) -> list[int]:
+    """The bytes of the weights that SageMaker copies from S3."""
+    return [
+        size
+        for weights, size in sizes
+        if weights.kind in ("s3", "directory") and not weights.streamed
+    ]
+
+
+def loaded_bytes(sizes: WeightSizes) -> int:
+    """What the engine loads from its disk to the GPUs."""
+    return sum(size for weights, size in sizes if not weights.streamed)
+
 
 LOADER = "runai_streamer"
 """vLLM's ``--load-format`` that reads ``s3://`` addresses."""
@@ -115,11 +143,6 @@ class PlacedWeights:
     def mounts(self) -> tuple[Mount, ...]:
         """The S3 prefixes that SageMaker mounts for them."""
         return mounts_of(self.target, self.drafter)
-
-
-def upload_prefix(name: str) -> str:
-    """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
-    return f"s3://{MODEL_BUCKET}/peagle-toolkit/{name}/"
 
 
 def place_weights(

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from peagle.findings import Finding, warning
 from peagle.planning.candidates import Candidate
 from peagle.planning.evaluation import CandidateEvaluator
-from peagle.planning.plan import Options, Reason
+from peagle.planning.options import Options
+from peagle.planning.plan import Reason
 from peagle.planning.speculation import SpeedsByK, is_drafter_named
 from peagle.text import format_usd
-
-NAMED_DRAFTER = "the drafter that you name"
-"""How a reason begins for a drafter of --drafter or PAIR."""
 
 
 def cheapest_of(options: Options, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -92,7 +90,9 @@ class WithOrWithout:
         if theirs is None:
             return ""
         here = "with it" if one.drafter is not None else "without"
-        there = "without" if one.drafter is not None else f"with {_name(best)} on {best.text}"
+        there = "without" if one.drafter is not None else f"with {_name(best)}"
+        if best.text != one.text:
+            there += f" on {best.text}"
         text = f"{format_usd(ours)} per million tokens {here}, {format_usd(theirs)} {there}"
         options = self.evaluator.options
         misses = one.meets(options) and not best.meets(options)
@@ -119,7 +119,8 @@ class WithOrWithout:
     def _default(self) -> str:
         options = self.evaluator.options
         is_named = options.drafter is not None or "+" in options.pair
-        origin = NAMED_DRAFTER if is_named else "the catalogue's default"
+        usual = "the drafter that you name" if is_named else "the catalogue's default"
+        origin = options.chosen_by or usual
         return f"{origin}; its speed here is unknown"
 
     def _hosts(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import yaml
 
 from peagle.catalog.tables import domain
+from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
 from peagle.planning.plan import Plan, price_origin
+from peagle.render.components import component_path
+from peagle.render.limit import ends_after
 from peagle.render.requests import folders, openai_base_url, plan_arguments
-from peagle.text import format_usd
+from peagle.text import format_duration, format_usd
 
 
 @dataclass(frozen=True)
@@ -24,16 +28,35 @@ class RenderedFile:
     executable: bool = False
 
 
-class _Plain(yaml.SafeDumper):
+class PlainDumper(yaml.SafeDumper):
     """Without anchors, which some tools do not support."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
+class QuotingDumper(PlainDumper):
+    """Quotes what a parser of YAML in Go reads as another type: ``1e3``, ``0o7``, ``y``."""
+
+
+_PLAIN = re.compile(r"(--|/)?[A-Za-z][^\n]+", re.ASCII)
+_PRINTABLE = re.compile(r"[ -~]+")
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if _PRINTABLE.fullmatch(text) else '"'
+    plain = style == "'" and _PLAIN.fullmatch(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if plain else style)
+
+
+QuotingDumper.add_representer(str, _string)
+
+
 def yaml_file(path: str, document: Any, heading: str) -> RenderedFile:
     """A YAML file, keys in the order given, below a comment."""
-    body = yaml.dump(document, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=100_000)
+    body = yaml.dump(
+        document, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=100_000
+    )
     return text_file(path, f"# {heading}\n{body}")
 
 
@@ -46,8 +69,8 @@ def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
     return RenderedFile(path, text.encode(), executable)
 
 
-def readme(plan: Plan, form: str) -> RenderedFile:
-    """``README.md`` from a form filled in with the plan's values."""
+def readme(plan: Plan, form: str, **own: object) -> RenderedFile:
+    """``README.md`` from a form filled in with the plan's values, and with the format's ``own``."""
     facts = {
         "name": plan.name,
         "pair": plan.pair,
@@ -56,6 +79,7 @@ def readme(plan: Plan, form: str) -> RenderedFile:
         "region": plan.region,
         "domain": domain(plan.region),
         "words": shlex.join(plan_arguments(plan)),
+        "built": shlex.join(plan_arguments(plan, "--resource-tag")),
         "calling": _calling(plan),
         "proving": _PROVING.format(name=plan.name, region=plan.region),
         "price": _price(plan),
@@ -64,42 +88,54 @@ def readme(plan: Plan, form: str) -> RenderedFile:
         "registry": plan.runtime.image.partition("/")[0],
         "vllm": plan.runtime.vllm,
         "bucket_parameter": " ModelBucket=BUCKET" if folders(plan) else "",
+        "bucket_context": " --parameters ModelBucket=BUCKET" if folders(plan) else "",
         "bucket_variable": " -var model_bucket=BUCKET" if folders(plan) else "",
         "bucket_option": " --bucket BUCKET" if folders(plan) else "",
         "folder_options": "".join(f" --{f.part} FOLDER" for f in folders(plan)),
         "folders": _folders(plan),
+        **_ending(plan),
         "minutes": plan.startup_timeout_seconds // 60,
+        **own,
     }
     return text_file("README.md", form.format(**facts))
 
 
+def request_example(plan: Plan, **more: str) -> str:
+    """The body of a short request, as JSON; ``more`` are further keys."""
+    content = (
+        {"messages": [{"role": "user", "content": "Hello"}]}
+        if plan.proof.chat
+        else {"prompt": "Hello"}
+    )
+    return json.dumps({**more, **content, "max_tokens": 64})
+
+
 def _calling(plan: Plan) -> str:
     """How to call the endpoint with the AWS CLI, boto3 and OpenAI clients."""
-    body = json.dumps(
-        {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
-        if plan.proof.chat
-        else {"prompt": "Hello", "max_tokens": 64}
-    )
     return _CALLING.format(
         name=plan.name,
         region=plan.region,
-        body=body,
+        body=request_example(plan),
         model=plan.target.id,
-        url=openai_base_url(plan.region, plan.name),
+        url=openai_base_url(plan.region, plan.name, component_path(plan)),
+        cli=_CLI_COMPONENT.format(name=plan.name) if plan.copies else "",
+        python=f'InferenceComponentName="{plan.name}", ' if plan.copies else "",
     )
 
+
+_CLI_COMPONENT = "  --inference-component-name {name} \\\n"
 
 _CALLING = """
 ## Calling it
 
 ```
 aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \\
-  --content-type application/json --cli-binary-format raw-in-base64-out \\
+{cli}  --content-type application/json --cli-binary-format raw-in-base64-out \\
   --body '{body}' answer.json
 ```
 
 In Python: `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
-EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()`.
+EndpointName="{name}", {python}ContentType="application/json", Body=...)["Body"].read()`.
 
 For OpenAI clients, set the base URL to `{url}`, the model to
 `{model}`, and the key to a SageMaker bearer token (valid for at most 12 hours):
@@ -122,6 +158,37 @@ def _price(plan: Plan) -> str:
     return f", for {format_usd(plan.price_per_hour_usd)} an hour ({price_origin(plan)})"
 
 
+def _ending(plan: Plan) -> dict[str, str]:
+    """How the end time is given, and what it does; empty without one."""
+    seconds = ends_after(plan)
+    if seconds is None:
+        return dict.fromkeys(
+            ("end_parameter", "end_context", "end_variable", "end_option", "ends"), ""
+        )
+    moment = _in_seconds(seconds)
+    copies = ""
+    if plan.copies:
+        copies = f" \\\n  CopiesEndAt={_in_seconds(max(60, seconds - COPIES_BEFORE_SECONDS))}"
+    return {
+        "end_parameter": f" \\\n  EndsAt={moment}{copies} --capabilities CAPABILITY_IAM",
+        "end_context": f" \\\n  --parameters EndsAt={moment}",
+        "end_variable": f" \\\n  -var ends_at={moment}",
+        "end_option": f" --ends-at {moment}",
+        "ends": _ENDS.format(length=format_duration(seconds), name=plan.name),
+    }
+
+
+def _in_seconds(seconds: int) -> str:
+    """The moment so many seconds from now, as the shell computes it."""
+    return f'"$(date -u -d "+{seconds} seconds" +%Y-%m-%dT%H:%M:%S)"'
+
+
+_ENDS = """
+EventBridge Scheduler deletes the endpoint at that time, {length} from now; whoever applies again
+with another time moves it. What remains costs nothing but the storage of weights.
+"""
+
+
 def _upload(plan: Plan) -> str:
     """The uploads that come first; empty without any."""
     if not folders(plan):
@@ -129,8 +196,15 @@ def _upload(plan: Plan) -> str:
     lines = ["", "First copy the weights to your bucket:", "", "```"]
     for folder in folders(plan):
         name = f"{folder.part.upper()}_FOLDER"
-        lines += [f"aws s3 sync {name} s3://BUCKET/{folder.prefix}  # {folder.described}"]
+        command = f"aws s3 sync {name} s3://BUCKET/{folder.prefix}"
+        lines += [f"{command}{_encrypted(plan)}  # {folder.described}"]
     return "\n".join([*lines, "```", ""])
+
+
+def _encrypted(plan: Plan) -> str:
+    """The options with which the AWS CLI encrypts uploads with the plan's key."""
+    key = plan.company.kms_key
+    return f" --sse aws:kms --sse-kms-key-id {shlex.quote(key)}" if key else ""
 
 
 def _folders(plan: Plan) -> str:

@@ -25,7 +25,7 @@ from peagle.data import entrypoint_folder
 from peagle.errors import Unsupported
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, json_file, text_file
-from peagle.render.image_names import split_image
+from peagle.render.image_names import repository_of, split_image
 from peagle.render.plan_file import plan_document
 from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE, VOCABULARY_VARIABLE
 
@@ -33,6 +33,9 @@ DOCKERFILE = "Dockerfile"
 PAIR_FILE = "peagle/pair.json"
 LAYER_LIMIT_BYTES = 5 * 10**6
 """The most bytes of the layer without weights: a scale-out waits for it."""
+
+DIGITS = 12
+"""Of the content's digest, in the name of an image."""
 
 USER = "10001:10001"
 """The container's user and group; numeric, so that no base needs an entry for it."""
@@ -183,6 +186,16 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
     ]
     text = text_file(DOCKERFILE, _text(plan, counted, kept, {}))
     return _digest((text, *_copied_files(plan, recipe), *weights))
+
+
+def image_name(plan: Plan, recipe: Recipe) -> str:
+    """``peagle-tiny:0.28.0-cpu-<digest of the content>``.
+
+    Each content has its own tag, so a repository with immutable tags can hold all of them; plans
+    with the same content share an image.
+    """
+    digest = content_digest(plan, recipe)[:DIGITS]
+    return f"{repository_of(plan)}:{plan.runtime.vllm}-{recipe.runtime}-{digest}"
 
 
 def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:

@@ -60,6 +60,14 @@ def parse_tag(text: str) -> tuple[str, str]:
     return name, tag
 
 
+def repository_of(plan: Plan) -> str:
+    """The repository of a target's images: its short name in a registry's spelling."""
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plan.target.id.lower())
+    stem = name.partition("-")[2] if "/" in plan.target.id else name
+    stem = "-".join(part for part in stem.split("-") if part)
+    return stem if stem.startswith("peagle-") else f"peagle-{stem}"
+
+
 def has_host(name: str) -> bool:
     """Whether a name starts with a registry host, such as ``localhost:5000/``."""
     host, slash, _ = name.partition("/")

@@ -22,8 +22,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
+from peagle.planning.company import Company, check_company, company_arguments
+from peagle.planning.options import Overrides
 from peagle.planning.pins import PIN_VARIABLES, pin_arguments, pin_variables
-from peagle.planning.plan import PLAN_FORMAT, Overrides, Pins, Plan, plan_of
+from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
@@ -45,6 +47,8 @@ _HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
 _KEYS = {
     r"\.InstanceType$": "instance_type",
     r"\.InitialInstanceCount$": "instance_count",
+    r"\.ManagedInstanceScaling\b": "instance_count",
+    r"\.(CopyCount|ComputeResourceRequirements)\b": "copies",
     r"\.RoutingConfig\b": "instance_count",
     r"\.ContainerStartupHealthCheckTimeoutInSeconds$": "startup_timeout_seconds",
     r"\.ModelDataDownloadTimeoutInSeconds$": "download_timeout_seconds",
@@ -52,6 +56,7 @@ _KEYS = {
     r"\.Image$": "runtime.image",
     r"\.Environment\.": "environment",
     r"\.EndpointName$": "name",
+    r"\.(VpcConfig\b|EnableNetworkIsolation$|KmsKeyId$)": "company",
 }
 """Where the requests repeat a key of the plan -> that key."""
 
@@ -60,6 +65,7 @@ def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
     """Raise PlanFileError, naming the key, when two parts of the document disagree."""
     try:
         check_name(plan.name)
+        check_company(plan.company)
         check_environment(plan.environment)
         from_arguments = to_environment(plan.engine_arguments)
     except UserError as error:
@@ -167,9 +173,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
     made = [asdict(request) for request in requests(plan)]
     document = {**plan.model_dump(mode="json"), "requests": made}
-    for key, default in (("overrides", Overrides()), ("pins", Pins())):
+    for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", Company())):
         if getattr(plan, key) == default:
             del document[key]
+    for one in (document, document["without_speculation"], *document["alternatives"]):
+        if one is not None and one["copies"] is None:
+            del one["copies"]
     return {**document, "digest": digest(document)}
 
 
@@ -257,7 +266,12 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         value = document.get(key)
         if isinstance(value, type) and not isinstance(value, bool) and value:
             command += [f"--{key.replace('_', '-')}", str(value)]
+    copies = document.get("copies")
+    if isinstance(copies, dict) and type(copies.get("per_instance")) is int:
+        command += ["--copies", str(copies["per_instance"])]
     with suppress(ValidationError):
         command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
         command += pin_arguments(Pins.model_validate_json(json.dumps(document.get("pins", {}))))
+        company = Company.model_validate_json(json.dumps(document.get("company", {})))
+        command += company_arguments(company)
     return Fix("create the plan again", (*command, "--output", file))

@@ -17,9 +17,16 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
+from peagle.planning.company import company_arguments, model_network
+from peagle.planning.limit import limit_arguments
+from peagle.planning.observe import alarm_kinds
+from peagle.planning.observe_model import observe_arguments
+from peagle.planning.options import Overrides
 from peagle.planning.pins import pin_arguments
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Overrides, Plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
+from peagle.render.components import component_request, config_for_copies
+from peagle.render.scaling import scaling_arguments
 from peagle.s3uri import is_s3_uri
 
 
@@ -32,9 +39,11 @@ class Request:
     parameters: dict[str, Any]
 
 
-def openai_base_url(region: str, endpoint: str) -> str:
-    """The base URL for OpenAI clients; ``endpoint`` may be a template's reference."""
-    return f"https://runtime.sagemaker.{region}.{domain(region)}/endpoints/{endpoint}/openai/v1"
+def openai_base_url(region: str, endpoint: str, component: str = "") -> str:
+    """The base URL for OpenAI clients; ``endpoint`` may be a template's reference. ``component`` is
+    the ``component_path`` of a plan with copies."""
+    host = f"https://runtime.sagemaker.{region}.{domain(region)}"
+    return f"{host}/endpoints/{endpoint}{component}/openai/v1"
 
 
 VARIANT = "AllTraffic"
@@ -65,21 +74,30 @@ _HASH_DIGITS = 8
 
 
 def requests(plan: Plan) -> tuple[Request, ...]:
-    """CreateModel, CreateEndpointConfig and CreateEndpoint.
+    """CreateModel, CreateEndpointConfig and CreateEndpoint; CreateInferenceComponent for copies.
 
     Names of model and configuration contain a hash of their contents: the same plan gives the same
     names, and a changed plan new resources, to which the endpoint is updated.
     """
-    nameless = _requests(plan, "", [])
-    canonical = json.dumps([r.parameters for r in nameless], sort_keys=True, ensure_ascii=True)
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_DIGITS]
+    nameless = _requests(plan, "", "", [])
+    digest = digest_of([r.parameters for r in nameless])
     stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
     tags = [
         {"Key": DEPLOYMENT_TAG, "Value": plan.name},
         {"Key": PAIR_TAG, "Value": tag_value(plan.pair)},
         {"Key": PLAN_TAG, "Value": digest},
+        *plan.company.tag_list,
     ]
-    return _requests(plan, f"{stem}-{digest}", tags)
+    name = f"{stem}-{digest}"
+    # Copies of another model run on the same instances, so their configuration has its own hash.
+    config = name if plan.copies is None else f"{stem}-{digest_of(nameless[1].parameters)}"
+    return _requests(plan, name, config, tags)
+
+
+def digest_of(document: Any) -> str:
+    """A short hash of a document, for the name of what has this content."""
+    canonical = json.dumps(document, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def with_replaced(value: Any, replacements: Mapping[str, str]) -> Any:
@@ -110,23 +128,53 @@ def tag_value(text: str) -> str:
     return "".join(allowed)[:256]
 
 
-def _requests(plan: Plan, name: str, tags: list[dict[str, str]]) -> tuple[Request, ...]:
+def _requests(
+    plan: Plan, name: str, config_name: str, tags: list[dict[str, str]]
+) -> tuple[Request, ...]:
     model = {
         "ModelName": name,
         "PrimaryContainer": _container(plan),
         "ExecutionRoleArn": EXECUTION_ROLE,
+        **model_network(plan.company),
     }
-    config = {"EndpointConfigName": name, "ProductionVariants": [_variant(plan, name)]}
-    endpoint = {"EndpointName": plan.name if name else "", "EndpointConfigName": name}
+    variant = _variant(plan, name)
+    config: dict[str, Any] = {
+        "EndpointConfigName": config_name,
+        "ProductionVariants": [variant],
+        **_capture(plan),
+    }
+    if plan.company.kms_key is not None:
+        config["KmsKeyId"] = plan.company.kms_key
+    endpoint = plan.name if name else ""
     calls: dict[str, dict[str, Any]] = {
         "model": model,
         "endpoint_config": config,
-        "endpoint": endpoint,
+        "endpoint": {"EndpointName": endpoint, "EndpointConfigName": config_name},
     }
+    if plan.copies is not None:
+        calls["endpoint_config"] = config_for_copies(plan, config)
+        calls["inference_component"] = component_request(plan, name, endpoint, variant)
     return tuple(
         Request("sagemaker", f"create_{what}", {**parameters, "Tags": tags})
         for what, parameters in calls.items()
     )
+
+
+def _capture(plan: Plan) -> dict[str, Any]:
+    """Data capture: requests and answers, whose content is JSON."""
+    capture = plan.observe.capture if plan.observe else None
+    if capture is None:
+        return {}
+    key = {"KmsKeyId": capture.kms_key} if capture.kms_key else {}
+    config = {
+        "EnableCapture": True,
+        "InitialSamplingPercentage": capture.percent,
+        "DestinationS3Uri": capture.s3_uri,
+        **key,
+        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+        "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
+    }
+    return {"DataCaptureConfig": config}
 
 
 def _container(plan: Plan) -> dict[str, Any]:
@@ -157,7 +205,7 @@ def _variant(plan: Plan, model: str) -> dict[str, Any]:
         variant["ModelDataDownloadTimeoutInSeconds"] = plan.download_timeout_seconds
     if plan.runtime.ami is not None:
         variant["InferenceAmiVersion"] = plan.runtime.ami
-    if plan.instance_count > 1:
+    if plan.instance_count > 1 or plan.scaling is not None:
         variant["RoutingConfig"] = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
     return variant
 
@@ -190,14 +238,16 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
     )
 
 
-def plan_arguments(plan: Plan) -> list[str]:
-    """PAIR and the options of `peagle plan` that reproduce this plan, except its image."""
+def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
+    """PAIR and the options of `peagle plan` that reproduce this plan, except its image.
+    ``tag_flag`` is that of the user's tags, which differs in `peagle image build`."""
     weights = plan.target.weights
     options = {
         "--name": plan.name,
         "--region": plan.region,
         "--instance-type": plan.instance_type,
         "--instance-count": plan.instance_count,
+        "--copies": _copies(plan),
         "--k": plan.speculation.k if plan.speculation else None,
         "--max-model-len": plan.max_model_len,
         "--concurrency": plan.concurrency,
@@ -207,8 +257,34 @@ def plan_arguments(plan: Plan) -> list[str]:
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
     words = (word for option in given for word in option)
-    own = [*override_arguments(plan.overrides), *pin_arguments(plan.pins)]
+    own = [
+        *override_arguments(plan.overrides),
+        *pin_arguments(plan.pins),
+        *company_arguments(plan.company, tag_flag),
+        *rollout_arguments(plan),
+        *scaling_arguments(plan.scaling),
+        *limit_arguments(plan.limit),
+        *observe_arguments(plan.observe),
+    ]
     return [*pair_arguments(plan), *words, *own]
+
+
+def _copies(plan: Plan) -> int | None:
+    """The engines on each instance, where their number is a choice."""
+    if plan.copies is not None:
+        return plan.copies.per_instance
+    return 1 if plan.fit.gpu_count > 1 else None
+
+
+def rollout_arguments(plan: Plan) -> list[str]:
+    """The options of the rollout, and the SLO that an alarm takes a limit from."""
+    rollout = plan.rollout
+    slo = ["--slo", plan.slo.text] if plan.slo and alarm_kinds(plan) else []
+    if rollout is None:
+        return slo
+    step = ["--rollout-step", rollout.step.argument] if rollout.step else []
+    baking = ["--baking-time", f"{rollout.baking_seconds}s"]
+    return ["--rollout", rollout.kind, *step, *baking, *slo]
 
 
 def override_arguments(own: Overrides) -> list[str]:

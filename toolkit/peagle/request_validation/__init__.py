@@ -81,11 +81,15 @@ def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
     return request_findings(filled, plan.region)
 
 
+_REQUEST_INVALID = "request-invalid"
+"""AWS would reject a request of the plan: botocore's model or a limit forbids a value."""
+
+
 def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
     """What AWS would reject in those requests, as findings."""
     return tuple(
         error(
-            "request-invalid",
+            _REQUEST_INVALID,
             f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
             invalid.message,
             invalid.fix or "AWS would reject the request",

@@ -29,6 +29,9 @@ _MIN_ROLLING_PERCENT = 5
 _ROLLING_PERCENT = {"MaximumBatchSize": 50, "RollbackMaximumBatchSize": 100}
 """The largest batch of a rolling update, in percent of the instances."""
 
+_HOUR, _MAX_EVALUATION, _MAX_HOURLY_EVALUATION = 3600, 86_400, 604_800
+"""Seconds: an hour, and all periods of an alarm together, with periods below and from an hour."""
+
 
 def create_model(parameters: Parameters, region: str) -> Iterator[Invalid]:
     """CreateModel (API_CreateModel, API_ContainerDefinition, API_S3ModelDataSource)."""
@@ -173,6 +176,23 @@ def register_scalable_target(parameters: Parameters, _region: str) -> Iterator[I
     yield from _ordered("MinCapacity", parameters, "MinCapacity", "MaxCapacity")
 
 
+def put_metric_alarm(parameters: Parameters, _region: str) -> Iterator[Invalid]:
+    """PutMetricAlarm (CloudWatch API reference: EvaluationPeriods, MetricDataQuery)."""
+    queries = [_mapping(one) for one in _sequence(parameters.get("Metrics"))]
+    metrics = [_mapping(one.get("MetricStat")) for one in queries]
+    periods = [one.get("Period") for one in (parameters, *metrics)]
+    longest = max((one for one in periods if isinstance(one, int)), default=0)
+    count = parameters.get("EvaluationPeriods")
+    limit = _MAX_HOURLY_EVALUATION if longest >= _HOUR else _MAX_EVALUATION
+    if isinstance(count, int) and count * longest > limit:
+        message = f"{count} periods of {longest} s; allowed: {limit:,} s together"
+        yield Invalid("EvaluationPeriods", message, "evaluate fewer or shorter periods")
+    returned = sum(one.get("ReturnData", True) is True for one in queries)
+    if queries and returned != 1:
+        message = f"{returned} of {len(queries)} have ReturnData; allowed: exactly one"
+        yield Invalid("Metrics", message, "")
+
+
 _CHECKS: dict[tuple[str, str], ParameterCheck] = {
     ("sagemaker", "create_model"): create_model,
     ("sagemaker", "create_endpoint_config"): create_endpoint_config,
@@ -181,6 +201,7 @@ _CHECKS: dict[tuple[str, str], ParameterCheck] = {
     ("s3", "create_bucket"): create_bucket,
     ("s3", "put_bucket_tagging"): put_bucket_tagging,
     ("application-autoscaling", "register_scalable_target"): register_scalable_target,
+    ("cloudwatch", "put_metric_alarm"): put_metric_alarm,
 }
 """Service and operation -> the check of its documented limits."""
 

@@ -49,7 +49,11 @@ def _for_value(pattern: str, value: str) -> str:
     pattern = pattern.replace(_SURROGATES, _ABOVE_BMP).replace(r"\w-_", r"\w\-_")
 
     def members(found: re.Match[str]) -> str:
-        name = found["name"]
+        one, before = of_class(found["name"]), pattern[: found.start()]
+        is_inside = before.rfind("[") > before.rfind("]")
+        return one if is_inside else f"[{one}]"
+
+    def of_class(name: str) -> str:
         if name in _ASCII_CLASSES:
             return _ASCII_CLASSES[name]
         inside = {c for c in value if unicodedata.category(c).startswith(name)}

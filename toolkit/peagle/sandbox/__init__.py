@@ -18,6 +18,10 @@
     prerequisites  role, images, data      bootstrap     what the account has at first
     services       quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
+    metrics        data points, math       cloudwatch    metrics, dashboards, metric filters
+    traffic        metrics of AWS/SageMaker
+    log_metrics    metrics from logs       alarms        states of alarms
+    rollout        updates in steps
 
 Only ``server`` and the modules that it uses import moto.
 

@@ -206,6 +206,14 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
     state.forget_cached_answers()
 
 
+def set_minute(seconds: float) -> None:
+    """Let a minute of alarms and rollouts last so many seconds in the sandbox, until it stops.
+
+    Raises UserError when the sandbox is not running.
+    """
+    control("PUT", "/minute", {"seconds": seconds})
+
+
 def add_instances(instances: Iterable[Instance]) -> None:
     """Let the sandbox offer these instance types as well, at their prices, until it stops.
 

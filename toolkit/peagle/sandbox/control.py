@@ -15,12 +15,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.engine.process import is_alive
-from peagle.sandbox import services
+from peagle.sandbox import alarms, services
+from peagle.sandbox.autoscaling import set_speed
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.protocol import Response, json_response
 from peagle.sandbox.sagemaker import all_endpoints
+from peagle.sandbox.scheduler import CLOCK, fire_due
 from peagle_serve.json_reader import read
 
 _STARTED = time.time()
@@ -52,11 +54,20 @@ def _answer(method: str, path: str, body: bytes) -> Response:
             return json_response({})
         case "GET", "/quotas":
             return json_response({"quotas": services.changed_quotas()})
+        case "PUT", "/minute":
+            alarms.set_minute(**_fields(body, {"seconds": (int, float)}, {"seconds"}))
+            return json_response({})
         case "PUT", "/instances":
             services.add_instances(_entries(body))
             return json_response({})
+        case "PUT", "/scaling":
+            set_speed(**_fields(body, {"speed": (int, float)}, {"speed"}))
+            return json_response({})
         case _, "/faults":
             return _faults(method, body)
+        case "PUT", "/clock":
+            ahead = CLOCK.advance(**_fields(body, _CLOCK, set(_CLOCK)))
+            return json_response({"seconds_ahead": ahead, "fired": fire_due(CLOCK.now())})
         case "GET", "/calls":
             return json_response({"calls": FAULTS.calls()})
         case "DELETE", "/calls":
@@ -73,6 +84,7 @@ _QUOTA: dict[str, tuple[type, ...]] = {
     "value": (int, float),
     "region": (str,),
 }
+_CLOCK: dict[str, tuple[type, ...]] = {"seconds": (int, float)}
 _FAULT: dict[str, tuple[type, ...]] = {
     "operation": (str,),
     "kind": (str,),
@@ -134,8 +146,8 @@ def _refused(message: str, fix: str) -> Response:
 
 
 def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
-    fleet = endpoint.current or endpoint.starting
-    instance = fleet.instances[0] if fleet and fleet.instances else None
+    engines = endpoint.engines
+    instance = engines[0] if engines else None
     process = instance.process if instance else None
     alive = process if process and is_alive(process) else None
     uptime = time.time() - instance.started_at if instance and alive else None
@@ -148,6 +160,6 @@ def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
         pid=alive.pid if alive else None,
         port=alive.port if alive else None,
         uptime_seconds=round(uptime, 1) if uptime is not None else None,
-        instances=len(fleet.instances) if fleet else 0,
+        instances=len(engines),
         not_applied=instance.not_applied if instance else (),
     )

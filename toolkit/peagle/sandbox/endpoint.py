@@ -3,6 +3,8 @@
     CreateEndpoint   Creating -> InService | Failed
     UpdateEndpoint   Updating -> InService with the new configuration; when its engine fails, with
                      the old one (AWS rolls back) and a FailureReason
+        with alarms  Updating -> InService in steps, or RollingBack -> InService with the old
+                     configuration and a FailureReason that names the alarm (``rollout``)
     UpdateEndpointWeightsAndCapacities
                      Updating -> InService with other numbers of instances
     DeleteEndpoint   Deleting -> removed
@@ -26,14 +28,16 @@ from moto.core.utils import utcnow
 from moto.sagemaker.models import FakeEndpoint
 
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
+from peagle.sandbox.components import SandboxComponent, managed_instances
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.fleet import Fleet
 from peagle.sandbox.instance import EngineInstance, LaunchFailed
 from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
 from peagle.sandbox.resources import LOCK, EndpointConfig
+from peagle.sandbox.rollout import AlarmsFired, StagedUpdate, alarm_names
 
-_SERVING = ("InService", "Updating", "UpdateRollbackFailed")
+_SERVING = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
 
 _NO_CAPACITY = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
@@ -41,6 +45,12 @@ _NO_CAPACITY = (
 )
 Variants = Sequence[dict[str, Any]]
 """Variants as a configuration has them."""
+
+
+def _managed(variant: Mapping[str, Any]) -> dict[str, Any]:
+    """How the number of instances is managed, if the configuration says so."""
+    scaling = variant.get("ManagedInstanceScaling")
+    return {"ManagedInstanceScaling": scaling} if scaling else {}
 
 
 def instances_of(variants: Variants) -> Counter[str]:
@@ -66,6 +76,7 @@ class SandboxEndpoint(FakeEndpoint):
         tags: list[dict[str, str]] | None,
     ) -> None:
         self.current: Fleet | None = None
+        self.components: dict[str, SandboxComponent] = {}
         super().__init__(
             account_id=account_id,
             region_name=region_name,
@@ -82,6 +93,9 @@ class SandboxEndpoint(FakeEndpoint):
         self.starting: Fleet | None = None
         self.deployment_config: dict[str, Any] | None = None
         self._changed_since = self.creation_time
+        self._stage = ""
+        self._share = 0.0
+        self._requests = 0
         self._thread: threading.Thread | None = None
 
     @property
@@ -92,7 +106,7 @@ class SandboxEndpoint(FakeEndpoint):
             ended = fleet.end_reason() if fleet and self._status == "InService" else None
             if fleet and ended:
                 self.endpoint_status = "Failed"
-                self.failure_reason = f"The engine ended: {ended}"[:1024]
+                self.failure_reason = f"The engine exited: {ended}"[:1024]
                 self.last_modified_time = utcnow()
                 threading.Thread(target=fleet.end, daemon=True).start()  # what it left running
             return self._status
@@ -115,16 +129,31 @@ class SandboxEndpoint(FakeEndpoint):
         ]
 
     @property
+    def hosts_components(self) -> bool:
+        """Whether its instances serve inference components, and no model of a variant."""
+        return all("ModelName" not in one for one in self.config.production_variants)
+
+    @property
+    def engines(self) -> tuple[EngineInstance, ...]:
+        """The engines that run or start, those of a component included."""
+        fleets = [self.current or self.starting]
+        fleets += [one.fleet or one.starting for one in self.components.values()]
+        return tuple(instance for fleet in fleets if fleet for instance in fleet.instances)
+
+    @property
     def instances(self) -> Counter[str]:
         """Instance type -> instances that count towards a quota: also those of an update."""
         if self.endpoint_status == "Failed":
             return Counter()
         return instances_of(self.variants) + instances_of(self._next_variants)
 
+    def _is_rolling(self) -> bool:
+        return "RollingUpdatePolicy" in (self.deployment_config or {})
+
     @property
     def is_busy(self) -> bool:
         """Whether AWS would reject another change now."""
-        return self.endpoint_status in ("Creating", "Updating", "Deleting")
+        return self.endpoint_status in ("Creating", "Updating", "RollingBack", "Deleting")
 
     def is_created(self) -> bool:
         """For CloudFormation: when it is in service."""
@@ -134,6 +163,21 @@ class SandboxEndpoint(FakeEndpoint):
     def serving(self) -> Fleet | None:
         """The engines that answer invocations."""
         return self.current if self.endpoint_status in _SERVING else None
+
+    def next_fleet(self) -> Fleet | None:
+        """The engines for the next request: in an update, the new ones for their share."""
+        with LOCK:
+            fleet, new, share = self.serving, self.starting, self._share
+            self._requests += 1
+            turn = self._requests * share % 1 < share
+        return new if new and fleet and turn else fleet
+
+    def config_of(self, instance: EngineInstance) -> str:
+        """The name of the configuration that the instance runs."""
+        new, config = self.starting, self.next_config
+        if new and config and instance in new.instances:
+            return str(config.endpoint_config_name)
+        return str(self.endpoint_config_name)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -157,7 +201,8 @@ class SandboxEndpoint(FakeEndpoint):
         """
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
-        self.starting = Fleet(specs)
+        is_rolling = bool(alarm_names(deployment_config)) and self._is_rolling()
+        self.starting = Fleet(specs, is_empty=is_rolling and self.current is not None)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.of_endpoint(operation, instances_of(next_variants or self.variants))
         self._begin(status, functools.partial(self._bring_up, self.starting, fault))
@@ -181,7 +226,7 @@ class SandboxEndpoint(FakeEndpoint):
         def scale() -> None:
             for variant, count in counts.items():
                 try:
-                    fleet.resize(variant, engines_for(count), self._tag)
+                    fleet.resize(variant, engines_for(count), self.tag_engine)
                 except LaunchFailed as failure:
                     self.failure_reason = str(failure)[:1024]
             self._finish("InService")
@@ -209,6 +254,8 @@ class SandboxEndpoint(FakeEndpoint):
         for fleet in (self.starting, self.current):
             if fleet:
                 fleet.end()
+        for component in self.components.values():
+            component.end()
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -218,7 +265,11 @@ class SandboxEndpoint(FakeEndpoint):
             "EndpointArn": self.arn,
             "EndpointConfigName": self.endpoint_config_name,
             "ProductionVariants": [
-                {**variant, "CurrentInstanceCount": self._running(variant["VariantName"])}
+                {
+                    **variant,
+                    "CurrentInstanceCount": self._running(variant),
+                    **_managed(self._configured(variant["VariantName"])),
+                }
                 for variant in self.production_variants
             ],
             "EndpointStatus": self.endpoint_status,
@@ -231,15 +282,28 @@ class SandboxEndpoint(FakeEndpoint):
         }
         return {name: value for name, value in response.items() if value}
 
-    def _running(self, variant: str) -> int:
-        return self.current.count(variant) if self.current else 0
+    def _running(self, variant: dict[str, Any]) -> int:
+        if self.hosts_components and self.current:
+            found = {**self._configured(variant["VariantName"]), **variant}
+            return managed_instances(found, tuple(self.components.values()))
+        return self.current.count(variant["VariantName"]) if self.current else 0
+
+    def _configured(self, variant: str) -> dict[str, Any]:
+        """The variant of that name in the configuration."""
+        found = (v for v in self.config.production_variants if v["VariantName"] == variant)
+        return next(found, {})
 
     def _pending(self) -> dict[str, Any] | None:
         if self.next_config is None:
             return None
+        status = {"Status": self._stage, "StartTime": self._changed_since}
+        stage = {"VariantStatus": [status]} if self._stage else {}
         return {
             "EndpointConfigName": self.next_config.endpoint_config_name,
-            "ProductionVariants": self._process_production_variants(list(self._next_variants)),
+            "ProductionVariants": [
+                {**variant, **stage}
+                for variant in self._process_production_variants(list(self._next_variants))
+            ],
             "StartTime": self._changed_since,
         }
 
@@ -263,7 +327,9 @@ class SandboxEndpoint(FakeEndpoint):
             for spec in fleet.specs:
                 if is_missing_image(spec.image, spec.region):
                     raise LaunchFailed(missing_image_reason(spec.variant))
-            fleet.start(on_chosen=self._tag)
+            self._start(fleet)
+        except AlarmsFired as fired:
+            self._undo(fleet, str(fired))
         except LaunchFailed as failure:
             undone = "UpdateRollbackFailed" if kind == "update-rollback-failed" else "InService"
             self._fail(str(failure), undone)
@@ -273,9 +339,48 @@ class SandboxEndpoint(FakeEndpoint):
         else:
             self._succeed(fleet, "OutOfService" if kind == "out-of-service" else "InService")
 
+    def _start(self, fleet: Fleet) -> None:
+        """Start the engines; in an update with alarms, also move the requests to them. Raises
+        LaunchFailed and AlarmsFired."""
+        old = self.current
+        if old is None or not alarm_names(self.deployment_config):
+            fleet.start(on_chosen=self.tag_engine)
+            return
+        total = sum(instances_of(self._next_variants).values())
+        config = self.deployment_config or {}
+        rollout = StagedUpdate(fleet.specs[0].region, config, total, lambda: self._is_ended)
+        if rollout.is_rolling:
+            rollout.roll(old, fleet, self.tag_engine, self._report)
+            return
+        self._report("Creating", 0.0)
+        fleet.start(on_chosen=self.tag_engine)
+        rollout.shift(self._report)
+
+    def _report(self, stage: str, share: float) -> None:
+        with LOCK:
+            self._stage, self._share = stage, share
+
+    def _undo(self, fleet: Fleet, reason: str) -> None:
+        """Return all requests to the old engines, and end the new ones."""
+        with LOCK:
+            self.endpoint_status, old = "RollingBack", self.current
+        status = "InService"
+        try:
+            for variant in self.production_variants if old else ():
+                count = engines_for(int(variant["DesiredInstanceCount"]))
+                if old and old.count(variant["VariantName"]) < count:
+                    old.resize(variant["VariantName"], count, self.tag_engine)
+        except LaunchFailed as failure:
+            status, reason = "UpdateRollbackFailed", f"{reason} {failure}"
+        self._report("", 0.0)
+        fleet.drain()
+        fleet.end()
+        self._fail(reason, status)
+
     def _succeed(self, fleet: Fleet, status: str) -> None:
         with LOCK:
             old, self.current, self.starting = self.current, fleet, None
+            self._stage, self._share = "", 0.0
             if self.next_config:
                 self.config, self.next_config = self.next_config, None
                 self.endpoint_config_name = self.config.endpoint_config_name
@@ -292,7 +397,7 @@ class SandboxEndpoint(FakeEndpoint):
         """``undone`` is the status of an endpoint that served before."""
         with LOCK:
             self.starting = self.next_config = None
-            self._next_variants = ()
+            self._next_variants, self._stage, self._share = (), "", 0.0
             self.failure_reason = reason[:1024]
             self._finish(undone if self.current else "Failed")
 
@@ -301,7 +406,7 @@ class SandboxEndpoint(FakeEndpoint):
             self.endpoint_status = status
             self.last_modified_time = utcnow()
 
-    def _tag(self, chosen: EngineInstance) -> None:
+    def tag_engine(self, chosen: EngineInstance) -> None:
         """Record in tags what runs instead of the requested model or engine."""
         engine = f"vllm {chosen.other_engine}" if chosen.other_engine else None
         replaced = {STAND_IN_TAG: chosen.stand_in, ENGINE_TAG: engine}

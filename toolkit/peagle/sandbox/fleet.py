@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from peagle.engine.process import is_alive
@@ -14,13 +13,15 @@ OnChosen = Callable[[EngineInstance], object]
 
 
 class Fleet:
-    """The engines that serve together. ``specs`` has one specification for each variant."""
+    """The engines that serve together. ``specs`` has one specification for each variant;
+    ``is_empty``: none of their engines runs yet, and ``resize`` starts them."""
 
-    def __init__(self, specs: Sequence[LaunchSpec]) -> None:
+    def __init__(self, specs: Sequence[LaunchSpec], is_empty: bool = False) -> None:
         self.specs = tuple(specs)
         self._lock = threading.Lock()
-        self._instances = [EngineInstance(spec) for spec in specs for _ in range(spec.count)]
-        self._invoked: Counter[str] = Counter()
+        started = () if is_empty else self.specs
+        self._instances = [EngineInstance(spec) for spec in started for _ in range(spec.count)]
+        self._credit: dict[str, float] = {}
         self._turn = 0
 
     @property
@@ -80,16 +81,25 @@ class Fleet:
         An engine that has ended is chosen only where no other one runs.
         """
         with self._lock:
-            chosen = variant or min(
-                self.variants,
-                key=lambda name: (self._invoked[name] + 1) / (weights.get(name) or 1e-9),
-            )
-            self._invoked[chosen] += 1
+            chosen = variant or self._shared(weights)
             self._turn += 1
             ours = [one for one in self._instances if one.spec.variant == chosen]
             alive = [one for one in ours if one.process and is_alive(one.process)] or ours
             turned = [alive[(self._turn + place) % len(alive)] for place in range(len(alive))]
             return min(turned, key=lambda one: one.in_progress)
+
+    def _shared(self, weights: Mapping[str, float]) -> str:
+        """The variant for the next request that names none: each collects its share, and the one
+        with the most pays for the request. Requests to a variant, and those before a change of the
+        weights, do not count."""
+        total = sum(weights.get(name) or 0.0 for name in self.variants) or 1.0
+        for name in self.variants:
+            share = (weights.get(name) or 0.0) / total
+            self._credit[name] = self._credit.get(name, 0.0) + share
+        weighted = [name for name in self.variants if weights.get(name)] or self.variants
+        chosen = max(weighted, key=lambda name: round(self._credit[name], 9))
+        self._credit[chosen] -= 1.0
+        return chosen
 
     def _start(self, instances: Sequence[EngineInstance], on_chosen: OnChosen) -> None:
         try:

@@ -13,7 +13,9 @@ from peagle.engine.cpu import cannot_run, for_cpu
 from peagle.engine.logs import crash_of
 from peagle.engine.machine import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
+from peagle.engine_log import LOG_INTERVAL_VARIABLE
 from peagle.errors import PeagleError
+from peagle.protocol import log_group
 from peagle.sandbox import state
 from peagle.sandbox.launch import (
     TINY,
@@ -40,8 +42,6 @@ from peagle_serve.contract import (
 )
 
 _POLL_SECONDS = 0.05
-LOG_INTERVAL = "VLLM_LOG_STATS_INTERVAL"
-"""Seconds between two lines of vLLM's statistics; 10 by default, 1 in the sandbox."""
 
 
 class LaunchFailed(Exception):
@@ -67,7 +67,8 @@ class EngineInstance:
         self._log = self._folder / "engine.log"
         stream = f"{spec.variant}/{self.id}"
         written = stock_line if spec.plain else str
-        self._tail = LogTail(self._log, spec.region, spec.endpoint, stream, written)
+        group = log_group(spec.component or spec.endpoint, copies=bool(spec.component))
+        self._tail = LogTail(self._log, spec.region, group, stream, written)
         self._ended = threading.Event()
         self.in_progress = 0
         self._in_progress_changed = threading.Condition()
@@ -162,7 +163,7 @@ class EngineInstance:
         environment, notes = for_cpu(given, machine, self._compiles(given))
         self.not_applied = not_applied(self.spec.environment, environment)
         self._write(*notes)
-        environment.setdefault(LOG_INTERVAL, "1")
+        environment.setdefault(LOG_INTERVAL_VARIABLE, "1")
         if self.spec.plain:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
         return environment
@@ -208,7 +209,7 @@ class EngineInstance:
         while not is_healthy(self.process.port):
             ended = self.end_reason()
             if ended:
-                raise LaunchFailed(f"{self._not_healthy()} The engine ended: {ended}")
+                raise LaunchFailed(f"{self._not_healthy()} The engine exited: {ended}")
             if time.monotonic() > until or self._ended.is_set():
                 raise LaunchFailed(self._not_healthy())
             self._ended.wait(_POLL_SECONDS)

@@ -7,6 +7,7 @@ so that an engine that breaks off is a ModelError.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import h11
 
 from peagle.sandbox import protocol
 from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.instance import Draining, EngineInstance
 from peagle.sandbox.protocol import TIMED_OUT, ErrorResponse, Invocation, Response, json_response
 from peagle.sandbox.relay import (
@@ -24,6 +26,7 @@ from peagle.sandbox.relay import (
     ResponseTimeout,
 )
 from peagle.sandbox.sagemaker import find_endpoint
+from peagle.sandbox.traffic import MetricSource, RequestMetrics
 from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
 BODY_LIMIT = 6 * 1024 * 1024
@@ -35,10 +38,10 @@ STREAM_SECONDS = 480.0
 documentation of containers that serve models)."""
 
 INVOCATION_PATH = re.compile(
-    r"/endpoints/(?P<name>[^/]+)/"
+    r"/endpoints/(?P<name>[^/]+)/(?:inference-components/(?P<component>[^/]+)/)?"
     r"(?P<operation>invocations|invocations-response-stream|openai/v1/chat/completions)"
 )
-OPENAI_PATH = re.compile(r"/endpoints/[^/]+/openai(?P<path>/.*)?")
+OPENAI_PATH = re.compile(r"/endpoints/[^/]+(?:/inference-components/[^/]+)?/openai(?P<path>/.*)?")
 _OWN_HEADERS = "x-amzn-sagemaker-"
 _OUR_ATTRIBUTES = (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE)
 """What the toolkit's entrypoint understands, and AWS's image does not."""
@@ -53,6 +56,7 @@ class _Relayed:
     endpoint: str
     instance: EngineInstance
     request: EngineRequest
+    metrics: RequestMetrics
     stack: ExitStack
 
     @property
@@ -66,9 +70,14 @@ class _Relayed:
             **own,
         }
 
+    @property
+    def is_stream(self) -> bool:
+        return self.request.head.headers.get("content-type", "").startswith("text/event-stream")
+
     def chunks(self) -> Iterator[bytes]:
         with self.stack:
-            yield from self.request.chunks()
+            status, body = self.request.head.status, self.request.chunks()
+            yield from self.metrics.chunks(status, self.is_stream, body)
 
     def whole(self) -> bytes:
         """The complete body, of at most LARGEST_BODY bytes. Raises ErrorResponse."""
@@ -141,11 +150,17 @@ _OPERATIONS: dict[str, Callable[[Invocation], Response]] = {
 
 def _relay(call: Invocation, path: str, accept: str, seconds: float) -> _Relayed:
     """Send the invocation to one of the endpoint's engines. Raises ErrorResponse."""
+    begun = time.monotonic()
     with ExitStack() as stack:
         instance = _admitted(call, stack)
-        request = _request(call, instance, path, accept, seconds)
+        metrics = _metrics(call, instance, begun)
+        try:
+            request = _request(call, instance, path, accept, seconds)
+        except BaseException:
+            metrics.end(0)
+            raise
         stack.callback(request.close)
-        return _Relayed(call.region, call.name, instance, request, stack.pop_all())
+        return _Relayed(call.region, call.name, instance, request, metrics, stack.pop_all())
 
 
 def _admitted(call: Invocation, stack: ExitStack) -> EngineInstance:
@@ -178,26 +193,73 @@ def _request(
     except h11.LocalProtocolError as error:
         raise protocol.validation_error(f"Invalid request header: {error}.") from error
     except (EngineUnreachable, BrokenResponse) as error:
-        text = f"the engine ended: {instance.end_reason() or error}"
+        text = f"the engine exited: {instance.end_reason() or error}"
         raise protocol.model_error(call.region, call.name, 503, text) from error
     except ResponseTimeout:
         raise protocol.model_error(call.region, call.name, 0, TIMED_OUT) from None
+
+
+def _metrics(call: Invocation, instance: EngineInstance, begun: float) -> RequestMetrics:
+    """What the request to the instance publishes."""
+    endpoint = find_endpoint(call.region, call.name)
+    config = endpoint.config_of(instance) if endpoint else ""
+    spec = instance.spec
+    source = MetricSource(call.region, call.name, spec.variant, spec.component, config)
+    return RequestMetrics(source, begun)
 
 
 def _serving_instance(call: Invocation) -> EngineInstance:
     endpoint = find_endpoint(call.region, call.name)
     if endpoint is None:
         raise protocol.validation_error(f"Endpoint {call.name} of account {ACCOUNT} not found.")
-    fleet = endpoint.serving
+    fleet = endpoint.next_fleet()
     if fleet is None:
         state = endpoint.endpoint_status
         raise protocol.validation_error(
             f"Endpoint {call.name} is not in service; its state is {state}."
         )
+    component = call.component or call.headers.get(_COMPONENT_HEADER)
+    if endpoint.hosts_components or component:
+        return _copy_of(call.region, endpoint, component)
     variant = call.headers.get("x-amzn-sagemaker-target-variant")
     if variant not in (None, *fleet.variants):
         raise protocol.validation_error(f"Endpoint {call.name} has no running variant {variant}.")
     return fleet.choose(endpoint.weights, variant)
+
+
+_COMPONENT_HEADER = "x-amzn-sagemaker-inference-component"
+
+
+def _copy_of(region: str, endpoint: SandboxEndpoint, name: str | None) -> EngineInstance:
+    """A copy of the endpoint's inference component. Raises ErrorResponse."""
+    if not endpoint.hosts_components:
+        raise protocol.validation_error(
+            "Inference Component Name header is not allowed for endpoints to which you dont plan "
+            "to deploy inference components. Please remove the Inference Component Name header "
+            "and try again."
+        )
+    if name is None:
+        raise protocol.validation_error(
+            "Inference Component Name header is required for endpoints to which you plan to deploy "
+            "inference components. Please include Inference Component Name header or consider "
+            "using SageMaker models."
+        )
+    component = endpoint.components.get(name)
+    if component is None or component.status in ("Creating", "Failed", "Deleting"):
+        raise protocol.validation_error(
+            f"Inference Component {name} of endpoint {endpoint.endpoint_name} not found."
+        )
+    instance = component.choose()
+    if instance is None:
+        variant = component.parameters["VariantName"]
+        source = MetricSource(region, endpoint.endpoint_name, variant, name)
+        source.publish("NoCapacityInvocationFailures", 1)
+        raise protocol.validation_error(
+            "Inference Component has no capacity to process this request. ApplicationAutoScaling "
+            "may be in-progress (if configured) or try to increase the capacity by invoking "
+            "UpdateInferenceComponentRuntimeConfig API."
+        )
+    return instance
 
 
 def _raise_for_status(relayed: _Relayed) -> None:

@@ -5,16 +5,14 @@ As on SageMaker, weights come from S3 (the sandbox's own) and are at ``/opt/ml``
 
 from __future__ import annotations
 
-import functools
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-import boto3
-from botocore.exceptions import ClientError
+from moto.s3.models import FakeKey
 
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import parse_ecr_image
@@ -27,8 +25,8 @@ from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
-from peagle.sandbox.client import Address, running_sandbox
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
+from peagle.sandbox.objects import objects, save
 from peagle.sandbox.state import catalog, engine_version, read_engine_kind
 from peagle.store import private_folder
 from peagle_serve.contract import (
@@ -94,40 +92,39 @@ class ModelDataError(Exception):
 
 def download(data: ModelData, ml_root: Path, region: str) -> None:
     """Download ``data`` below ``ml_root``. Raises ModelDataError."""
-    source = S3Uri.parse(data.uri)
-    bucket, key = source.bucket, source.key
     folder = ml_root / data.into
     private_folder(folder)
-    client = _client(region)
     try:
-        if data.archive:
-            _unpack(client, bucket, key, folder)
-        elif data.single:
-            client.download_file(bucket, key, str(folder / Path(key).name))
+        found = dict(objects(data, region))
+        if not found:
+            raise ModelDataError(_missing(data))
+        if data.archive or data.single:
+            ((key, content),) = found.items()
+            _unpack(content, folder) if data.archive else save(content, folder / Path(key).name)
         else:
-            _download_prefix(client, bucket, key, folder)
-    except (ClientError, tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+            _save_prefix(found, S3Uri.parse(data.uri).key, folder)
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise ModelDataError(f"{data.uri}: {error}") from error
+
+
+def _missing(data: ModelData) -> str:
+    return f"no object exists {'at' if data.archive or data.single else 'below'} {data.uri}"
 
 
 def weight_bytes(ml_root: Path) -> int:
     return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
 
 
-def _download_prefix(client: Any, bucket: str, prefix: str, folder: Path) -> None:
+def _save_prefix(found: Mapping[str, FakeKey], prefix: str, folder: Path) -> None:
     """Every object below a prefix; rejects keys with which a deployment fails on AWS."""
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
-    if not keys:
-        raise ModelDataError(f"no object exists below s3://{bucket}/{prefix}")
-    for key in keys:
-        _check_key(key, prefix, keys)
+    for key, content in sorted(found.items(), key=itemgetter(0)):
+        _check_key(key, prefix, found)
         file = folder / key.removeprefix(prefix)
         file.parent.mkdir(parents=True, exist_ok=True)
-        client.download_file(bucket, key, str(file))
+        save(content, file)
 
 
-def _check_key(key: str, prefix: str, keys: list[str]) -> None:
+def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
     name = key.removeprefix(prefix)
     if not name or name.endswith("/"):
         raise ModelDataError(f"the key {key} is an empty folder; SageMaker accepts only files")
@@ -137,31 +134,11 @@ def _check_key(key: str, prefix: str, keys: list[str]) -> None:
         raise ModelDataError(f"the key {key} is both a file and a folder")
 
 
-def _unpack(client: Any, bucket: str, key: str, folder: Path) -> None:
+def _unpack(content: FakeKey, folder: Path) -> None:
     with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-        client.download_fileobj(bucket, key, archive)
-        archive.seek(0)
-        with tarfile.open(fileobj=archive, mode="r:gz") as content:
-            content.extractall(folder, filter="data")
-
-
-def _client(region: str) -> Any:
-    address = running_sandbox()
-    if address is None:
-        raise PeagleError("the sandbox has stopped")
-    return _client_of(address, region)
-
-
-@functools.cache
-def _client_of(address: Address, region: str) -> Any:
-    """One client for all engines: each would take 15 MB."""
-    return boto3.client(
-        "s3",
-        endpoint_url=address.url,
-        region_name=region,
-        aws_access_key_id=address.key.id,
-        aws_secret_access_key=address.key.secret,
-    )
+        save(content, Path(archive.name))
+        with tarfile.open(archive.name, mode="r:gz") as opened:
+            opened.extractall(folder, filter="data")
 
 
 def launch(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
@@ -68,7 +68,8 @@ class LaunchSpec:
     ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
     in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
     everything that the toolkit renders carries. ``count`` engines are started. ``plain``: the image
-    is AWS's own, without the toolkit's entrypoint.
+    is AWS's own, without the toolkit's entrypoint. ``component`` is the inference component whose
+    copies these are, if they are copies.
     """
 
     region: str
@@ -83,6 +84,11 @@ class LaunchSpec:
     pair: str = ""
     count: int = 1
     plain: bool = False
+    component: str = ""
+
+    def of_component(self, name: str) -> LaunchSpec:
+        """The same engine as a copy of the inference component ``name``."""
+        return replace(self, component=name)
 
 
 NO_VERSIONS: Mapping[str, str] = {}

@@ -14,7 +14,7 @@ from moto.logs.models import logs_backends
 
 from peagle.engine_log import log_fields, log_text
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.protocol import log_group
+from peagle.sandbox.log_metrics import publish_matches
 from peagle.store import private_folder
 
 _POLL_SECONDS = 0.05
@@ -64,17 +64,18 @@ class LogTail:
         self,
         file: Path,
         region: str,
-        endpoint: str,
+        group: str,
         stream: str,
         written: Callable[[str], str] = str,
     ) -> None:
         self._file = file
         self._written = written
-        self._group = log_group(endpoint)
+        self._group = group
         self._stream = stream
+        self._region = region
         self._backend = logs_backends[ACCOUNT][region]
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"log {endpoint}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"log {group}", daemon=True)
 
     def start(self) -> None:
         """Create the log group and the stream, and copy from the first line on."""
@@ -113,6 +114,8 @@ class LogTail:
             self._backend.ensure_log_group(self._group)
             self._backend.ensure_log_stream(self._group, self._stream)
             self._backend.put_log_events(self._group, self._stream, events)
+            filters = self._backend.filters.get_matching_filters(log_group_name=self._group)
+            publish_matches(self._region, filters, events)
             limit_events(self._backend.groups[self._group].streams)
 
 

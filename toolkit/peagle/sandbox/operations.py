@@ -52,6 +52,32 @@ class SageMakerOperations(SageMakerResponse):
         """UpdateEndpoint, which moto lacks."""
         return self._apply(self.sagemaker_backend.update_endpoint)
 
+    def create_inference_component(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.create)
+
+    def update_inference_component(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.update)
+
+    def update_inference_component_runtime_config(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.update_runtime_config)
+
+    def describe_inference_component(self) -> ActionResult:
+        name = self.params["InferenceComponentName"]
+        return ActionResult(self.sagemaker_backend.components.find(name).response_object)
+
+    def list_inference_components(self) -> ActionResult:
+        """ListInferenceComponents, of one endpoint or of all; in one answer."""
+        wanted = self.params.get("EndpointNameEquals")
+        found = self.sagemaker_backend.components.by_name.values()
+        listed = [one.summary for one in found if wanted in (None, one.endpoint_name)]
+        return ActionResult({"InferenceComponents": listed})
+
+    def delete_inference_component(self) -> ActionResult:
+        """DeleteInferenceComponent, which responds before the copies have ended."""
+        components = self.sagemaker_backend.components
+        components.begin_deleting(self.params["InferenceComponentName"])
+        return EmptyResult()
+
     def _apply(self, change: Callable[[dict[str, Any]], Any]) -> ActionResult:
         return ActionResult(change(self.params).response_create)
 

@@ -5,21 +5,20 @@ The wording is AWS's own, as users have reported it. Permissions of the role are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from moto.core.exceptions import ServiceException
 from moto.ecr.models import ecr_backends
 from moto.iam.models import iam_backends
-from moto.s3.models import FakeKey, s3_backends
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
 
 from peagle.checks.facts import parse_ecr_image
-from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch import is_local_image
-from peagle.sandbox.launch_spec import ModelData, model_data
+from peagle.sandbox.launch_spec import model_data
+from peagle.sandbox.objects import objects
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -38,14 +37,15 @@ def check_role(arn: str, region: str) -> None:
         raise CrossAccountRole("Cross-account pass role is not allowed.")
     backend = iam_backends[ACCOUNT][get_partition(region)]
     role = next((one for one in backend.get_roles() if one.arn == arn), None)
-    if role is None or not _trusts_sagemaker(role.assume_role_policy_document):
+    if role is None or not may_be_assumed(role.assume_role_policy_document):
         raise ValidationError(
             f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
             f"'{SAGEMAKER}' to assume the role."
         )
 
 
-def _trusts_sagemaker(policy: str) -> bool:
+def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
+    """Whether a trust policy lets the service assume the role."""
     try:
         document = json_reader.read(policy, "the trust policy")
     except InvalidJson:
@@ -58,7 +58,7 @@ def _trusts_sagemaker(policy: str) -> bool:
         if (
             statement.get("Effect") == "Allow"
             and any(action in actions for action in ("sts:AssumeRole", "sts:*", "*"))
-            and any(service in services for service in (SAGEMAKER, "*"))
+            and any(service in services for service in (by, "*"))
         ):
             return True
     return False
@@ -106,15 +106,24 @@ def check_data(containers: list[Mapping[str, Any]], region: str) -> None:
     """Raise ValidationError for model data that is not in S3."""
     for container in containers:
         for data in model_data(container):
-            if not any(_objects(data, region)):
+            if not any(objects(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
 
 
-def _objects(data: ModelData, region: str) -> Iterator[str]:
-    source = S3Uri.parse(data.uri)
-    bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)
-    exact = data.archive or data.single
-    for key, content in list(bucket.keys.items()) if bucket else ():
-        is_named = key == source.key if exact else key.startswith(source.key)
-        if is_named and isinstance(content, FakeKey):  # not a mark of deletion
-            yield key
+def check_vpc(vpc: Mapping[str, Any], region: str) -> None:
+    """Raise ValidationError for subnets and security groups that do not exist, or are not of one
+    VPC. The wording is ours: AWS's is not known."""
+    if not vpc:
+        return
+    # Importing it takes a second, and most models are in no VPC.
+    from moto.ec2.models import ec2_backends
+
+    backend = ec2_backends[ACCOUNT][region]
+    subnets = {one.id: one.vpc_id for one in backend.describe_subnets()}
+    groups = {one.id: one.vpc_id for one in backend.describe_security_groups()}
+    known = subnets | groups
+    named = [*vpc.get("Subnets", ()), *vpc.get("SecurityGroupIds", ())]
+    if missing := [one for one in named if one not in known]:
+        raise ValidationError(f"Could not find {', '.join(missing)} in {region}.")
+    if len({known[one] for one in named}) > 1:
+        raise ValidationError("The subnets and the security groups must belong to one VPC.")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
+from peagle.protocol import log_group
 from peagle.sandbox.client import ACCOUNT
 
 TIMED_OUT = (
@@ -40,6 +41,7 @@ class Invocation:
     headers: dict[str, str]
     body: bytes
     client: socket.socket | None = None
+    component: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,6 @@ class ErrorResponse(Exception):
 def validation_error(message: str) -> ErrorResponse:
     """The endpoint cannot answer: it does not exist or is not in service."""
     return ErrorResponse(400, "ValidationError", {"Message": message})
-
-
-def log_group(endpoint: str) -> str:
-    """The CloudWatch log group that SageMaker gives an endpoint."""
-    return f"/aws/sagemaker/Endpoints/{endpoint}"
 
 
 def model_error(region: str, endpoint: str, status: int, text: str) -> ErrorResponse:

@@ -54,6 +54,11 @@ def changed_quotas() -> tuple[ChangedQuota, ...]:
     return tuple(ChangedQuota(**one) for one in control("GET", "/quotas")["quotas"])
 
 
+def set_scaling_speed(speed: float) -> None:
+    """Let the times of automatic scaling pass ``speed`` times as fast: 1 to 1000."""
+    control("PUT", "/scaling", {"speed": speed})
+
+
 def recorded_calls() -> dict[str, int]:
     """Every AWS action called (``sagemaker:CreateModel``) and how often, the first one first."""
     calls: dict[str, int] = control("GET", "/calls")["calls"]
@@ -63,3 +68,9 @@ def recorded_calls() -> dict[str, int]:
 def forget_calls() -> None:
     """Begin to record calls again."""
     control("DELETE", "/calls")
+
+
+def advance_clock(seconds: float) -> tuple[str, ...]:
+    """Move the clock of the sandbox's EventBridge Scheduler forward; the names of the schedules
+    that have fired."""
+    return tuple(control("PUT", "/clock", {"seconds": seconds})["fired"])

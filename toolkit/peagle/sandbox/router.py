@@ -23,7 +23,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.backends import get_service_from_url
 
-from peagle.sandbox import control, services
+from peagle.sandbox import alarms, autoscaling, control, scalable_targets, services
 from peagle.sandbox.bootstrap import create_role
 from peagle.sandbox.calls import Call, call_of, error_response, protocol_of, signing_scope
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
@@ -35,6 +35,7 @@ from peagle.sandbox.invocations import (
     invoke,
     not_served,
 )
+from peagle.sandbox.metrics import STORE
 from peagle.sandbox.protocol import (
     LARGEST_BODY,
     BodyRefused,
@@ -177,7 +178,7 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
     runtime = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
     if runtime:
-        return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
+        return invoke(_invocation(environ, runtime))
     rejected = rejected_response(call, environ) if call else not_served(method, path)
     if rejected:
         return rejected
@@ -208,6 +209,9 @@ def _moto_response(moto: WSGIApplication, environ: WSGIEnvironment, call: Call |
     status, headers = int(begun[-1][0].partition(" ")[0]), dict(begun[-1][1])
     if environ["PATH_INFO"] == "/moto-api/reset":
         services.reset()
+        STORE.clear()
+        autoscaling.AUTOSCALER.clear()
+        alarms.reset()
         FAULTS.clear()
         FAULTS.forget_calls()
         create_role()
@@ -264,15 +268,16 @@ def _is_from_a_web_page(environ: WSGIEnvironment) -> bool:
     return "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", ""))
 
 
-def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocation:
+def _invocation(environ: WSGIEnvironment, path: re.Match[str]) -> Invocation:
     headers = {
         key.removeprefix("HTTP_").replace("_", "-").lower(): value
         for key, value in environ.items()
         if key.startswith("HTTP_") or key == "CONTENT_TYPE"
     }
     return Invocation(
-        name=name,
-        operation=operation,
+        name=path["name"],
+        operation=path["operation"],
+        component=path["component"],
         region=environ[_REGION_KEY],
         headers=headers,
         body=request_body(environ, BODY_LIMIT),
@@ -281,7 +286,8 @@ def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocati
 
 
 def _service_response(environ: WSGIEnvironment) -> Response | None:
-    operation = services.OPERATIONS.get(environ.get("HTTP_X_AMZ_TARGET", ""))
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    operation = services.OPERATIONS.get(target) or scalable_targets.OPERATIONS.get(target)
     if operation is None:
         return None
     try:

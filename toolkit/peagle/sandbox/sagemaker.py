@@ -18,13 +18,20 @@ from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.utils import arn_formatter
 
-from peagle.sandbox import services
+from peagle.sandbox import rollout, services
 from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.component_operations import ComponentOperations
 from peagle.sandbox.endpoint import SandboxEndpoint, Variants, instances_of
 from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
-from peagle.sandbox.prerequisites import check_data, check_images, check_role
+from peagle.sandbox.prerequisites import (
+    check_data,
+    check_images,
+    check_role,
+    check_vpc,
+)
 from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
 from peagle.sandbox.state import catalog
+from peagle.sandbox.traffic import MetricSource
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
 Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
@@ -51,6 +58,10 @@ class SageMakerBackend(SageMakerModelBackend):
     endpoint_configs: dict[str, EndpointConfig]  # type: ignore[assignment]
     endpoints: dict[str, SandboxEndpoint]  # type: ignore[assignment]
 
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self.components = ComponentOperations(self)
+
     @property
     def _url_module(self) -> Any:
         """moto derives it from the class's module, which here is not moto's."""
@@ -66,6 +77,7 @@ class SageMakerBackend(SageMakerModelBackend):
                 check_role(model.execution_role_arn, self.region_name)
             check_images(model.all_containers, self.region_name)
             check_data(model.all_containers, self.region_name)
+            check_vpc(parameters.get("VpcConfig") or {}, self.region_name)
             self._models[name] = model
             return model
 
@@ -124,6 +136,9 @@ class SageMakerBackend(SageMakerModelBackend):
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
+            total = sum(instances_of(variants).values())
+            if refused := rollout.problem(deployment_config, self.region_name, total):
+                raise ValidationError(refused)
             endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
             return endpoint
 
@@ -131,12 +146,22 @@ class SageMakerBackend(SageMakerModelBackend):
         """DeleteEndpoint: checks, then ends the engines in the background."""
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
+            if endpoint.components:
+                names = ", ".join(sorted(endpoint.components))
+                raise ValidationError(
+                    f'Cannot delete endpoint "{endpoint.arn}" because it has the inference '
+                    f"component(s) {names}."
+                )
             endpoint.begin_deleting(on_deleted=lambda: self.endpoints.pop(endpoint_name, None))
             return endpoint
 
     def delete_endpoint(self, endpoint_name: str) -> None:
         """Delete and wait: CloudFormation deletes the configuration next."""
         self.begin_deleting(endpoint_name).join()
+
+    def find_endpoint(self, name: str) -> SandboxEndpoint:
+        """The endpoint. Raises ValidationError."""
+        return self._find(ENDPOINT, self.endpoints, name)
 
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
         with LOCK:
@@ -184,6 +209,8 @@ class SageMakerBackend(SageMakerModelBackend):
         super().reset()
 
     def _get_resource_from_arn(self, arn: str) -> Any:
+        if ":inference-component/" in arn:
+            return self.components.find(arn.rpartition("/")[2])
         resource = super()._get_resource_from_arn(arn)
         if resource is None:
             raise ValidationError(f'Could not find resource "{arn}".')
@@ -198,9 +225,15 @@ class SageMakerBackend(SageMakerModelBackend):
     def _launch_specs(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
         """What to launch for the variants, if quota, models and roles allow it."""
         self._check_quota(instances_of(variants))
-        if any("ModelName" not in variant for variant in variants):
-            raise ValidationError("The sandbox has no inference components; specify a model.")
-        models = [self.describe_model(variant["ModelName"]) for variant in variants]
+        if all("ModelName" not in variant for variant in variants):
+            return []  # inference components bring the models
+        models = [self.describe_model(variant.get("ModelName", "")) for variant in variants]
+        return self.specs_of(endpoint_name, variants, models)
+
+    def specs_of(
+        self, endpoint_name: str, variants: Variants, models: list[SandboxModel]
+    ) -> list[LaunchSpec]:
+        """What to launch for each variant and its model."""
         for model in models:
             if model.execution_role_arn:
                 check_role(model.execution_role_arn, self.region_name)
@@ -277,6 +310,17 @@ def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
     for _, region, backend in sagemaker_backends.iter_backends():
         for endpoint in list(_ours(backend).endpoints.values()):
             yield region, endpoint
+
+
+def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
+    """Every instance and every copy that serves, with its requests in progress."""
+    for region, endpoint in all_endpoints():
+        components = [one.fleet for one in [*endpoint.components.values()]]
+        for fleet in (endpoint.current, *components):
+            for instance in fleet.instances if fleet else ():
+                spec = instance.spec
+                source = MetricSource(region, endpoint.endpoint_name, spec.variant, spec.component)
+                yield source, instance.in_progress
 
 
 def _with_retained(

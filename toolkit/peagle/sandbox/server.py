@@ -14,6 +14,7 @@ import socket
 import threading
 from datetime import datetime
 from email.message import Message
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,18 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import bootstrap, operations, router, sagemaker, state
+from peagle.sandbox import (
+    autoscaling,
+    bootstrap,
+    cloudwatch,
+    operations,
+    router,
+    sagemaker,
+    scalable_targets,
+    scheduler,
+    state,
+    traffic,
+)
 
 MAX_CONNECTIONS = 512
 """Requests at the same time; each has a thread. Further connections are closed at once."""
@@ -125,9 +137,12 @@ def main() -> None:
         listener.listen(128)
         server = _server(listener)
         port = listener.getsockname()[1]
+    scheduler.start()
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     state.write_daemon(_this_process(port))
+    traffic.start_sampling(sagemaker.requests_in_progress)
+    autoscaling.start_autoscaling(scalable_targets.scaled_targets)
     _report(options.ready, "ready")
     os.close(options.ready)
     os.close(options.lock)
@@ -139,10 +154,14 @@ def main() -> None:
 
 def _server(listener: socket.socket) -> BaseWSGIServer:
     sagemaker.install()
+    scheduler.install()
     operations.install()
+    cloudwatch.install()
     bootstrap.install()
     bootstrap.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
+    # For every request moto lists its own folder, and tries the patterns of all services.
+    moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())
     return Server(host, port, app, RequestHandler, fd=listener.fileno())

@@ -16,6 +16,7 @@ from moto.cloudformation.responses import CloudFormationResponse
 
 from peagle.sandbox.stack import SandboxStack
 from peagle.sandbox.stack_resources import RESOURCES
+from peagle.sandbox.stack_schedule import ScheduleResource
 
 
 def install() -> None:
@@ -23,6 +24,7 @@ def install() -> None:
     cloudformation_backends.backend = Stacks
     models.Stack = SandboxStack  # type: ignore[misc]
     get_model_map().update(RESOURCES)  # type: ignore[arg-type]
+    get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
     urls.url_paths["{0}/$"] = StackOperations.dispatch
 
 

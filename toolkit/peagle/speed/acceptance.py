@@ -50,15 +50,13 @@ def acceptance_of(
     names: Collection[str | None] = (),
     *,
     decay: float,
-    on_text: bool = False,
 ) -> Acceptance:
     """The acceptance length with K drafts; basis ``unknown`` and length 1 where nothing is known.
 
     ``runs`` are those of the target on any GPU, ``names`` the drafter's names in them. A measured
     acceptance is preferred to an imposed one, which is preferred to the published ones, and one of
-    the user's own text to all; with ``on_text``, those that runs measured without a speed count as
-    measured, on any device. Lengths between and beyond the known K follow the curve through
-    them.
+    the user's own text to all. Those that runs measured on text without a speed count as measured,
+    on any device. Lengths between and beyond the known K follow the curve through them.
     """
     if drafter is None or k < 1:
         return NO_DRAFT_ACCEPTANCE
@@ -69,7 +67,7 @@ def acceptance_of(
     for synthetic in (False, True):
         for run in sorted(runs, key=lambda run: run.date, reverse=True):
             lengths = _lengths(run, names) if run.synthetic is synthetic else {}
-            if on_text and not synthetic and not lengths:
+            if not synthetic and not lengths:
                 lengths = {
                     one.k: one.acceptance_length for one in run.on_text if one.drafter in names
                 }

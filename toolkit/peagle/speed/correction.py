@@ -3,11 +3,6 @@
 The factor is the weighted geometric mean of measured over modelled time of the rows, with a ratio
 of 1 as one row more. A row weighs less the further its load, K and request size are, and on other
 GPUs; for a drafter without rows those of the target alone count, with little weight.
-
-Evidence of random weights can have requests that are more alike than real ones (``alike`` in
-speed_model.yaml): it is compared with a model that has its exponent, so that other GPUs are
-corrected by the rest of the ratio. On its own GPU estimates and measured rows must agree with each
-other, so estimates there have its exponent too.
 """
 
 from __future__ import annotations
@@ -16,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -23,6 +19,8 @@ from peagle.speed.evidence import TARGET_ALONE, is_on
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
 from peagle.speed.step import StepTimes, closed_load
+
+T = TypeVar("T")
 
 MEASURED_STEP = 8192
 """max-num-batched-tokens of the measured engines."""
@@ -91,15 +89,15 @@ def correct(
     return Correction(math.exp(logs / total), width, tuple(run for run, _ in found))
 
 
-class _Same:
-    """A value that equals only itself: hashing a run with all its rows takes longer than using
-    it."""
+class _Identity(Generic[T]):
+    """A key of a cache for a value that equals only itself: hashing a run with all its rows takes
+    longer than using it."""
 
-    def __init__(self, value: SpeedRun | SpeedModel) -> None:
+    def __init__(self, value: T) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, _Identity) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -109,30 +107,32 @@ def _rows(
     runs: Sequence[SpeedRun], geometry: Geometry, names: frozenset[str | None], model: SpeedModel
 ) -> list[tuple[SpeedRun, tuple[_Ratio, ...]]]:
     """The runs with rows of these drafters, and the ratios of those."""
-    pair = geometry
-    if geometry.k or geometry.tensor_parallel_size > 1:
-        # All K and numbers of GPUs share the ratios.
-        draft = geometry.draft and replace(geometry.draft, passes=1)
-        pair = replace(geometry, k=0, draft=draft, tensor_parallel_size=1)
-    found = ((run, _ratios(_Same(run), pair, names, _Same(model))) for run in runs)
+    pair = _of_any_k(geometry)  # all K and numbers of GPUs share the ratios
+    found = ((run, _ratios(_Identity(run), pair, names, _Identity(model))) for run in runs)
     return [(run, rows) for run, rows in found if rows]
 
 
 @lru_cache(maxsize=256)
+def _of_any_k(geometry: Geometry) -> Geometry:
+    """The pair on one GPU, of which ``with_k`` makes those with a K."""
+    draft = geometry.draft and replace(geometry.draft, passes=1)
+    return replace(geometry, k=0, draft=draft, tensor_parallel_size=1)
+
+
+@lru_cache(maxsize=256)
 def _ratios(
-    of: _Same, pair: Geometry, names: frozenset[str | None], by: _Same
+    run: _Identity[SpeedRun],
+    pair: Geometry,
+    names: frozenset[str | None],
+    model: _Identity[SpeedModel],
 ) -> tuple[_Ratio, ...]:
-    run, model = of.value, by.value
-    assert isinstance(run, SpeedRun)
-    assert isinstance(model, SpeedModel)
-    return tuple(_ratios_of(run, pair, names, model))
+    return tuple(_ratios_of(run.value, pair, names, model.value))
 
 
 def _ratios_of(
     run: SpeedRun, pair: Geometry, names: Collection[str | None], model: SpeedModel
 ) -> Iterable[_Ratio]:
     gpu = model.gpu(run.gpu)
-    model = model.as_measured(run.target) if run.synthetic else model
     pair = replace(pair, tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():
         lacks = not row.prompt_tokens or not row.output_tokens or row.drafter not in names

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from peagle.speed.verdict import VerdictCrossover
+from peagle.text import format_usd
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,19 @@ def crossovers(
         before = next(n for n in range(one, other) if _passes_one(points[n], points[n + 1]))
         yield _crossover(points[first:end], before - first, equal, price_of)
         first = other
+
+
+def crossover_text(crossover: VerdictCrossover) -> str:
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million tokens;
+    measured.``"""
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
+    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
+    between = f" ({low} to {high})" if low != high else ""
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
+        f"{between}{cost}; {crossover.basis}."
+    )
 
 
 def _passes_one(before: SpeculationGain, after: SpeculationGain) -> bool:

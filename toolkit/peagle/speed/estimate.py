@@ -19,7 +19,6 @@ other rows of the target, of this or an adjacent vLLM version, correct the estim
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -68,12 +67,10 @@ def performance(
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
     # Engines of distant versions differ by more than the model is wrong.
     near = [run for run in runs if _is_near(run, case)]
-    # The bundled runs are those of which speed_model.yaml knows how alike their requests were.
-    known = [run for run in runs if not run.own or _is_near(run, case)]
-    times = StepTimes(geometry_of(case), gpu, as_measured(model, case, known))
+    times = StepTimes(geometry_of(case), gpu, model)
     batched = case.engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
-    corrected = correct(replace(times, model=model), workload, load, near, names)
+    corrected = correct(times, workload, load, near, names)
     factor, width = corrected.factor, corrected.width
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
     if corrected.runs:
@@ -105,16 +102,6 @@ def _file_and_version(run: SpeedRun, vllm: str) -> str:
     """The run's file, with its version if that is another one."""
     same = versions.compare(run.vllm, vllm) == 0
     return run.file if same else f"{run.file} (vLLM {run.vllm})"
-
-
-def as_measured(model: SpeedModel, case: FitCase, runs: Sequence[SpeedRun]) -> SpeedModel:
-    """The model as the case's own GPUs were measured, if they were (``correction`` says why)."""
-    engine = case.engine
-    for run in runs:
-        here = is_on(run, engine.gpu, engine.tensor_parallel_size)
-        if here and run.synthetic and run.target in model.alike:
-            return model.as_measured(run.target)
-    return model
 
 
 def slots(case: FitCase, fit: Fit, workload: Workload) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.fit.drafter_weights import stored_parameters
 from peagle.fit.models import DraftModel, FitCase, TargetModel
-from peagle.fit.target_weights import QUANTIZED_BYTES, is_gpt_oss
+from peagle.fit.target_weights import QUANTIZED_BYTES, has_mxfp4_experts, is_gpt_oss
 from peagle.vllm.defaults import EngineConfig, cache_element_bytes, capture_sizes, schedules_ahead
 from peagle.vllm.gpus import element_bytes
 
@@ -55,7 +56,8 @@ class Draft:
 @dataclass(frozen=True)
 class Geometry:
     """The sizes of a pair on an engine. ``attention`` is everything of a layer but its experts, a
-    dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes."""
+    dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes. ``converts_experts``:
+    kernels convert the weights of the experts to 16 bits."""
 
     layers: int
     hidden_size: int
@@ -74,6 +76,7 @@ class Geometry:
     captured: int
     schedules_ahead: bool
     low_precision: bool
+    converts_experts: bool
 
     def active_experts(self, tokens: float) -> float:
         """The expected number of a layer's experts that this many independent tokens use."""
@@ -88,12 +91,8 @@ class Geometry:
             draft = replace(draft, passes=k)
         return replace(self, k=k, draft=draft)
 
-    @property
-    def active_numbers(self) -> float:
-        """Parameters of all layers that one token uses."""
-        return self.layers * (self.attention_numbers + self.experts_per_token * self.expert_numbers)
 
-
+@lru_cache(maxsize=1024)
 def geometry_of(case: FitCase) -> Geometry:
     """The geometry of a case; sizes are of the whole model, not of one GPU."""
     target, engine = case.target, case.engine
@@ -123,6 +122,7 @@ def geometry_of(case: FitCase) -> Geometry:
         captured=_captured(engine, shape.class_name),
         schedules_ahead=schedules_ahead(engine, case.drafter),
         low_precision=target.quantization in ("fp8", "nvfp4"),
+        converts_experts=has_mxfp4_experts(target),
     )
 
 
@@ -170,6 +170,7 @@ def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tup
     )
 
 
+@lru_cache(maxsize=256)
 def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
     parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
     body = stored_parameters(replace(drafter, own_embeddings=False, own_output=False))

@@ -2,69 +2,50 @@
 
 A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
 
-    time = step + layer x layers + request x requests
-         + weights x bytes of weights / bandwidth + cache x bytes of KV cache / bandwidth
-         + compute x FLOPs / peak + logits x bytes of logits / bandwidth
+    time = step + layer x layers + request x requests + kernels
+         + logits x bytes of logits / bandwidth
          + drafter + drafter_layer x layers of the drafter x passes + reduce x all-reduces
 
-Weights are those of the attention, of the active experts, of the output matrix, and of the drafter
-once per pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and
-MTP. m independent tokens use ``E (1 - (1 - top/E)^m)`` of E experts; tokens of a request are
-alike, so m is ``requests^request_exponent (K + 1)^token_exponent``. FLOPs are 2 per parameter and
-token. With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two
-all-reduces, each a latency and the ring's bytes over the link. A batch beyond the largest CUDA
-graph takes at least ``uncaptured_layer`` per layer, the time in which the CPU launches the kernels.
+Kernels, each with its roofline (``peagle.speed.terms``), are the projections of the attention, the
+experts (or the feed-forward block), the output matrix, the attention to the KV cache, and the
+drafter's layers, output matrix and attention, once per pass: one pass with parallel drafting
+(P-EAGLE, DFlash), K in sequence with EAGLE-3 and MTP. n tokens use ``E (1 - (1 - top/E)^n)`` of E
+experts, as if each token chose its own: tokens next to each other in a text share some, so a real
+step reads at most that. FLOPs are 2 per parameter and row, an expert's rows those of its tiles.
+With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two all-reduces,
+each a latency and the ring's bytes over the link.
 
-A prefill step has up to max-num-batched-tokens tokens of prompts: FLOPs of all layers and of the
-attention between them (``prefill`` is the factor on the peak), the weights, and per layer
-``prefill_layer`` or, beyond the largest CUDA graph, ``uncaptured_layer``.
+A prefill step has up to max-num-batched-tokens tokens of prompts: the same kernels for more tokens,
+and the attention between them.
 
-The form is the roofline model (Williams, Waterman and Patterson, 2009) with the terms added
-instead of the larger one taken, since kernels run one after the other; the step's terms are those
-of vLLM 0.28.0 (v1/worker/gpu_model_runner.py, v1/spec_decode/eagle.py).
+Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU in
+``uncaptured_layer`` per layer (``prefill_layer`` for prompts within it). The CPU runs ahead of long
+kernels and falls behind short ones, of which each layer has both, so that such a step takes between
+the longer of both times and their sum: the root of the sum of their squares.
+
+The other terms are those of vLLM 0.28.0 (v1/worker/gpu_model_runner.py, v1/spec_decode/eagle.py).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
+from peagle.catalog.speed_model import GpuSpeed, SpeedModel
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
+from peagle.speed.terms import Kernel, Terms, tile_rows
 
-_LOGIT_BYTES = 4
+_LOGIT_BYTES, _BF16 = 4, 2
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The terms of one step, each to be multiplied by the constant of the same name."""
-
-    step: float = 0.0
-    layer: float = 0.0
-    request: float = 0.0
-    weights: float = 0.0
-    cache: float = 0.0
-    compute: float = 0.0
-    logits: float = 0.0
-    drafter: float = 0.0
-    drafter_layer: float = 0.0
-    fixed: float = 0.0
-    """Seconds with no constant to fit: all-reduces, and scheduling without overlap."""
-
-    def seconds(self, constants: StepConstants) -> float:
-        """The sum of the terms."""
-        return (
-            self.fixed
-            + self.step * constants.step
-            + self.layer * constants.layer
-            + self.request * constants.request
-            + self.weights * constants.weights
-            + self.cache * constants.cache
-            + self.compute * constants.compute
-            + self.logits * constants.logits
-            + self.drafter * constants.drafter
-            + self.drafter_layer * constants.drafter_layer
-        )
+def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, float, float]:
+    """The steps of the first prompt, those of the others, and the tokens of one of these."""
+    own = max(prompt / batched, 1.0)
+    left = max(requests - 1, 0.0) * prompt
+    steps = max(left / batched, min(requests - 1, 1.0), 0.0)
+    return own, steps, left / steps if steps else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,82 +71,125 @@ class StepTimes:
         """The terms of a step with this many requests of this mean length."""
         geo, draft = self.geometry, self.geometry.draft
         tokens = requests * (geo.k + 1)
-        alike = requests**self.model.request_exponent * (geo.k + 1) ** self.model.token_exponent
-        active = geo.active_experts(alike)
-        weights = geo.layers * (geo.attention_bytes + active * geo.expert_bytes) + geo.lm_head_bytes
-        lm_head_numbers = geo.vocab_size * geo.hidden_size
-        flops = 2 * tokens * (geo.active_numbers + lm_head_numbers)
-        cache = requests * sum(c.token_bytes * c.length(context) for c in geo.caches)
-        flops += tokens * sum(c.token_flops * c.length(context) for c in geo.caches)
-        logits, passed = tokens * geo.vocab_size, 0
+        read = requests * sum(c.token_bytes * c.length(context) for c in geo.caches)
+        kernels = [
+            *self._layers(tokens),
+            self._kernel(geo.lm_head_bytes, 2 * tokens * geo.vocab_size * geo.hidden_size),
+            self._kernel(read, self._attention_flops(tokens, context), of_cache=True),
+        ]
+        logits, drafter_layers = tokens * geo.vocab_size, 0
         if draft:
             # The first pass has the verified tokens, and K-1 placeholders with parallel drafting.
             first = requests * (2 * geo.k if draft.parallel else geo.k + 1)
             later = requests * (draft.passes - 1)
             drafted = requests * geo.k
-            weights += draft.passes * (draft.body_bytes + draft.lm_head_bytes)
-            flops += (first + later) * draft.body_bytes + drafted * draft.lm_head_bytes
-            read = sum(c.token_bytes * c.length(context) for c in draft.caches)
-            cache += draft.passes * requests * read
+            read = draft.passes * requests
+            read *= sum(c.token_bytes * c.length(context) for c in draft.caches)
+            kernels += [
+                self._kernel(draft.passes * draft.body_bytes, (first + later) * draft.body_bytes),
+                self._kernel(draft.passes * draft.lm_head_bytes, drafted * draft.lm_head_bytes),
+                self._kernel(read, 0.0, of_cache=True),
+            ]
             logits += drafted * draft.vocab_size
-            passed = draft.layers * draft.passes
+            drafter_layers = draft.layers * draft.passes
         fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
         fixed += 0.0 if geo.schedules_ahead else self.model.constants.without_async
         return Terms(
-            step=1,
+            kernels=tuple(kernels),
             layer=geo.layers,
             request=requests,
-            weights=weights / self.bandwidth,
-            cache=cache / self.bandwidth,
-            compute=flops / self.peak,
             logits=logits * _LOGIT_BYTES / self.bandwidth,
             drafter=1 if draft else 0,
-            drafter_layer=passed,
+            drafter_layer=drafter_layers,
             fixed=fixed,
         )
+
+    def _kernel(
+        self,
+        read: float,
+        flops: float,
+        *,
+        grouped: bool = False,
+        converts: bool = False,
+        of_cache: bool = False,
+    ) -> Kernel:
+        return Kernel(read / self.bandwidth, flops / self.peak, grouped, converts, of_cache)
+
+    def _layers(self, tokens: float) -> Iterator[Kernel]:
+        """The projections and the experts of all layers."""
+        geo = self.geometry
+        yield self._kernel(
+            geo.layers * geo.attention_bytes, 2 * tokens * geo.layers * geo.attention_numbers
+        )
+        active = geo.active_experts(tokens)
+        rows = tokens * geo.experts_per_token / active
+        computed = active * (tile_rows(rows) if geo.experts > 1 else rows)
+        yield self._kernel(
+            geo.layers * active * geo.expert_bytes,
+            2 * computed * geo.layers * geo.expert_numbers,
+            grouped=geo.experts > 1,
+            converts=geo.converts_experts,
+        )
+        if geo.experts > 1:
+            # Between the kernels: both halves of the first matrix' output, its activation and the
+            # output are written and read.
+            numbers = 2 * geo.hidden_size + 6 * geo.expert_numbers / (3 * geo.hidden_size)
+            moved = tokens * geo.experts_per_token * numbers
+            yield self._kernel(geo.layers * moved * _BF16, 0.0)
+
+    def _attention_flops(self, tokens: float, context: float) -> float:
+        """The FLOPs of these tokens' attention to as many tokens before each."""
+        caches = self.geometry.caches
+        return tokens * sum(c.token_flops * c.length(context) for c in caches)
 
     def decode_seconds(self, requests: float, context: float) -> float:
         """One decode step."""
         seconds = self.decode_terms(requests, context).seconds(self.model.constants)
         if requests * (self.geometry.k + 1) <= self.geometry.captured:
             return seconds
-        return max(seconds, self._launch_seconds)
+        return math.hypot(seconds, self.launch_seconds)
 
     @property
-    def _launch_seconds(self) -> float:
+    def launch_seconds(self) -> float:
         """The time in which the CPU launches the kernels of a step without a CUDA graph."""
         layers = self.geometry.layers + (self.geometry.draft.layers if self.geometry.draft else 0)
         return layers * self.model.constants.uncaptured_layer
 
-    def prefill_terms(self, tokens: float, context: float) -> float:
-        """The seconds at the data sheet's peak for ``tokens`` of prompts of length ``context``."""
+    def prefill_terms(self, tokens: float, context: float) -> Terms:
+        """The terms of a step with ``tokens`` of prompts of length ``context``, without launches
+        and the step's own time."""
         geo = self.geometry
-        flops = 2 * tokens * geo.active_numbers
-        flops += tokens * sum(c.token_flops * c.length(context / 2) for c in geo.caches)
+        kernels = [
+            *self._layers(tokens),
+            self._kernel(geo.lm_head_bytes, 0.0),
+            self._kernel(0.0, self._attention_flops(tokens, context / 2)),
+        ]
         if geo.draft:
-            flops += tokens * geo.draft.body_bytes
-        return flops / self.peak
+            kernels.append(self._kernel(geo.draft.body_bytes, tokens * geo.draft.body_bytes))
+        fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
+        return Terms(tuple(kernels), step=0.0, fixed=fixed)
 
     def prefill_step_seconds(self, tokens: float, context: float) -> float:
         """One step with ``tokens`` of prompts of length ``context``."""
         geo, constants = self.geometry, self.model.constants
-        active = geo.active_experts(tokens**self.model.request_exponent)
-        weights = geo.layers * (geo.attention_bytes + active * geo.expert_bytes) + geo.lm_head_bytes
-        busy = self.prefill_terms(tokens, context) * constants.prefill
-        busy += constants.weights * weights / self.bandwidth
-        if geo.tensor_parallel_size > 1:
-            busy += self._reduce_seconds(tokens)
+        busy = self.prefill_terms(tokens, context).seconds(constants)
         captured = tokens <= geo.captured
-        launch = geo.layers * constants.prefill_layer if captured else self._launch_seconds
-        return busy + launch + constants.step
+        launch = geo.layers * constants.prefill_layer if captured else self.launch_seconds
+        return math.hypot(busy, launch) + constants.step
 
     def prefill_seconds(self, requests: float, prompt: float, batched: int) -> tuple[float, float]:
         """Until all prompts are processed, and on average until one is, when all are sent at once
-        and a step takes up to ``batched`` tokens."""
-        tokens = requests * prompt
-        steps = max(tokens / batched, 1.0)
-        one = self.prefill_step_seconds(tokens / steps, prompt)
-        return steps * one, one * (steps + 1) / 2
+        and a step takes up to ``batched`` tokens.
+
+        The first request to arrive starts a step alone, and the others wait for it.
+        """
+        own, steps, tokens = prefill_steps(requests, prompt, batched)
+        first = own * self.prefill_step_seconds(prompt / own, prompt)
+        if not steps:
+            return first, first
+        one = self.prefill_step_seconds(tokens, prompt)
+        others = max(1 - 1 / requests, 0.0)
+        return first + steps * one, first + others * one * (own + max(steps, own)) / 2
 
     def _reduce_seconds(self, tokens: float) -> float:
         """The all-reduces of a step with this many tokens."""

@@ -1,5 +1,5 @@
 """The verdict on speculation, as data: the best setting for each load and size of requests, what
-another one would lose, and what would change it. ``peagle.speed.deciding`` makes it.
+another one would lose, and what would change it. ``peagle.speed.decision`` makes it.
 """
 
 from __future__ import annotations
@@ -178,6 +178,11 @@ class Verdict(VerdictEntry):
     price_date: Line | None
     workloads: Annotated[tuple[WorkloadVerdict, ...], Field(min_length=1)]
     changes: tuple[VerdictChange, ...]
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.workloads)} sizes of requests"
+        loads = ", ".join(str(one.concurrency) for one in self.workloads[0].loads)
+        return f"<Verdict {self.target} on {self.gpu}: {sizes}, {loads} at a time>"
 
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the

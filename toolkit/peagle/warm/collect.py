@@ -18,13 +18,15 @@ from typing import Any
 
 from peagle.aws import runtime
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Missing, original_status
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.translation import original_status
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment, load_record
+from peagle.deploy.records import load_record
+from peagle.deploy.removal import destroy
+from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
-from peagle.deploy.steps import destroy
 from peagle.engine import state as engine_state
 from peagle.engine.local import (
     STOP_SECONDS,
@@ -90,6 +92,7 @@ def collecting_plan(plan: Plan) -> Plan:
             "name": check_name(f"{plan.name}{COLLECTING_SUFFIX}"),
             # Two instances would answer in turn, each with its own artifact.
             "instance_count": 1,
+            "copies": None,
             "price_per_hour_usd": None if each is None else round(each / plan.instance_count, 4),
             "environment": {**plan.environment, WARM_MODE_VARIABLE: COLLECT},
         }

@@ -166,22 +166,14 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
         return EngineError(
             f"the container failed to collect ({response.status}): {reason}", f"see {log}"
         )
-    message, fix, code = {
-        409: (f"there is nothing to collect: {reason}", Fix(f"see {log}"), "nothing-compiled"),
-        403: (
-            f"the container does not offer compile caches: {reason}",
-            Fix(f"start it with {WARM_MODE_VARIABLE}={COLLECT}"),
-            "not-collecting",
-        ),
-    }.get(
-        response.status,
-        (
-            f"the container does not support warm starts ({response.status}: {reason})",
-            _REBUILD,
-            "image-too-old",
-        ),
-    )
-    return Refused(message, fix, code=code)
+    if response.status == 409:
+        message = f"there is nothing to collect: {reason}"
+        return Refused(message, f"see {log}", "nothing-compiled")
+    if response.status == 403:
+        message = f"the container does not offer compile caches: {reason}"
+        return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
+    message = f"the container does not support warm starts ({response.status}: {reason})"
+    return Refused(message, _REBUILD, "image-too-old")
 
 
 def _described(text: bytes, folder: Path) -> WarmArtifact:

@@ -18,8 +18,9 @@ from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
 from peagle.text import json_object, sanitize
-from peagle.weights.bucket import Bucket, LockState, hold_lock, read_lock
+from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.lock import LockState, hold_lock, read_lock
 from peagle.weights.manifest import (
     FileEntry,
     Manifest,

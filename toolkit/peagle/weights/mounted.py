@@ -20,8 +20,9 @@ from peagle.errors import CheckpointError, Fix, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
 from peagle.s3uri import S3Uri
-from peagle.weights.bucket import Bucket, read_lock
+from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.lock import read_lock
 from peagle.weights.manifest import (
     FolderEntry,
     Manifest,

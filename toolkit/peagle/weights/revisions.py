@@ -63,7 +63,8 @@ def pin_revisions(
             findings.append(
                 note(
                     "revision-not-resolved", part,
-                    f"the commit of {weights.location} is unknown: {failed.message}", failed.fix,
+                    f"the commit of {weights.location} is unknown: {failed.message}",
+                    failed.fix or "name a commit, or try again later",
                 )
             )  # fmt: skip
             continue

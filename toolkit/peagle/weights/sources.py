@@ -9,7 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from peagle.aws.client import Aws
-from peagle.aws.s3 import S3Source
+from peagle.aws.s3_source import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.files import CONFIG, check_links, files_read
@@ -20,7 +20,8 @@ from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding
 from peagle.planning.drafter import choose_drafter
-from peagle.planning.plan import Options, Weights
+from peagle.planning.options import Options
+from peagle.planning.plan import Weights
 from peagle.planning.weights import place_weights
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_prefix
 from peagle.weights.manifest import SyncedPair

@@ -17,9 +17,11 @@ from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
+from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Weights
-from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
+from peagle.weights.bucket import Bucket, ObjectInfo
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.lock import hold_lock
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
@@ -191,15 +193,17 @@ def sync_weights(
     pair: SyncedPair,
     report: Callable[[SyncProgress], object],
     take_over: bool = False,
+    company: Company = NO_COMPANY,
 ) -> SyncResult:
-    """Apply a SyncPlan; ``report`` gets the progress.
+    """Apply a SyncPlan; ``report`` gets the progress. The key and the tags of ``company`` are those
+    of what is written, and of a new bucket.
 
     Raises Refused when someone else works at the prefix, unless ``take_over``, and other
     PeagleErrors; after those and KeyboardInterrupt the next call resumes.
     """
     if plan.creates_bucket:
-        create_bucket(aws, plan.prefix.bucket)
-    bucket = Bucket(aws, plan.prefix.bucket)
+        create_bucket(aws, plan.prefix.bucket, company.tag_list)
+    bucket = Bucket(aws, plan.prefix.bucket, company.kms_key)
     with hold_lock(bucket, plan.prefix, f"copies {pair.pair}", take_over) as lock:
         # Listed again under the lock, uploads first: one can become an object meanwhile.
         uploads = bucket.unfinished_uploads(plan.prefix.key)

@@ -1,4 +1,4 @@
-"""A drafter location that holds no draft head.
+"""A drafter location that is not a draft head.
 
 Given a model's folder or an empty config as the head, vLLM fails while it loads the weights, after
 minutes on a paid instance.

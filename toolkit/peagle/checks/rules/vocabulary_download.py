@@ -4,7 +4,7 @@ GPT-OSS needs openaipublic.blob.core.windows.net then; without egress the engine
 """
 
 from peagle.case import Case
-from peagle.checks.facts import parse_ecr_image
+from peagle.checks.facts import needs_vocabulary, parse_ecr_image
 from peagle.checks.registry import Findings, Rule
 from peagle_serve.contract import (
     HUB_ID,
@@ -20,8 +20,11 @@ _FILE = f"put {VOCABULARY_FILE} beside the weights (weights sync does, where it 
 
 def check(case: Case) -> Findings:
     model = case.environment.get(MODEL, "")
-    in_harmony = case.target.architecture.class_name.startswith("GptOss")
-    if not (in_harmony and model) or case.on_cpu or VOCABULARY_VARIABLE in case.environment:
+    if (
+        not (needs_vocabulary(case.target.architecture) and model)
+        or case.on_cpu
+        or VOCABULARY_VARIABLE in case.environment
+    ):
         return
     message = (
         "the engine downloads GPT-OSS's vocabulary from openaipublic.blob.core.windows.net at start"
@@ -38,7 +41,8 @@ def check(case: Case) -> Findings:
         yield RULE.warning("target", f"{message}: weights that are streamed cannot carry it", fix)
     elif is_own:
         unless = f"unless {VOCABULARY_FILE} is beside the weights"
-        yield RULE.note("target", f"{message}, {unless}", f"without egress {_FILE}")
+        report = RULE.warning if case.network_isolation else RULE.note
+        yield report("target", f"{message}, {unless}", f"without egress {_FILE}")
     else:
         fix = f"{_FILE} and add --env {VOCABULARY_VARIABLE}={model}"
         yield RULE.warning("target", message, f"without egress {fix}")

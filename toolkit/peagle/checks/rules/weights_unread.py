@@ -19,10 +19,12 @@ def check(case: Case) -> Findings:
     target, head = case.target_checkpoint, case.drafter_checkpoint
     if target is not None and target.tensors is None:
         level = RULE.error if target.other_weights else RULE.warning
-        yield level("target", *_message_and_fix(target))
+        message, fix = _message_and_fix(target)
+        yield level("target", message, fix)
     if head is not None and head.tensors is None:
         level = RULE.error if head.other_weights else RULE.warning
-        yield level("drafter", *_message_and_fix(head))
+        message, fix = _message_and_fix(head)
+        yield level("drafter", message, fix)
 
 
 def _message_and_fix(checkpoint: Checkpoint) -> tuple[str, str | Fix]:

@@ -15,7 +15,10 @@ from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
+from peagle.planning.limit import limit_text, most_usd_per_hour
+from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
+from peagle.planning.rollout import cost_text
 from peagle.text import basis_text, format_requests, format_usd, usd_per_million
 from peagle.vllm.speculation import method_title
 
@@ -85,14 +88,25 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     because = {reason.what: reason.because for reason in plan.reasons}
     why = because.get("speculation", "")
     yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
-    where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}) in {plan.region}"
+    copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
+    where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}{copies}) in {plan.region}"
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
     yield "instance", f"{where}, {price}"
+    if plan.scaling is not None:
+        yield "scaling", plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
+    if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
+        yield "limit", f"the endpoint is deleted after {text}"
     if plan.speed is not None:
-        speed = speed_text(plan.speed, plan.price_per_hour_usd, busy_instances(plan))
+        speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
         yield "speed", f"{speed}{times_text(plan.speed)}"
+    if plan.rollout is not None:
+        yield "rollout", cost_text(plan.rollout)
+    if text := observability_text(plan):
+        yield "observe", text
+    if plan.observe and plan.observe.capture:
+        yield "capture", capture_text(plan.observe.capture)
     alone, other, least = plan.without_speculation, other_choice(plan), least_cost(plan)
     if alone is not None and plan.speculation is not None:
         misses = "; not known to meet what is required" if _misses(plan, alone) else ""
@@ -108,9 +122,17 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _gpus(plan: Plan) -> str:
     """``L40S``, ``4 x L4``, ``2 of 4 x L4``."""
     used, count = plan.fit.tensor_parallel_size, plan.fit.gpu_count
+    used *= plan.copies.per_instance if plan.copies else 1
     if used == count:
         return plan.fit.gpu if count == 1 else f"{count} x {plan.fit.gpu}"
     return f"{used} of {count} x {plan.fit.gpu}"
+
+
+def _copies(copies: int | None, instances: int) -> str:
+    """``, 8 copies``, ``, 8 copies each``; empty without copies."""
+    if copies is None:
+        return ""
+    return f", {copies} {'copy' if copies == 1 else 'copies'}{' each' if instances > 1 else ''}"
 
 
 def _choice(plan: Plan) -> str:
@@ -126,12 +148,19 @@ def method_name(speculation: Speculation) -> str:
     return method_title(speculation.method, speculation.parallel_drafting)
 
 
-def speed_text(speed: SpeedEstimate, price: float | None = None, instances: int = 1) -> str:
-    """Tokens per second and cost of ``instances`` together, measured or estimated with their
-    ranges."""
+def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
+    """Tokens per second of the plan's instances together, and their cost with a ``price``."""
+    return speed_text(speed, price, busy_engines(plan), "copy" if plan.copies else "instance")
+
+
+def speed_text(
+    speed: SpeedEstimate, price: float | None = None, engines: int = 1, each: str = "instance"
+) -> str:
+    """Tokens per second and cost of ``engines`` together, measured or estimated with their
+    ranges. ``each`` says what has an engine."""
     if speed.tokens_per_second is None:
         return f"unknown: {speed.source}"
-    text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, instances)}"
+    text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, engines, each)}"
     ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
     if ranged:
         text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
@@ -145,9 +174,9 @@ def speed_text(speed: SpeedEstimate, price: float | None = None, instances: int 
     return f"{text} ({' to '.join(costs)})"
 
 
-def busy_instances(plan: Plan) -> int:
-    """How many of the plan's instances have requests."""
-    return min(plan.instance_count, plan.concurrency)
+def busy_engines(plan: Plan) -> int:
+    """How many of the plan's engines have requests."""
+    return min(plan.engines, plan.concurrency)
 
 
 def times_text(speed: SpeedEstimate) -> str:
@@ -214,7 +243,7 @@ def _tie(plan: Plan, least: Alternative) -> str:
     return f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
 
 
-_REQUIREMENTS = ("speed-below-wanted", "speed-unverified", "slo-missed", "slo-unverified")
+_REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
 
 
 def _misses(plan: Plan, one: Alternative) -> bool:
@@ -224,15 +253,17 @@ def _misses(plan: Plan, one: Alternative) -> bool:
 
 
 def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
-    busy = min(one.instance_count, plan.concurrency)
     price = "price unknown"
     if one.price_per_hour_usd is not None:
         price = f"{format_usd(one.price_per_hour_usd)} per hour"
     if is_planned(plan, one):
         where = "the same instance"
     else:
-        where = f"{one.instance_count} x {one.instance_type} ({one.gpu}){how}, {price}"
-    return f"{where}: {speed_text(one, instances=busy)}"
+        gpu = f"{one.gpu}{_copies(one.copies, one.instance_count)}"
+        where = f"{one.instance_count} x {one.instance_type} ({gpu}){how}, {price}"
+    each = "copy" if one.copies else "instance"
+    speed = speed_text(one, engines=min(one.engines, plan.concurrency), each=each)
+    return f"{where}: {speed}"
 
 
 def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:

@@ -82,8 +82,8 @@ def _notes(result: AcceptanceResult, is_narrow: bool) -> Iterator[str]:
         yield "Other clients sent requests meanwhile, which are counted, too."
     if result.server.stand_in:
         yield f"{result.server.stand_in} answers in the sandbox: on AWS the acceptance is another."
-    if result.ended:
-        yield f"Ended early ({result.ended}): this is of the prompts until then."
+    if result.incomplete:
+        yield f"Ended early ({result.incomplete}): this is of the prompts until then."
 
 
 def print_lossless(result: LosslessResult) -> None:
@@ -112,8 +112,8 @@ def print_lossless(result: LosslessResult) -> None:
     if result.refused:
         lines = ", ".join(str(one.line) for one in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")
-    if result.ended:
-        print_status(f"Ended early ({result.ended}): this is of the prompts until then.")
+    if result.incomplete:
+        print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")
 
 
 def _shown(text: str) -> str:

@@ -14,7 +14,14 @@ from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
-from peagle.cli.output.console import align_columns, fit_columns, make_console, table_width
+from peagle.cli.output.console import (
+    align_columns,
+    fit_columns,
+    indented,
+    make_console,
+    table_width,
+    wrapped,
+)
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
@@ -24,6 +31,7 @@ _DISPENSABLE = ("licence", "vLLM", "method")
 """Columns that a narrow terminal omits, in this order."""
 
 _GIB = 2**30
+_GAP = 2
 _PIPE_WIDTH = 160
 """Columns of output that does not go to a terminal."""
 
@@ -182,27 +190,27 @@ def _support_facts(support: MethodSupport | None) -> Iterable[tuple[str, Any]]:
 
 def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidence, ...]) -> None:
     console.print("\n[bold]Acceptance length[/]")
-    table = _table("", "K", "accepted", "source")
+    rows = []
     for item in measured:
         source = f"{item.file}: vLLM {item.vllm} on {item.device}, {item.date}"
-        table.add_row("measured", str(item.k), f"{item.acceptance_length:.2f}", source)
+        rows.append(("measured", str(item.k), f"{item.acceptance_length:.2f}", source))
     if not measured:
-        table.add_row("unverified", "", "", "no evidence file has this drafter")
+        rows.append(("unverified", "", "", "no evidence file has this drafter"))
     for claim in drafter.published:
         length = f"{claim.acceptance_length:.2f}"
-        table.add_row(f"claimed, {claim.benchmark}", str(claim.k), length, escape(claim.source))
-    console.print(table)
+        rows.append((f"claimed, {claim.benchmark}", str(claim.k), length, claim.source))
+    _print_rows(console, ("", "K", "accepted", "source"), rows, short=3)
 
 
 def _print_problems(console: Console, drafter: Drafter) -> None:
     if not drafter.problems:
         return
     console.print("\n[bold]Known problems[/]")
-    table = _table("", "vLLM", "what", "source")
+    rows = []
     for problem in drafter.problems:
         what = "; ".join(filter(None, (problem.summary, problem.fix)))
-        table.add_row(problem.level, problem.vllm or "all", escape(what), escape(problem.source))
-    console.print(table)
+        rows.append((problem.level, problem.vllm or "all", what, problem.source))
+    _print_rows(console, ("", "vLLM", "what", "source"), rows, short=2)
 
 
 def _print_settings(console: Console, pair: Pair) -> None:
@@ -213,11 +221,11 @@ def _print_settings(console: Console, pair: Pair) -> None:
     if not settings:
         return
     console.print("\n[bold]Engine settings[/]")
-    table = _table("", "where", "because")
+    rows = []
     for name, setting in settings:
         value = "" if setting.value is True else f" {setting.value}"
-        table.add_row(escape(f"{name}{value}"), _where(setting), escape(setting.because))
-    console.print(table)
+        rows.append((f"{name}{value}", _where(setting), setting.because))
+    _print_rows(console, ("", "where", "because"), rows, short=1)
 
 
 def _where(setting: EngineSetting) -> str:
@@ -227,14 +235,37 @@ def _where(setting: EngineSetting) -> str:
 
 def _section(console: Console, title: str, facts: Iterable[tuple[Any, Any]]) -> None:
     console.print(f"\n[bold]{escape(title)}[/]")
-    table = _table("", "", header=False)
-    for name, value in facts:
-        table.add_row(str(name), escape(str(value)))
-    console.print(table)
+    rows = [(str(name), str(value)) for name, value in facts]
+    label = max(len(name) for name, _ in rows) + _GAP
+    for name, value in rows:
+        text = indented(value, console.width, label)
+        console.print(f"{name:<{label}}{text}", markup=False, soft_wrap=True)
 
 
-def _table(*columns: str, header: bool = True) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
+def _print_rows(
+    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], short: int
+) -> None:
+    """Print a table. Where that would break a word, such as an address, print blocks: the first
+    ``short`` cells of a row in its first line, each other cell below."""
+    columns = zip(headings, *rows, strict=True)
+    longest = [
+        max(len(word) for cell in column for word in ["", *cell.split()]) for column in columns
+    ]
+    if sum(longest) + _GAP * (len(longest) - 1) <= console.width:
+        table = _table(*headings)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return
+    for row in rows:
+        lines = ["  ".join(filter(None, row[:short]))]
+        for cell in row[short:]:
+            lines += [f"    {line}" for line in wrapped(cell, console.width - 4)]
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

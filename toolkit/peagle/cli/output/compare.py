@@ -19,7 +19,7 @@ _UNKNOWN = "unknown"
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
     both = zip(comparison.answers, comparison.plans, strict=True)
-    first, second = (dict(_facts(answer, plan.speculation)) for answer, plan in both)
+    first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
     rows = [("", "", "A", "B")]
     for name, value in first.items():
         rows.append(("*" if value != second[name] else "", name, value, second[name]))
@@ -33,7 +33,10 @@ def print_comparison(comparison: PlanComparison) -> None:
         click.echo("\nThe two plans are equal.")
 
 
-def _facts(answer: dict[str, Any], speculation: Speculation | None) -> Iterator[tuple[str, str]]:
+def plan_facts(
+    answer: dict[str, Any], speculation: Speculation | None
+) -> Iterator[tuple[str, str]]:
+    """The answer of a plan as labels and texts."""
     target, _, drafter = answer["pair"].partition("+")
     yield "target", target
     yield "drafter", drafter or "none"

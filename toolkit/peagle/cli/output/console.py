@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -18,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from peagle import store
 from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from peagle.findings import Finding
-    from peagle.render import RenderedFile
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,7 +42,7 @@ _PADDING = re.compile(r" +$", re.MULTILINE)
 
 _FLAGS = frozenset(
     {
-        "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
+        "copies", "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
         "min_tokens_per_second", "model_source", "output_tokens", "prompt_tokens", "slo",
         "weights_by",
     }
@@ -90,10 +87,17 @@ def confirmed(question: str, fix: str | Fix = "pass --yes") -> bool:
     return click.confirm(question, err=True)
 
 
+class Declined(UserError, code="declined"):
+    """The answer to a question was not yes, and nothing was changed.
+
+    Fix: answer y, or pass --yes.
+    """
+
+
 def confirm(question: str, declined: str, fix: str = "pass --yes") -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees."""
     if not confirmed(question, fix):
-        raise UserError(f"{declined}; nothing was changed", code="declined")
+        raise Declined(f"{declined}; nothing was changed")
 
 
 def make_console(pipe_width: int = 120) -> Console:
@@ -232,56 +236,3 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def stderr_width() -> int:
     """The width of the terminal that shows stderr; a pipe gets every text in one line."""
     return shutil.get_terminal_size().columns if sys.stderr.isatty() else UNLIMITED
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` atomically: a reader sees the old file or the new one.
-
-    Raises UserError if the file cannot be written.
-    """
-    try:
-        store.write_file(path, content)
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror}"
-        raise UserError(message, "check the path", "not-writable") from error
-
-
-def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> None:
-    """Write the files below ``folder``, all or none.
-
-    Raises UserError for a folder that is not empty, unless ``force``: then files of these names
-    are replaced, and others are kept.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file", "use a different folder with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(
-            f"the folder {folder} is not empty", "use a different folder, or add --force"
-        )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-            draft = Path(beside) / "files"
-            for file in files:
-                _write(draft / file.path, file)
-            _put_in_place(draft, folder)
-    except OSError as error:
-        message = f"{folder} cannot be written: {error.strerror}"
-        raise UserError(message, "check the path", "not-writable") from error
-
-
-def _write(path: Path, file: RenderedFile) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file.content)
-    path.chmod(0o755 if file.executable else 0o644)
-
-
-def _put_in_place(draft: Path, folder: Path) -> None:
-    if not folder.is_dir() or not any(folder.iterdir()):
-        # Renaming onto an empty folder is atomic.
-        draft.replace(folder)
-        return
-    for source in sorted(path for path in draft.rglob("*") if path.is_file()):
-        goal = folder / source.relative_to(draft)
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(source, goal)

@@ -12,13 +12,22 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.answer import busy_instances, speed_text
+from peagle.cli.output.answer import speed_of_plan
 from peagle.cli.output.console import print_facts, print_status
-from peagle.cli.output.plan import licences_text, pinned_text, proof_text, speculation_text
+from peagle.cli.output.plan_facts import (
+    licences_text,
+    observability_facts,
+    pinned_text,
+    proof_text,
+    scaling_text,
+    speculation_text,
+)
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.planning import Plan
+from peagle.planning.limit import limit_text
+from peagle.planning.rollout import cost_text
 from peagle.protocol import request_body
 from peagle.sandbox.state import engine_version
 from peagle.text import format_price, format_usd
@@ -26,6 +35,7 @@ from peagle.text import format_price, format_usd
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
     "nothing": "none: this plan is in service and proved",
+    "scale": "only the scaling; the endpoint serves on",
     "prove": "creates nothing; repeats the proof",
     "create": "creates endpoint {name}, configuration {config}, model {model}",
     "update": "updates endpoint {name} to configuration {config}, model {model}",
@@ -36,7 +46,7 @@ def show_plan(
     found: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
 ) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
-    plan, desired = found.desired.plan, found.desired
+    plan = found.desired.plan
     here = engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
@@ -48,6 +58,9 @@ def show_plan(
         "licences": licences_text(plan),
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
+        **scaling_text(plan),
+        **_limit(found),
+        **observability_facts(plan),
         **_speed(plan),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
@@ -59,23 +72,51 @@ def show_plan(
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
     resumes = found.change == "create" and found.record and found.record.resources
-    lines["change"] = (_CONTINUES if resumes else _CHANGES[found.change]).format(
-        name=plan.name, config=desired.config_name, model=desired.model_name
-    )
+    lines["change"] = _change_text(found, resumes=bool(resumes))
     if found.broken:
         lines["change"] += f"; first deletes the endpoint, which is {found.broken}"
+    if found.scaling is not None:
+        lines["scaling"] = f"{lines.get('scaling', '')} ({found.scaling.text})".strip()
     if found.change == "update":
         lines["switch"] = _switch(found, prove_first, keep_unproved)
+    if found.rollout:
+        lines["rollout"] = cost_text(found.rollout)
     print_status(click.style(plan.name, bold=True))
     print_facts(lines.items())
     show_changes(found.changes)
+
+
+def _change_text(found: Preflight, resumes: bool) -> str:
+    """What deploying changes, with the names of what it makes."""
+    desired = found.desired
+    revision, copies = desired.revision, found.desired.plan.engines
+    if found.change == "update" and desired.component:
+        return f"updates the {copies} copies on {desired.plan.name} to model {revision.model}"
+    if found.change == "nothing" and found.changes:
+        return "only settings beside the endpoint, which keeps serving"
+    text = (_CONTINUES if resumes else _CHANGES[found.change]).format(
+        name=desired.plan.name, config=revision.endpoint_config, model=revision.model
+    )
+    if desired.component and found.change == "create":
+        text += f", inference component {desired.plan.name} with {copies} copies"
+    return text
+
+
+def _limit(found: Preflight) -> dict[str, str]:
+    """When the deployment ends, if the plan says so."""
+    limit = found.desired.plan.limit
+    if limit is None:
+        return {}
+    if limit.removes:
+        return {"limit": "none: an earlier end time is removed"}
+    return {"limit": f"deleted after {limit_text(limit, found.most_usd_per_hour)}"}
 
 
 def _speed(plan: Plan) -> dict[str, str]:
     """The speed and the cost of a million tokens, if known."""
     if plan.speed is None or plan.speed.tokens_per_second is None:
         return {}
-    return {"speed": speed_text(plan.speed, instances=busy_instances(plan))}
+    return {"speed": speed_of_plan(plan, plan.speed)}
 
 
 def show_changes(changes: Iterable[SettingChange]) -> None:
@@ -129,11 +170,12 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
 def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
     """A call with boto3, as Python. Values are written by ``repr``, so any name is safe."""
     body = request_body("Hello", chat=chat, max_tokens=64)
+    component = f"InferenceComponentName={document['name']!r}, " if "copies" in document else ""
     return [
         "import boto3, json",
         f"runtime = boto3.client('sagemaker-runtime', region_name={document['region']!r})",
         f"body = json.dumps({body!r})",
-        f"answer = runtime.invoke_endpoint(EndpointName={document['name']!r}, "
+        f"answer = runtime.invoke_endpoint(EndpointName={document['name']!r}, {component}"
         "ContentType='application/json', Body=body)",
         "print(json.load(answer['Body']))",
     ]

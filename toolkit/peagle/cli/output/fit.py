@@ -76,6 +76,7 @@ def print_report(report: FitReport) -> None:
         console.print(f"[dim]plan uses different defaults: {' '.join(planned)}[/]")
     console.print()
     console.print(_terms(report.fit))
+    console.print("[dim]~: an estimate[/]")
     if report.advice:
         console.print("\n[bold]Any one of these makes it fit[/]")
         console.print(_advice(report.advice))

@@ -10,19 +10,34 @@ from rich.table import Table
 from rich.text import Text
 
 from peagle.cli.output.answer import (
-    busy_instances,
     is_planned,
-    method_name,
-    speed_text,
+    speed_of_plan,
     times_text,
 )
-from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
+from peagle.cli.output.company import company_facts
+from peagle.cli.output.console import (
+    Row,
+    fit_columns,
+    hidden_columns,
+    indented,
+    make_console,
+    print_findings,
+)
 from peagle.cli.output.fit import memory_bar, memory_parts
+from peagle.cli.output.plan_facts import (
+    licences_text,
+    observability_facts,
+    pinned_text,
+    price_text,
+    proof_text,
+    scaling_text,
+    speculation_text,
+)
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
-from peagle.proof import MIN_DRAFTS
-from peagle.text import format_concurrency, format_price, format_requests, json_object
+from peagle.planning.plan import Alternative, SpeedEstimate
+from peagle.planning.rollout import cost_text
+from peagle.text import format_concurrency, format_requests, json_object
 
 UNKNOWN = "unknown"
 """The text for a speed that is neither measured nor estimated."""
@@ -95,11 +110,7 @@ _FACTS = len("speculation") + 2
 
 def instances_table(plan: Plan, width: int) -> Table:
     """One line for each of the best instances, and for the planned one, marked with a star."""
-    instances = [*plan.alternatives]
-    if not any(is_planned(plan, one) for one in instances):
-        instances.insert(0, _own(plan))
-    table_rows = [HEADINGS, *(_row(plan, one) for one in instances)]
-    rows, _ = fit_columns(table_rows, width, _DISPENSABLE)
+    rows, _ = _fitted(plan, width)
     table = Table.grid(padding=(0, 2))
     for heading in rows[0]:
         table.add_column(justify="left" if heading in _LEFT else "right", no_wrap=True)
@@ -109,12 +120,21 @@ def instances_table(plan: Plan, width: int) -> Table:
     return table
 
 
+def _fitted(plan: Plan, width: int) -> tuple[list[Row], Row]:
+    """The rows of the table that fit, and the headings of the dropped columns."""
+    instances = [*plan.alternatives]
+    if not any(is_planned(plan, one) for one in instances):
+        instances.insert(0, _own(plan))
+    return fit_columns([HEADINGS, *(_row(plan, one) for one in instances)], width, _DISPENSABLE)
+
+
 def _own(plan: Plan) -> Alternative:
     fit, speed = plan.fit, plan.speed or _NO_SPEED
     return Alternative(
         **dict(speed),
         instance_type=plan.instance_type,
         instance_count=plan.instance_count,
+        copies=plan.copies.per_instance if plan.copies else None,
         gpu=fit.gpu,
         tensor_parallel_size=fit.tensor_parallel_size,
         price_per_hour_usd=plan.price_per_hour_usd,
@@ -146,9 +166,9 @@ def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
     return (
         "*" if is_planned(plan, one) else "",
         f"{one.instance_count} x {one.instance_type}".removeprefix("1 x "),
-        f"{one.tensor_parallel_size} x {one.gpu}",
+        f"{f'{one.copies} x ' if one.copies else ''}{one.tensor_parallel_size} x {one.gpu}",
         _dollars(one.price_per_hour_usd),
-        f"{one.max_concurrency * one.instance_count:,.1f}",
+        f"{one.max_concurrency * one.engines:,.1f}",
         f"{one.drafter} K={one.k}" if one.drafter else "none",
         UNKNOWN if speed is None else f"{speed:,.0f} {one.basis}",
         _dollars(one.usd_per_million_tokens),
@@ -171,6 +191,8 @@ def print_details(plan: Plan) -> None:
     if plan.alternatives:
         console.print(f"\n[bold]{BEST_INSTANCES}[/]")
         console.print(instances_table(plan, console.width))
+        if hidden := hidden_columns(_fitted(plan, console.width)[1]):
+            console.print(f"[dim]{hidden}[/]")
         console.print(f"[dim]{LEGEND}[/]")
     if plan.findings:
         console.print("\n[bold]Findings[/]")
@@ -180,46 +202,17 @@ def print_details(plan: Plan) -> None:
         console.print(section)
 
 
-def price_text(plan: Plan) -> str:
-    """The price per hour, day and month of 730 hours."""
-    words = format_price(plan.price_per_hour_usd, month=True)
-    if plan.price_per_hour_usd is None:
-        return words
-    return f"{words} ({price_origin(plan)})"
-
-
-def speculation_text(speculation: Speculation | None) -> str:
-    """The method's common name, and K."""
-    if speculation is None:
-        return "none"
-    how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
-    text = f"{method_name(speculation)}{how}, K={speculation.k}"
-    floor = speculation.acceptance_floor
-    if floor is None:
-        return text
-    origin = ", to break even" if speculation.floor_source == "break-even" else ""
-    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
-
-
-def proof_text(plan: Plan) -> str:
-    """How deploy proves the plan."""
-    if plan.speculation is None:
-        return "an answer: there is no speculation to prove"
-    several = plan.instance_count > 1
-    where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
-    if several:
-        where = "each instance's log stream"
-    return f"at least {MIN_DRAFTS} drafts{' of each instance' if several else ''}, from {where}"
-
-
 def _facts(plan: Plan) -> dict[str, str]:
     fit = plan.fit
     count = f"{plan.instance_count} x {plan.instance_type}"
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
+    if plan.copies is not None:
+        gpus += f"; {plan.copies.per_instance} copies with {plan.copies.gpus} of them each"
     return {
         "endpoint": f"{plan.name} in {plan.region}",
         "instance": f"{count} ({gpus})",
         "price": price_text(plan),
+        **scaling_text(plan),
         "speculation": speculation_text(plan.speculation),
         "proof": proof_text(plan),
         "speed": _speed(plan),
@@ -230,34 +223,18 @@ def _facts(plan: Plan) -> dict[str, str]:
         "weights": _weights(plan),
         "licences": licences_text(plan),
         **pinned_text(plan),
+        **({"rollout": cost_text(plan.rollout)} if plan.rollout else {}),
+        **observability_facts(plan),
+        **company_facts(plan.company),
     }
 
 
 def _speed(plan: Plan) -> str:
     """Speed and cost with their source."""
     speed = plan.speed or _NO_SPEED
-    text = speed_text(speed, plan.price_per_hour_usd, busy_instances(plan))
+    text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
     times = times_text(speed)
     return text if speed.basis == "unknown" else f"{text}{times}; {speed.source}"
-
-
-def licences_text(plan: Plan) -> str:
-    """The licences of target and drafter."""
-    target, drafter = f"target {plan.target.licence or 'unknown'}", plan.drafter
-    if drafter is None or not drafter.weights:
-        return target
-    return f"{target}, drafter {drafter.licence or 'unknown'}"
-
-
-def pinned_text(plan: Plan) -> dict[str, str]:
-    """What the plan pins of the weights and of compiled code; empty where nothing is mounted."""
-    pins = plan.pins
-    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
-    facts = {
-        "manifest": f"sha256 {pins.weights}" if pins.weights else "",
-        "warm start": "any archive beside the weights" if pins.any_warm else warm,
-    }
-    return {name: text for name, text in facts.items() if text}
 
 
 def _weights(plan: Plan) -> str:
@@ -302,7 +279,7 @@ def _verdict(plan: Plan) -> str:
             f"[red]does not fit[/]: one request of {length:,} tokens needs {needed:.1f} GiB of the "
             f"GPU's {fit.gpu_memory_gib:.1f} GiB"
         )
-    load = -(-plan.concurrency // plan.instance_count)
+    load = -(-plan.concurrency // plan.engines)
     size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
     holds = f"the KV cache holds {fit.kv_cache_tokens:,} tokens"
     if fit.max_concurrency >= load:

@@ -21,12 +21,12 @@ from peagle.cli.output.console import (
 )
 from peagle.planning.by_verdict import is_covered
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
     SettingSpeed,
     Verdict,
-    VerdictCrossover,
     WorkloadVerdict,
 )
 from peagle.text import format_usd
@@ -170,7 +170,7 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
     """Where the winner changes, and the setting for all loads."""
     if any(load.ties for load in size.loads):
         yield "= ties with others; the simplest is shown."
-    yield from map(_crossover, size.crossovers)
+    yield from map(crossover_text, size.crossovers)
     known = (one for load in size.loads for one in load.speeds if one.basis != "unknown")
     if not any(one.setting.k for one in known):
         yield "No drafter could be compared: see below."
@@ -209,16 +209,6 @@ def _regrets(size: WorkloadVerdict) -> Iterator[str]:
 def _words(workload: str) -> str:
     """``short prompt`` for ``short-prompt``."""
     return workload.replace("-", " ")
-
-
-def _crossover(crossover: VerdictCrossover) -> str:
-    price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
-    between = f"{crossover.low:,.0f} to {crossover.high:,.0f}"
-    return (
-        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests "
-        f"({between}){cost}; {crossover.basis}."
-    )
 
 
 def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:

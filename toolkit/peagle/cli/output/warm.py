@@ -10,7 +10,7 @@ from peagle.cli.context import command_text
 from peagle.cli.output.console import print_status
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
-from peagle.deploy.watch import limit_seconds
+from peagle.deploy.wait import limit_seconds
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_size, format_usd
 from peagle.warm.collect import CollectedWarmStart

@@ -17,7 +17,7 @@ from peagle.cli.output.console import print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import format_duration, format_size, format_unit_price, format_usd
+from peagle.text import format_duration, format_rate, format_size, format_unit_price, format_usd
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
@@ -79,7 +79,7 @@ def progress_text(progress: SyncProgress) -> str:
     unit, name = (1e9, "GB") if progress.total >= 1e9 else (1e6, "MB")
     parts = ["Copying", f"{progress.done / unit:.2f} of {progress.total / unit:.2f} {name}"]
     if progress.seconds_left is not None:
-        parts.append(f"{progress.speed / 1e6:.0f} MB/s")
+        parts.append(format_rate(progress.speed))
         parts.append(f"{format_duration(progress.seconds_left)} left")
     if progress.file:
         parts.append(progress.file)
@@ -153,10 +153,8 @@ def resume_hint(
 def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> None:
     """Say that the copy is complete, and the command that uses it."""
     if result.moved:
-        speed = result.moved / seconds / 1e6 if seconds else 0
-        copied = (
-            f"{format_size(result.moved)} copied in {format_duration(seconds)}, {speed:.0f} MB/s"
-        )
+        rate = format_rate(result.moved / seconds if seconds else 0)
+        copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}, {rate}"
     else:
         copied = "nothing was copied"
     print_status(

@@ -12,7 +12,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.deploy import state
+from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.live import served_live
 from peagle.deploy.proof_tag import PREVIOUS_TAG, proof_tag
@@ -20,8 +20,11 @@ from peagle.deploy.proving.prover import Prover
 from peagle.deploy.proving.request import ProofRequest, request_of_plan, request_of_served
 from peagle.deploy.revisions import fields_with_proof, revision_in_service
 from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.variants import compares_now
+from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.errors import Fix, NotFound, NotProved
 from peagle.proof import MIN_DRAFTS, Proof
+from peagle.render.requests import VARIANT
 
 Say = Callable[[str], object]
 
@@ -43,10 +46,10 @@ def prove(
     recorded if it is by the plan's own standard. Otherwise prompts and floor come from the
     catalogue, for the pair in the endpoint's tag. ``floor`` and ``min_drafts`` replace the pair's
     floor and the number of drafts of each instance. A proof that fails is returned too:
-    ``require_passed`` raises for it.
+    ``require_passed`` raises for it. An endpoint that scaled to zero is woken first.
 
-    Raises NotFound without such an endpoint, NotProved for a ``floor`` of one that does not
-    speculate, and what ``Prover.prove`` raises.
+    Raises NotFound without such an endpoint, NotAwake for one that does not wake up, NotProved for
+    a ``floor`` of one that does not speculate, and what ``Prover.prove`` raises.
     """
     live = sagemaker.describe(aws, name)
     if live is None:
@@ -54,9 +57,14 @@ def prove(
             f"there is no endpoint {name!r} in {aws.region}",
             Fix("list the deployments", ("peagle", "list")),
         )
-    served = revision_in_service(record, live.config) if record else None
+    wake_up = WakeUpOptions(on_progress=lambda progress: say(progress.text), clock=clock or Clock())
+    if wake(aws, live, record, wake_up) is not None:
+        live = sagemaker.describe(aws, name) or live
+    served = revision_in_service(record, live.revision) if record else None
     request = _request(aws, live, served, catalog, floor)
-    proved = Prover(aws, clock or Clock(), say).prove(replace(request, min_drafts=min_drafts))
+    variant = VARIANT if record and compares_now(record, live) else None
+    request = replace(request, min_drafts=min_drafts, variant=variant)
+    proved = Prover(aws, clock or Clock(), say).prove(request)
     if record and served and floor is None and min_drafts >= MIN_DRAFTS:
         revision = served.model_copy(update={"proof": proved})
         _record(aws, record, live, revision, clock or Clock())
@@ -71,7 +79,9 @@ def _request(
     if served and served.plan:
         request = request_of_plan(served.plan, live.name)
     else:
-        request = request_of_served(served_live(aws, live, _tags(aws, live)), catalog)
+        request = request_of_served(
+            served_live(aws, live, sagemaker.readable_tags(aws, live) or {}), catalog
+        )
     if floor is None:
         return request
     if not request.speculates:
@@ -83,9 +93,15 @@ def _request(
     return replace(request, floor=floor, floor_source="option")
 
 
-def prove_revision(context: DeploymentContext, revision: Revision, started: float = 0.0) -> Proof:
-    """Prove the endpoint that the context works on, which serves ``revision``; a proof that fails
-    is returned too. ``started`` is when the update to it began, in epoch seconds.
+def prove_revision(
+    context: DeploymentContext,
+    revision: Revision,
+    started: float = 0.0,
+    variant: str | None = None,
+) -> Proof:
+    """Prove the endpoint that the context works on, which serves ``revision``, as ``variant`` where
+    there are two; a proof that fails is returned too. ``started`` is when the update to it began,
+    in epoch seconds.
 
     Raises what ``Prover.prove`` raises.
     """
@@ -95,19 +111,12 @@ def prove_revision(context: DeploymentContext, revision: Revision, started: floa
     else:
         of_pair = request_of_served(revision.served, context.catalog or load_catalog())
         request = replace(of_pair, name=name, revision_started=started)
+    request = replace(request, variant=variant)
     context.say("Proving", f"{len(request.prompts)} prompts")
     prover = Prover(
         context.aws, context.clock, lambda line: context.say("Proving", line, lasting=True)
     )
     return prover.prove(request)
-
-
-def _tags(aws: Aws, live: Endpoint) -> dict[str, str]:
-    """The endpoint's tags; none where they may not be read: its pair is unknown then."""
-    try:
-        return sagemaker.tags_of(aws, live.arn)
-    except AccessDenied:
-        return {}
 
 
 def tag_proofs(
@@ -132,8 +141,8 @@ def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, cl
     fields = fields_with_proof(record, revision)
     if "pending" not in fields or fields["pending"] is None:
         tag_proofs(aws, live, revision, fields.get("previous", record.previous), clock)
-    with state.deployment_lock(record.scope, record.region, record.name):
-        now = state.load_record(record.scope, record.region, record.name)
-        found = revision_in_service(now, live.config) if now else None
+    with records.deployment_lock(record.scope, record.region, record.name):
+        now = records.load_record(record.scope, record.region, record.name)
+        found = revision_in_service(now, live.revision) if now else None
         if now and found and found.fingerprint == revision.fingerprint:
-            state.save(now.model_copy(update=fields_with_proof(now, revision)))
+            records.save(now.model_copy(update=fields_with_proof(now, revision)))

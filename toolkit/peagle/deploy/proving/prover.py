@@ -20,10 +20,11 @@ from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.proving.request import ProofRequest
 from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.deploy.status import sandbox_engine
+from peagle.deploy.variants import of_variant
 from peagle.errors import Fix, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
 from peagle.proof import Proof, StreamCounts
-from peagle.protocol import Counters, piece_of
+from peagle.protocol import Counters, parse_piece
 
 PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
@@ -56,6 +57,8 @@ class Prover:
                 Fix("look at it", ("peagle", "status", request.name)),
                 code="endpoint-not-in-service",
             )
+        if request.variant:
+            live = of_variant(live, request.variant)
         if not request.speculates:
             return self._by_answer(request)
         is_stand_in = sandbox_engine(self.aws, live).stand_in is not None
@@ -65,14 +68,14 @@ class Prover:
 
     def _counted(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
         """The proof from the engine's counters, else from the log."""
-        if request.source == "counters" and live.instance_count <= 1:
-            counters = runtime.counters(self.aws, request.name)
+        if request.source == "counters" and live.engine_count <= 1:
+            counters = runtime.counters(self.aws, request.name, **request.target)
             if counters is not None:
                 return self._by_counters(request, counters, floor)
         return self._by_log(request, live, floor)
 
     def _by_answer(self, request: ProofRequest) -> Proof:
-        if not piece_of(self._ask(request, request.bodies()[0])).written:
+        if not parse_piece(self._ask(request, request.bodies()[0])).written:
             raise NotProved(
                 f"{request.name} returned an empty answer",
                 Fix("read the log", ("peagle", "logs", request.name)),
@@ -82,22 +85,29 @@ class Prover:
 
     def _by_counters(self, request: ProofRequest, before: Counters, floor: float | None) -> Proof:
         until = self.clock.now() + PROOF_SECONDS
-        counted = Counters(0, 0, 0)
-        while True:
+        latest = before
+
+        def read() -> Counters:
+            nonlocal latest
+            latest = runtime.counters(self.aws, request.name, **request.target) or latest
+            return latest
+
+        def send_round() -> None:
             for body in request.bodies():
                 self._ask(request, body)
-            now = runtime.counters(self.aws, request.name) or before
-            more = now.since(before)
-            counted, before = counted + more, now
-            self.say(f"{min(counted.drafts, request.min_drafts)} of {request.min_drafts} drafts")
-            if counted.drafts >= request.min_drafts or not more.drafts:
-                break
-            if self.clock.now() > until:
-                break
+
+        counted = proof.count_drafts(
+            before,
+            send_round,
+            read,
+            request.min_drafts,
+            in_time=lambda: self.clock.now() <= until,
+            say=self.say,
+        )
         return proof.evaluate(counted, floor, request.min_drafts)
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
-        instances = max(live.instance_count, 1)
+        instances = max(live.engine_count, 1)
         again = ("peagle", "prove", live.name)
         reader = StatisticsReader(self.aws, live, self.clock, request.revision_started, again)
         reader.read()  # what may not be read is reported before any prompt is sent
@@ -136,6 +146,8 @@ class Prover:
             for variant, count in live.running.items()
             for _ in range(count)
         ] or [None]
+        if live.component is not None:
+            targets = [None] * instances
         if instances == 1:
             send(targets[0])
             return
@@ -147,13 +159,9 @@ class Prover:
         self, request: ProofRequest, body: dict[str, Any], **parameters: str
     ) -> dict[str, Any]:
         try:
-            return runtime.ask(self.aws, request.name, body, **parameters)
+            return runtime.ask(self.aws, request.name, body, **{**request.target, **parameters})
         except EngineRejected as error:
-            raise NotProved(
-                f"the engine rejected a proof prompt: {error.message}",
-                "if the prompt exceeds the context, deploy with a larger --max-model-len",
-                code="proof-prompt-rejected",
-            ) from error
+            raise proof.prompt_rejected(error.message) from error
 
 
 def _is_complete(counts: StreamCounts, request: ProofRequest, instances: int) -> bool:

@@ -33,7 +33,7 @@ class ProofRequest:
     ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
     whose acceptance says nothing about the pair, unless the user set it (``floor_source``).
     ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
-    is known: log streams that are older do not count.
+    is known: log streams that are older do not count. ``variant``: prove only that one.
     """
 
     name: str
@@ -47,6 +47,12 @@ class ProofRequest:
     min_drafts: int = MIN_DRAFTS
     floor_source: FloorSource | None = None
     revision_started: float = 0.0
+    variant: str | None = None
+
+    @property
+    def target(self) -> dict[str, str]:
+        """The parameters of an invocation of the variant."""
+        return {"TargetVariant": self.variant} if self.variant else {}
 
     def bodies(self) -> list[dict[str, Any]]:
         """The requests of one round."""
@@ -87,6 +93,22 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
         source=proof_source(served.image, catalog.runtimes),
         pair=served.pair or "PAIR",
         floor_source=None if floor is None else "catalogue",
+    )
+
+
+def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
+    """The proof of a server of which only the name of its model is known: with the prompts of the
+    target of that name, else with default prompts. Any accepted draft passes."""
+    target = catalog.targets.get(model)
+    return ProofRequest(
+        name=name,
+        prompts=target.proof.prompts if target else DEFAULT_PROMPTS,
+        chat=target.proof.chat if target else True,
+        max_tokens=target.proof.max_tokens if target else DEFAULT_MAX_TOKENS,
+        speculates=True,
+        floor=None,
+        source="counters",
+        pair=model,
     )
 
 

@@ -12,9 +12,10 @@ from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
-from peagle.aws.sagemaker import Endpoint
+from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.errors import Fix
 from peagle.proof import StreamCounts, instance_of
+from peagle.protocol import log_group
 
 STATISTICS_SECONDS = LATE_MILLISECONDS / 1000 + 15.0
 """How long after the last answer its statistics may reach CloudWatch: vLLM writes them every 10 s,
@@ -42,8 +43,8 @@ class StatisticsReader:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
         self._skew = _skew(aws, live.name, clock)
-        self._tail = Tail(aws, live.name, clock.now() + self._skew)
-        self._started = max(live.created, _created(aws, live.config), revision_started)
+        self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
+        self._started = max(live.created, _created(aws, live), revision_started)
         self._known: set[str] = set()
         self._repeat = repeat
 
@@ -60,7 +61,8 @@ class StatisticsReader:
                 f"the drafts are counted in the log of {self._live.name}: {denied.message}",
                 Fix(
                     "ask for a policy that allows logs:FilterLogEvents on log-group:"
-                    "/aws/sagemaker/Endpoints/*, then repeat the command",
+                    f"{log_group('*', self._live.hosts_components)}, then repeat the "
+                    "command",
                     self._repeat,
                 ),
                 denied.code,
@@ -97,8 +99,9 @@ class StatisticsReader:
         created = self._live.created
         if self._started <= created:
             return True
+        copies = self._live.hosts_components
         return not runtime.has_logged_between(
-            self._aws, self._live.name, stream, created, self._started
+            self._aws, self._live.name, stream, created, self._started, copies
         )
 
 
@@ -112,11 +115,12 @@ def _skew(aws: Aws, name: str, clock: Clock) -> float:
     return skew if abs(skew) > _CLOCK_SECONDS else 0.0
 
 
-def _created(aws: Aws, config: str) -> float:
-    """When the configuration was created, in epoch seconds: no instance of it is older. 0 where
-    that may not be read, or it was deleted while it serves."""
+def _created(aws: Aws, live: Endpoint) -> float:
+    """When the configuration, or the model of copies, was created, in epoch seconds: no engine of
+    it is older. 0 where that may not be read, or it was deleted while it serves."""
     try:
-        found = sagemaker.description(aws, "EndpointConfig", config)
+        kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
+        found = sagemaker.description(aws, kind, live.revision)
     except (AccessDenied, Missing):
         return 0.0
     created = found.get("CreationTime")

@@ -5,6 +5,7 @@ The module's name is the format's name. It defines
     FILES          the files it writes, README.md included
     render         (plan, catalog) -> the files
     unsupported    optional: (plan) -> what the format cannot express of this plan, "" for nothing
+    NO_ENDPOINT    optional: true for a format that makes no endpoint, but an image or one container
 
 A new module is listed, rendered and named in errors without further changes.
 """
@@ -39,7 +40,11 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
     """
     reason = _unsupported(format, plan)
     if reason:
-        others = [other for other in format_names() if not _unsupported(other, plan)]
+        others = [
+            other
+            for other in format_names()
+            if not _unsupported(other, plan) and not getattr(_module(other), "NO_ENDPOINT", False)
+        ]
         fix = f"use {' or '.join(others)}" if others else "no format can express this plan"
         raise Unsupported(f"{format}: {reason}", fix)
     files: tuple[RenderedFile, ...] = _module(format).render(plan, catalog)

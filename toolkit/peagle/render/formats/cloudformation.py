@@ -1,7 +1,8 @@
-"""The plan as a CloudFormation stack: Model, EndpointConfig, Endpoint.
+"""The plan as a CloudFormation stack: Model, EndpointConfig, Endpoint, InferenceComponent.
 
 Model and EndpointConfig get no names: a change of a configuration replaces it, so CloudFormation
-creates the new one under a generated name and updates the endpoint to it.
+creates the new one under a generated name and updates the endpoint to it. Without parameters, the
+stack does what the plan says.
 """
 
 from __future__ import annotations
@@ -9,16 +10,32 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.catalog.schema import Catalog
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.plan import MODEL_BUCKET, Plan
+from peagle.render.capture import not_in_templates
+from peagle.render.components import component_path
+from peagle.render.dashboard import keeps_log
 from peagle.render.files import RenderedFile, readme, yaml_file
+from peagle.render.limit import ENDS_TAG, ends_after
+from peagle.render.limit_templates import cloudformation_end
 from peagle.render.requests import STACK_TAG, folders, owned_requests
+from peagle.render.stack_observability import dashboard_url, observability_resources, rollout_config
+from peagle.render.stack_parameters import interface, parameters
+from peagle.render.stack_references import (
+    NAME,
+    OBSERVES,
+    SEVERAL,
+    conditions,
+    either,
+    with_references,
+)
+from peagle.render.stack_scaling import retained, scaling_resources
 
 TEMPLATE = "template.yaml"
 FILES = (TEMPLATE, "README.md")
 
 _OPENAI_URL = (
     "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
-    "/endpoints/${Endpoint.EndpointName}/openai/v1"
+    "/endpoints/${Endpoint.EndpointName}%s/openai/v1"
 )
 
 _STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
@@ -30,9 +47,9 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def unsupported(plan: Plan) -> str:
-    """A plan that mounts two S3 prefixes."""
+    """A plan that mounts two S3 prefixes, and a rule of a bucket that the stack does not own."""
     if all(mount.channel is None for mount in plan.mounts):
-        return ""
+        return not_in_templates(plan)
     return (
         "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for its "
         "drafter (target/ and drafter/ below one s3:// prefix need none)"
@@ -40,46 +57,63 @@ def unsupported(plan: Plan) -> str:
 
 
 def template(plan: Plan) -> dict[str, Any]:
-    model, config, endpoint = (
-        request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
-        for request in owned_requests(plan, "cloudformation")
-    )
+    named = plan.model_copy(update={"name": NAME})
+    resources: dict[str, Any] = with_references(_resources(named, plan))
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"{plan.pair} served by vLLM {plan.runtime.vllm}",
-        "Parameters": _parameters(plan),
+        "Metadata": interface(plan),
+        "Parameters": parameters(plan),
         "Rules": _rules(plan),
-        "Resources": {
-            "Model": {
-                "Type": "AWS::SageMaker::Model",
-                "Properties": _without(_with_references(model), "ModelName"),
-            },
-            "EndpointConfig": {
-                "Type": "AWS::SageMaker::EndpointConfig",
-                "Properties": _config(config),
-            },
-            "Endpoint": {
-                "Type": "AWS::SageMaker::Endpoint",
-                "Properties": endpoint
-                | {"EndpointConfigName": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}},
-            },
+        "Conditions": conditions(plan),
+        "Resources": resources,
+        "Outputs": with_references(_outputs(named)),
+    }
+
+
+def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
+    """The resources of ``named``, which is the plan with a placeholder as its name."""
+    model, config, endpoint, *component = (
+        request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
+        for request in owned_requests(named, "cloudformation")
+    )
+    limited = ends_after(plan) is not None
+    schedules = ["Schedule", *(["CopiesSchedule"] if plan.copies else [])]
+    before = [*(schedules if limited else []), *(["Log"] if keeps_log(plan) else [])]
+    if limited:
+        endpoint["Tags"].append({"Key": ENDS_TAG, "Value": {"Fn::Sub": "${EndsAt}Z"}})
+    own = {"EndpointConfigName": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}}
+    return {
+        "Model": {
+            "Type": "AWS::SageMaker::Model",
+            **_skipped(plan),
+            "Properties": _without(model, "ModelName"),
         },
-        "Outputs": _outputs(plan),
+        "EndpointConfig": {
+            "Type": "AWS::SageMaker::EndpointConfig",
+            "Properties": _config(plan, config),
+        },
+        "Endpoint": {
+            "Type": "AWS::SageMaker::Endpoint",
+            "Properties": endpoint
+            | own
+            | ({} if component else rollout_config(plan))
+            | retained(plan),
+        }
+        | ({"DependsOn": before} if before else {}),
+        **scaling_resources(named, [_STACK]),
+        **(cloudformation_end(plan, NAME, model["Tags"]) if limited else {}),
+        **observability_resources(named),
+        **({"InferenceComponent": _component(plan, *component)} if component else {}),
     }
 
 
-def _parameters(plan: Plan) -> dict[str, Any]:
-    role = {
-        "Type": "String",
-        "Description": "ARN of the role that SageMaker assumes to read the image and the weights",
-        "AllowedPattern": r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-/]+",
-    }
-    bucket = {
-        "Type": "String",
-        "Description": "Bucket that holds the weights; README.md lists the prefixes",
-        "AllowedPattern": r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]",
-    }
-    return {"ExecutionRoleArn": role} | ({"ModelBucket": bucket} if folders(plan) else {})
+def _skipped(plan: Plan) -> dict[str, Any]:
+    """The checks of checkov that do not hold for the model, with their reasons."""
+    if plan.company.network_isolation:
+        return {}
+    reason = "Isolation is a choice of the plan: an engine that downloads weights needs the network"
+    return {"Metadata": {"checkov": {"skip": [{"id": "CKV_AWS_370", "comment": reason}]}}}
 
 
 def _rules(plan: Plan) -> dict[str, Any]:
@@ -91,43 +125,57 @@ def _rules(plan: Plan) -> dict[str, Any]:
     return {"PlannedRegion": {"Assertions": [assertion]}}
 
 
-def _config(config: dict[str, Any]) -> dict[str, Any]:
+def _config(plan: Plan, config: dict[str, Any]) -> dict[str, Any]:
     (variant,) = config["ProductionVariants"]
-    named = {**variant, "ModelName": {"Fn::GetAtt": ["Model", "ModelName"]}}
-    return _without(config, "EndpointConfigName") | {"ProductionVariants": [named]}
+    own: dict[str, Any] = {"InitialInstanceCount": {"Ref": "InitialInstanceCount"}}
+    if plan.copies is None:
+        routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+        own["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
+        own["RoutingConfig"] = either(SEVERAL, routing)
+    else:
+        bounds = {"MinInstanceCount": "MinInstances", "MaxInstanceCount": "MaxInstances"}
+        references = {key: {"Ref": name} for key, name in bounds.items()}
+        own["ManagedInstanceScaling"] = variant["ManagedInstanceScaling"] | references
+    return _without(config, "EndpointConfigName") | {"ProductionVariants": [variant | own]}
+
+
+def _component(plan: Plan, component: dict[str, Any]) -> dict[str, Any]:
+    """The copies of the model, which the endpoint starts."""
+    model = {"ModelName": {"Fn::GetAtt": ["Model", "ModelName"]}}
+    own = {
+        "EndpointName": {"Fn::GetAtt": ["Endpoint", "EndpointName"]},
+        "Specification": component["Specification"] | model,
+        "RuntimeConfig": {"CopyCount": {"Ref": "Copies"}},
+    }
+    properties = component | own | rollout_config(plan)
+    return {"Type": "AWS::SageMaker::InferenceComponent", "Properties": properties}
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
     outputs: dict[str, Any] = {
         "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
+        "EndpointArn": {"Value": {"Ref": "Endpoint"}},
+        "EndpointConfigName": {
+            "Description": "The configuration that the endpoint serves",
+            "Value": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]},
+        },
+        "ModelName": {"Value": {"Fn::GetAtt": ["Model", "ModelName"]}},
         "OpenAIBaseURL": {
             "Description": "Base URL for OpenAI clients; README.md explains how to get a key",
-            "Value": {"Fn::Sub": _OPENAI_URL},
+            "Value": {"Fn::Sub": _OPENAI_URL % component_path(plan)},
         },
+        "DashboardURL": {"Condition": OBSERVES, "Value": dashboard_url(plan)},
     }
     for folder in folders(plan):
         outputs[f"{folder.part.title()}Weights"] = {
             "Description": f"Must contain the files of {folder.described}",
-            "Value": {"Fn::Sub": f"s3://{MODEL_BUCKET}/{folder.prefix}"},
+            "Value": f"s3://{MODEL_BUCKET}/{folder.prefix}",
         }
     return outputs
 
 
 def _without(properties: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if name != key}
-
-
-def _with_references(value: Any) -> Any:
-    """The plan's placeholders as references to the template's parameters."""
-    if isinstance(value, dict):
-        return {key: _with_references(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_references(item) for item in value]
-    if value == EXECUTION_ROLE:
-        return {"Ref": "ExecutionRoleArn"}
-    if isinstance(value, str) and value.startswith(f"s3://{MODEL_BUCKET}/"):
-        return {"Fn::Sub": value}
-    return value
 
 
 _HOW_TO = """\
@@ -137,8 +185,12 @@ _HOW_TO = """\
 {upload}
 ```
 aws cloudformation deploy --region {region} --stack-name {name} --template-file template.yaml \\
-  --parameter-overrides ExecutionRoleArn=ROLE_ARN{bucket_parameter}
+  --parameter-overrides ExecutionRoleArn=ROLE_ARN{bucket_parameter}{end_parameter}
 ```
+{ends}
+Without other parameters the stack is the plan. `EndpointName` and `InitialInstanceCount` give it
+another name and number of instances; `Scaling` and `Observability` (`true` or `false`) switch
+scaling, alarms and dashboard on and off; alarms notify `AlarmTopicArn`. The template has them all.
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with
 `aws cloudformation delete-stack --region {region} --stack-name {name}`.

@@ -9,11 +9,17 @@ from peagle.render.image import DOCKERFILE, PAIR_FILE, Recipe, context_files
 from peagle.render.image_names import pinned_base
 
 FILES = (DOCKERFILE, ".dockerignore", PAIR_FILE, "cache/README", "peagle/peagle_serve", "README.md")
+NO_ENDPOINT = True
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    recipe = Recipe("gpu", pinned_base(plan, catalog.runtimes), catalog.targets.get(plan.target.id))
-    return (*context_files(plan, recipe), readme(plan, _HOW_TO))
+    return (*context_files(plan, recipe_of(plan, catalog)), readme(plan, _HOW_TO))
+
+
+def recipe_of(plan: Plan, catalog: Catalog) -> Recipe:
+    """How the image for the plan's GPUs is made."""
+    base = pinned_base(plan, catalog.runtimes)
+    return Recipe("gpu", base, catalog.targets.get(plan.target.id))
 
 
 def unsupported(plan: Plan) -> str:
@@ -27,7 +33,7 @@ _HOW_TO = """\
 # An image for {pair}
 
 AWS's image of vLLM {vllm} with the toolkit's entrypoint, for SageMaker endpoints in {region}.
-`peagle image build {words} --push` runs all of these steps. To do it yourself, build the image on
+`peagle image build {built} --push` runs all of these steps. To do it yourself, build the image on
 Linux with Docker, push it to your own repository, and pass its address to `peagle`:
 
 ```
@@ -44,5 +50,5 @@ peagle deploy {words} --image $REGISTRY/peagle-serve:{vllm}
 ```
 
 The base image is larger than 10 GB. To build on AWS instead of this machine, use CodeBuild:
-`peagle image build {words} --builder codebuild`.
+`peagle image build {built} --builder codebuild`.
 {calling}"""

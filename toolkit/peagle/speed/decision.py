@@ -16,6 +16,7 @@ from peagle.speed.verdict import (
     LoadVerdict,
     Setting,
     SettingSpeed,
+    VerdictCrossover,
     WorkloadVerdict,
 )
 from peagle.text import usd_per_million
@@ -56,15 +57,14 @@ def decide_workload(
     """
     loads = [_at_load(question, workload, load, performance_of, assumed) for load in question.loads]
     robust = _robust(question, loads)
-    points = [point for load in loads if (point := _point(question, load))]
-    price = partial(usd_per_million, question.usd_per_hour)
+    by_load = {load.concurrency: {one.setting: one for one in load.speeds} for load in loads}
     kept = _contenders(loads, robust)
     return WorkloadVerdict(
         name=name,
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
         loads=tuple(_only(load, kept) for load in loads),
-        crossovers=tuple(crossovers(points, SAME_SPEED_SHARE, price)),
+        crossovers=speculation_crossovers(by_load, question.usd_per_hour),
         robust=robust,
         robust_regret_percent=_worst_regret(loads, robust) if robust else None,
     )
@@ -250,16 +250,31 @@ def _robust(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
     return question.settings[min(worst)[1]] if worst else None
 
 
-def _point(question: Question, load: LoadVerdict) -> SpeculationGain | None:
-    alone = load.speed(NO_SPECULATION)
-    drafting = {one.setting: one for one in load.speeds if one.setting.k}
-    ranked = rank_settings(drafting, question.default_drafter).tied
+def speculation_crossovers(
+    loads: Mapping[int, Mapping[Setting, Performance | SettingSpeed]], usd_per_hour: float | None
+) -> tuple[VerdictCrossover, ...]:
+    """Where speculation with its best setting stops or starts to pay against the target alone, of
+    the speeds by load and setting: in verdicts, and in sweeps. Settings that tie change no side.
+    """
+    points = [point for load in sorted(loads) if (point := _gain(load, loads[load]))]
+    price = partial(usd_per_million, usd_per_hour)
+    return tuple(crossovers(points, SAME_SPEED_SHARE, price))
+
+
+def _gain(
+    load: float, speeds: Mapping[Setting, Performance | SettingSpeed]
+) -> SpeculationGain | None:
+    """Speculation against the target alone; ``None`` where the speed of one is unknown."""
+    alone = speeds.get(NO_SPECULATION)
+    drafting = {one: found for one, found in speeds.items() if one.k}
+    ranked = rank_settings(drafting).tied
     if alone is None or not alone.tokens_per_second or not ranked:
         return None
-    best = drafting[ranked[0]]
+    best = max((drafting[one] for one in ranked), key=_tokens)
     measured = alone.basis == best.basis == "measured"
-    ratio = (best.tokens_per_second or 0) / alone.tokens_per_second
-    wins = load.best != NO_SPECULATION and ratio > 1
-    loses = load.best == NO_SPECULATION and ratio < 1
-    side = 1 if wins else -1 if loses and not load.ties else 0
-    return SpeculationGain(load.concurrency, ratio, alone.tokens_per_second, measured, side)
+    ratio = _tokens(best) / alone.tokens_per_second
+    fastest = rank_settings(speeds).tied
+    wins = NO_SPECULATION not in fastest and ratio > 1
+    loses = fastest == (NO_SPECULATION,) and ratio < 1
+    side = 1 if wins else -1 if loses else 0
+    return SpeculationGain(load, ratio, alone.tokens_per_second, measured, side)

@@ -113,11 +113,8 @@ def sweep_on_this_machine(
 
     Raises SenderMissing, UserError, and what starting and measuring an engine raises.
     """
-    if request.acceptance and not options.gpus:
-        raise UserError(
-            "the CPU engine cannot impose an acceptance", "add --engine docker --gpus",
-            "imposes-on-gpu-only",
-        )  # fmt: skip
+    if not options.gpus:
+        _refuse_imposed(request, "add --engine docker --gpus")
     sender = aiperf.load_sender()
     sweep, plan_of = make_sweep(request, plan_of)
     for setting in sweep.settings:
@@ -222,8 +219,11 @@ def sweep_on_endpoint(
 ) -> EndpointSweep:
     """Prepare a sweep on a deployment; nothing is changed yet. Every row is kept in ``path``.
 
-    Raises SenderMissing, and UserError for a deployment whose plan has no drafter.
+    Raises SenderMissing, and UserError for a deployment whose plan has no drafter, and for an
+    acceptance to impose on engines of the sandbox.
     """
+    if aws.scope == SANDBOX:
+        _refuse_imposed(request, "omit --impose-acceptance, or --sandbox")
     sender = aiperf.load_sender()
     before = plan_before(record)
     sweep, plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
@@ -243,6 +243,13 @@ def sweep_on_endpoint(
     cost = Budget(None, usd_per_hour, start_factor=2.0).cost(starts, rows)
     usd = cost if usd_per_hour is not None else None
     return EndpointSweep(revisions, sweep, file, usd_per_hour, usd, starts + rows)
+
+
+def _refuse_imposed(request: SweepRequest, fix: str) -> None:
+    """Raise UserError if the request imposes an acceptance: vLLM's sampler for CPUs cannot."""
+    if request.acceptance:
+        message = "the CPU engine cannot impose an acceptance"
+        raise UserError(message, fix, "imposes-on-gpu-only")
 
 
 def _fresh(request: SweepRequest, server: BenchedServer, sender: LoadSender) -> BenchResult:

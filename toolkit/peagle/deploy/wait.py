@@ -1,5 +1,5 @@
-"""Watch SageMaker change an endpoint: state, time, cost, what the starting engines log, and how it
-ends.
+"""Wait while SageMaker changes an endpoint: its state, time and cost, what the starting engines
+log, and how the change ends.
 
 The wait ends before SageMaker gives up when an engine will never serve (``engine.logs`` knows
 why). Only log streams that began with this change are read: during an update the earlier revision
@@ -22,10 +22,9 @@ from peagle.deploy.served import MAX_TIMEOUT_SECONDS, Served, start_seconds
 from peagle.deploy.state import Revision
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
+from peagle.planning.rollout import longest_seconds
+from peagle.planning.rollout_model import PROVISIONING_SECONDS
 from peagle_serve.crash import Crash
-
-PROVISIONING_SECONDS = 30 * 60
-"""Time for finding and starting instances, on top of the plan's own two timeouts."""
 
 SILENT_SECONDS = 15 * 60
 """A start without a log for so long is reported: an image is pulled in less."""
@@ -70,7 +69,7 @@ class EndpointLog:
         self.may_read = True
         self._aws = aws
         self._live = live
-        self._tail = Tail(aws, live.name, began)
+        self._tail = Tail(aws, live.name, began, live.hosts_components)
         self._containers: dict[str, StartLog | None] = {}
 
     @property
@@ -116,8 +115,9 @@ class EndpointLog:
         if stream not in self._containers:
             created = self._live.created
             is_older = self.began > created and has_logged_between(
-                self._aws, self._live.name, stream, created, self.began
-            )
+                self._aws, self._live.name, stream, created, self.began,
+                self._live.hosts_components,
+            )  # fmt: skip
             self._containers[stream] = None if is_older else StartLog()
         return self._containers[stream]
 
@@ -193,19 +193,26 @@ def _progress(
     price = served.usd_per_hour
     cost = None if price is None else price * seconds / 3600
     is_logging = log is not None and log.first_at is not None
-    return Progress(purpose or live.status, seconds, cost, _line(log), is_logging=is_logging)
+    return Progress(
+        purpose or live.stage or live.status, seconds, cost, _line(log), is_logging=is_logging
+    )
 
 
 def limit_seconds(revision: Revision) -> float:
-    """How long the endpoint of a revision may take to start, in seconds."""
-    return start_seconds(revision.served) + PROVISIONING_SECONDS
+    """How long the endpoint of a revision may take to start, or to be updated in steps, in
+    seconds."""
+    start = start_seconds(revision.served) + PROVISIONING_SECONDS
+    plan = revision.plan
+    if plan is None or plan.rollout is None:
+        return start
+    return longest_seconds(plan.rollout, plan.engines, start)
 
 
 def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
     """The error for an endpoint that does not serve the new configuration after the wait."""
     cause, fix = _cause(live, log)
     if live.status == "InService":
-        serving = f"the earlier configuration {live.config} is still in service; {fix.sentence}"
+        serving = f"the earlier configuration {live.revision} is still in service; {fix.sentence}"
         message = f"the update was rolled back: {cause}"
         return failed_start(
             live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back"

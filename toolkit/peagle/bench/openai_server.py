@@ -142,7 +142,7 @@ class OpenAiServer:
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = sanitize(error) or type(error).__name__
             raise EngineError(
-                f"{self.base_url} does not answer: {why}", self.fix, "no-answer"
+                f"{self.base_url} does not respond: {why}", self.fix, "no-answer"
             ) from error
         finally:
             if connection:

@@ -1,0 +1,123 @@
+"""EventBridge Scheduler: the one-time schedules that delete an endpoint at its end time, and its
+copies before, and the role that they do so with.
+
+They are for one endpoint. The role may delete that endpoint and its component only, and only while
+these carry the id of the deployment.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from peagle.aws.client import Aws, Clock
+from peagle.aws.errors import AlreadyExists, Missing
+from peagle.aws.sagemaker import ID_TAG
+from peagle.errors import CloudError
+from peagle.planning.company import Company
+from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.render.limit import (
+    END_POLICY,
+    copies_schedule,
+    limit_name,
+    role_parameters,
+    role_policy,
+    schedule,
+    target_arn,
+    trust_policy,
+)
+
+ASSUMED_AFTER_SECONDS = (2.0, 4.0, 8.0, 15.0, 15.0)
+"""Pauses in which the scheduler becomes able to assume a role that was created a moment ago."""
+
+SOONEST_SECONDS = 60
+"""The scheduler is exact to the minute."""
+
+_NOT_ASSUMED = "assume the role"
+
+
+def at_expression(moment: float) -> str:
+    """The schedule expression of a moment in epoch seconds, in UTC."""
+    return f"at({datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S})"
+
+
+def ensure_role(
+    aws: Aws, endpoint: str, deployment_id: str, company: Company, copies: bool = False
+) -> str:
+    """The ARN of the role that may delete the endpoint, with ``copies`` their component too; it is
+    created if needed, with the boundary and the tags of ``company``, and its policy is written
+    again."""
+    name = limit_name(aws.region, endpoint)
+    arn = f"arn:{aws.partition}:iam::{aws.account}:role/{name}"
+    with suppress(AlreadyExists):
+        aws.call(
+            "iam", "create_role",
+            RoleName=name,
+            AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account)),
+            Description=f"EventBridge Scheduler deletes the endpoint {endpoint} at its end time",
+            **role_parameters(company),
+        )  # fmt: skip
+    there = f"arn:{aws.partition}:sagemaker:{aws.region}:{aws.account}"
+    component = f"{there}:inference-component/{endpoint}" if copies else None
+    own = (ID_TAG, deployment_id)
+    policy = json.dumps(role_policy(f"{there}:endpoint/{endpoint}", own, component))
+    aws.call("iam", "put_role_policy", RoleName=name, PolicyName=END_POLICY, PolicyDocument=policy)
+    return arn
+
+
+def put_schedule(aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock) -> None:
+    """Let the scheduler delete the endpoint at ``ends_at`` (epoch seconds), and then the schedule;
+    replaces an earlier end time. Waits until a new role can be assumed, by ``clock``."""
+    planned = schedule(aws.region, endpoint, at_expression(ends_at))
+    _put(aws, planned, target_arn(aws.partition), role, clock)
+
+
+def put_copies_schedule(aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock) -> None:
+    """The same for the copies on the endpoint: before its end, and not before now."""
+    moment = max(ends_at - COPIES_BEFORE_SECONDS, clock.now() + SOONEST_SECONDS)
+    planned = copies_schedule(aws.region, endpoint, at_expression(moment))
+    _put(aws, planned, target_arn(aws.partition, copies=True), role, clock)
+
+
+def _put(aws: Aws, planned: dict[str, Any], arn: str, role: str, clock: Clock) -> None:
+    target = {**planned["Target"], "Arn": arn, "RoleArn": role}
+    given = {**planned, "ActionAfterCompletion": "DELETE", "Target": target, "State": "ENABLED"}
+    for pause in (*ASSUMED_AFTER_SECONDS, None):
+        try:
+            _create_or_update(aws, given)
+            return
+        except CloudError as error:
+            if pause is None or _NOT_ASSUMED not in error.message:
+                raise
+            clock.sleep(pause)
+
+
+def _create_or_update(aws: Aws, given: dict[str, Any]) -> None:
+    try:
+        aws.call("scheduler", "create_schedule", **given)
+    except AlreadyExists:
+        aws.call("scheduler", "update_schedule", **given)
+
+
+def described_schedule(aws: Aws, name: str) -> dict[str, Any] | None:
+    """The schedule as GetSchedule has it; ``None`` without one."""
+    try:
+        return aws.call("scheduler", "get_schedule", Name=name)
+    except Missing:
+        return None
+
+
+def delete_schedule(aws: Aws, name: str) -> None:
+    """Delete the schedule; tolerates one that is gone, as after the end time."""
+    with suppress(Missing):
+        aws.call("scheduler", "delete_schedule", Name=name)
+
+
+def delete_role(aws: Aws, name: str) -> None:
+    """Delete the role with its policy; ignores what does not exist."""
+    with suppress(Missing):
+        aws.call("iam", "delete_role_policy", RoleName=name, PolicyName=END_POLICY)
+    with suppress(Missing):
+        aws.call("iam", "delete_role", RoleName=name)

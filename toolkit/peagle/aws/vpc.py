@@ -1,0 +1,170 @@
+"""The VPC as EC2 describes it: subnets, security groups, routes and endpoints. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Any, Literal
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.errors import CloudError
+
+Route = Literal["interface", "endpoint", "gateway", "none", "unknown"]
+"""How a subnet reaches a destination: an interface endpoint, which has an address in the VPC, a
+gateway endpoint, a NAT gateway, not at all, or through something that EC2 does not tell about, such
+as a transit gateway or an appliance."""
+
+Outbound = Literal["anywhere", "vpc", "nowhere"]
+"""Where requests to port 443 may go by a security group: also to public addresses, to private
+addresses and other groups only, or nowhere. What a prefix list holds is not looked at: it counts as
+public."""
+
+_EVERYWHERE = ("0.0.0.0/0", "::/0")
+_HTTPS = 443
+_PRIVATE = tuple(
+    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
+_NOT_FOUND = ("NotFound", "Malformed")
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A subnet: its VPC, zone and free addresses."""
+
+    id: str
+    vpc: str
+    zone: str
+    free_addresses: int
+
+
+@dataclass(frozen=True)
+class SecurityGroup:
+    """A security group, and where its rules let requests to port 443 go."""
+
+    id: str
+    vpc: str
+    https: Outbound
+
+
+def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
+    """Those of the subnets that exist, by id. Raises AccessDenied and CloudError."""
+    found = _described(aws, "describe_subnets", "Subnets", "SubnetIds", ids)
+    return {
+        one["SubnetId"]: Subnet(
+            one["SubnetId"],
+            one["VpcId"],
+            one.get("AvailabilityZone", ""),
+            int(one.get("AvailableIpAddressCount") or 0),
+        )
+        for one in found
+    }
+
+
+def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, SecurityGroup]:
+    """Those of the groups that exist, by id. Raises AccessDenied and CloudError."""
+    found = _described(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
+    return {
+        one["GroupId"]: SecurityGroup(
+            one["GroupId"], one.get("VpcId", ""), _outbound(one["IpPermissionsEgress"])
+        )
+        for one in found
+    }
+
+
+def _described(
+    aws: Aws, operation: str, key: str, parameter: str, ids: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The descriptions of those that exist: EC2 refuses a request that names another one too."""
+    for one in ids:
+        try:
+            yield from aws.call("ec2", operation, **{parameter: [one]})[key]
+        except Missing:
+            continue
+        except CloudError as error:
+            if not error.code.endswith(_NOT_FOUND):
+                raise
+
+
+def _is_https(rule: Mapping[str, Any]) -> bool:
+    protocol = rule.get("IpProtocol")
+    if protocol == "-1":
+        return True
+    return protocol == "tcp" and rule.get("FromPort", 0) <= _HTTPS <= rule.get("ToPort", 65535)
+
+
+def _outbound(rules: Sequence[Mapping[str, Any]]) -> Outbound:
+    allowed = [rule for rule in rules if _is_https(rule)]
+    if any(map(_is_public, allowed)):
+        return "anywhere"
+    return "vpc" if allowed else "nowhere"
+
+
+def _is_public(rule: Mapping[str, Any]) -> bool:
+    """Whether the rule leads to public addresses, as far as can be seen."""
+    ranges = [one["CidrIp"] for one in rule.get("IpRanges") or ()]
+    ranges += [one["CidrIpv6"] for one in rule.get("Ipv6Ranges") or ()]
+    if not ranges:
+        return bool(rule.get("PrefixListIds")) or not rule.get("UserIdGroupPairs")
+    return bool(rule.get("PrefixListIds")) or not all(map(_is_private, ranges))
+
+
+def _is_private(cidr: str) -> bool:
+    """Whether all addresses of the range are those of private networks."""
+    try:
+        network = ip_network(cidr, strict=False)
+    except ValueError:
+        return False
+    return any(network[0] in one and network[-1] in one for one in _PRIVATE)
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The routes of one subnet: to S3, and to the internet."""
+
+    s3: Route
+    internet: Route
+
+
+def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]:
+    """The routes of the subnets of one VPC. Raises AccessDenied and CloudError."""
+    in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    tables = aws.call("ec2", "describe_route_tables", Filters=in_vpc)["RouteTables"]
+    endpoints = aws.call("ec2", "describe_vpc_endpoints", Filters=in_vpc)["VpcEndpoints"]
+    to_s3 = [one for one in endpoints if one["ServiceName"].endswith(f".{aws.region}.s3")]
+    has_interface = any(one["VpcEndpointType"] == "Interface" for one in to_s3)
+    with_gateway = {table for one in to_s3 for table in one.get("RouteTableIds") or ()}
+    found = {}
+    for subnet in subnets:
+        table = _table_of(subnet, tables)
+        internet = _to_internet(table)
+        to_gateway: Route = "endpoint" if table.get("RouteTableId") in with_gateway else internet
+        found[subnet] = Routes("interface" if has_interface else to_gateway, internet)
+    return found
+
+
+def _table_of(subnet: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The route table of the subnet; that of the VPC, if it has none of its own."""
+    main: Mapping[str, Any] = {}
+    for table in tables:
+        for association in table.get("Associations") or ():
+            if association.get("SubnetId") == subnet:
+                return table
+            if association.get("Main"):
+                main = table
+    return main
+
+
+def _to_internet(table: Mapping[str, Any]) -> Route:
+    """SageMaker's network interfaces have no public address, so an internet gateway serves them
+    nothing."""
+    for route in table.get("Routes") or ():
+        everywhere = {route.get("DestinationCidrBlock"), route.get("DestinationIpv6CidrBlock")}
+        if everywhere.isdisjoint(_EVERYWHERE) or route.get("State") == "blackhole":
+            continue
+        if route.get("NatGatewayId"):
+            return "gateway"
+        if not str(route.get("GatewayId", "")).startswith(("igw-", "local")):
+            return "unknown"
+    return "none"

@@ -1,0 +1,270 @@
+"""Compare the two variants of an endpoint under the requests that it gets: times, acceptance, cost.
+
+CloudWatch has the requests and times of each variant, per minute; vLLM's lines of statistics, in
+the log streams ``<variant>/<instance>``, have the tokens and drafts. Both are summed by minute, and
+the spread of the minutes gives the 95 % confidence intervals. Nothing is sent to the endpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import hypot
+from typing import Any
+
+from peagle.bench.intervals import ratio_interval
+from peagle.bench.models import Interval
+from peagle.text import format_duration
+
+_STREAMED = 0.99
+"""From this share of streamed requests on, the time between tokens is known."""
+
+_MUCH = 1.25
+"""Loads of an instance that differ by this factor are not compared without a word."""
+
+_FEW_REQUESTS = 30
+
+_TIMES = ("seconds_per_token", "itl_seconds", "ttft_seconds", "latency_seconds")
+_COMPARED = (*_TIMES, "acceptance_length", "usd_per_million_tokens")
+
+
+@dataclass
+class Minute:
+    """What one variant did in one period. Times are sums, in seconds; ``ended`` and ``streams``
+    count the requests whose time, and whose time to the first token, are in them."""
+
+    requests: float = 0.0
+    errors: float = 0.0
+    latency: float = 0.0
+    ended: float = 0.0
+    first: float = 0.0
+    streams: float = 0.0
+    tokens: float = 0.0
+    accepted: float = 0.0
+    drafts: float = 0.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant and what it did by period: the start of each in epoch seconds. Half and nine tenths
+    of the streamed requests have their first token within ``ttft_p50`` and ``ttft_p90`` seconds."""
+
+    name: str
+    pair: str
+    k: int
+    instance_type: str
+    instances: int
+    usd_per_hour: float | None
+    minutes: Mapping[float, Minute] = field(default_factory=dict)
+    ttft_p50: float | None = None
+    ttft_p90: float | None = None
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
+    the percentiles of the time to the first token, which have no interval. ``seconds_per_token`` is
+    the whole time of the requests over their tokens. ``in_progress`` are the mean concurrent
+    requests of an instance. ``share`` is that of all requests."""
+
+    variant: str
+    pair: str
+    k: int
+    instance_type: str
+    instances: int
+    usd_per_hour: float | None
+    requests: int
+    share: float | None
+    errors: int
+    in_progress: float | None
+    output_tokens: int | None
+    ttft_seconds: Interval | None
+    ttft_p50_seconds: float | None
+    ttft_p90_seconds: float | None
+    itl_seconds: Interval | None
+    latency_seconds: Interval | None
+    seconds_per_token: Interval | None
+    acceptance_length: Interval | None
+    usd_per_million_tokens: Interval | None
+
+
+@dataclass(frozen=True)
+class VariantComparison:
+    """Both variants, the one in service first, from ``since`` to ``until`` (epoch seconds).
+
+    ``changes`` are the candidate's numbers relative to those in service: -0.1 is 10 % less.
+    ``faster`` is the variant with less time per token, ``None`` where the interval of the
+    difference contains 0 or nothing is known. ``notes`` say what is unknown, or not comparable.
+    """
+
+    name: str
+    since: float
+    until: float
+    variants: tuple[VariantResult, VariantResult]
+    changes: dict[str, Interval]
+    faster: str | None
+    notes: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return asdict(self)
+
+
+def compare_variants(
+    name: str,
+    first: Variant,
+    second: Variant,
+    since: float,
+    until: float,
+    period: float,
+    notes: Sequence[str] = (),
+) -> VariantComparison:
+    """The comparison of two variants. ``period`` is the length of a minute in seconds."""
+    total = sum(one.requests for variant in (first, second) for one in variant.minutes.values())
+    results = (
+        _result(first, total, since, until, period),
+        _result(second, total, since, until, period),
+    )
+    changes = {
+        number: change
+        for number in _COMPARED
+        if (change := relative_change(getattr(results[0], number), getattr(results[1], number)))
+    }
+    decisive = changes.get("seconds_per_token")
+    faster = None
+    if decisive and decisive.high < 0:
+        faster = second.name
+    elif decisive and decisive.low > 0:
+        faster = first.name
+    idle = _idle_notes((first, second), results, until - since, period)
+    return VariantComparison(
+        name,
+        since,
+        until,
+        results,
+        changes,
+        faster,
+        (*notes, *_notes(results), *_spread_notes((first, second)), *idle),
+    )
+
+
+def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
+    """The change from ``before`` to ``after``, relative to ``before``, with the interval that the
+    errors of both give (delta method); ``None`` where one is unknown, or its error is: one minute
+    has no spread."""
+    if before is None or after is None or before.value <= 0 or after.value <= 0:
+        return None
+    if before.low == before.high or after.low == after.high:
+        return None
+    ratio = after.value / before.value
+    errors = ((one.high - one.low) / 2 / one.value for one in (before, after))
+    half = ratio * hypot(*errors)
+    return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
+
+
+def _result(
+    variant: Variant, total: float, since: float, until: float, period: float
+) -> VariantResult:
+    minutes = list(variant.minutes.values())
+
+    def ratio(
+        part: Callable[[Minute], float], whole: Callable[[Minute], float], known: bool = True
+    ) -> Interval | None:
+        return ratio_interval([(part(one), whole(one)) for one in minutes]) if known else None
+
+    requests, streams, ended, tokens, latency = (
+        sum(getattr(one, number) for one in minutes)
+        for number in ("requests", "streams", "ended", "tokens", "latency")
+    )
+    seconds = until - since
+    streamed = bool(ended) and streams >= _STREAMED * ended and tokens > ended
+    accepted = ratio(lambda one: one.accepted, lambda one: one.drafts)
+    price = variant.usd_per_hour
+    return VariantResult(
+        variant=variant.name,
+        pair=variant.pair,
+        k=variant.k,
+        instance_type=variant.instance_type,
+        instances=variant.instances,
+        usd_per_hour=price,
+        requests=round(requests),
+        share=requests / total if total else None,
+        errors=round(sum(one.errors for one in minutes)),
+        in_progress=latency / seconds / variant.instances
+        if ended and seconds > 0 and variant.instances
+        else None,
+        output_tokens=round(tokens) if tokens else None,
+        ttft_seconds=ratio(lambda one: one.first, lambda one: one.streams),
+        ttft_p50_seconds=variant.ttft_p50,
+        ttft_p90_seconds=variant.ttft_p90,
+        itl_seconds=ratio(
+            lambda one: one.latency - one.first, lambda one: one.tokens - one.ended, streamed
+        ),
+        latency_seconds=ratio(lambda one: one.latency, lambda one: one.ended),
+        seconds_per_token=ratio(
+            lambda one: one.latency, lambda one: one.tokens, bool(ended and tokens)
+        ),
+        acceptance_length=_plus_one(accepted),
+        usd_per_million_tokens=None
+        if price is None
+        else ratio(lambda one: price * 1e6 * period / 3600, lambda one: one.tokens, tokens > 0),
+    )
+
+
+def _plus_one(accepted: Interval | None) -> Interval | None:
+    """Each step yields one token besides those that are accepted."""
+    if accepted is None:
+        return None
+    return Interval(accepted.value + 1, accepted.low + 1, accepted.high + 1)
+
+
+def _notes(results: tuple[VariantResult, VariantResult]) -> list[str]:
+    notes = []
+    for one in results:
+        if one.requests < _FEW_REQUESTS:
+            notes.append(f"{one.variant} has answered {one.requests} requests: too few to decide")
+        elif one.seconds_per_token is None:
+            notes.append(f"the time per token of {one.variant} is unknown: no tokens in its log")
+        elif one.itl_seconds is None:
+            notes.append(
+                f"the time between tokens of {one.variant} is unknown: not all requests stream"
+            )
+    loads = [one.in_progress for one in results if one.in_progress]
+    if len(loads) == 2 and max(loads) > _MUCH * min(loads):
+        texts = " and ".join(f"{load:.2g}" for load in loads)
+        notes.append(
+            f"the instances have different loads ({texts} requests in progress), which changes "
+            "times and cost: compare at equal loads, such as --share 50% with equal instances"
+        )
+    return notes
+
+
+def _spread_notes(variants: Sequence[Variant]) -> list[str]:
+    """That the numbers of a variant have no interval yet, where one minute is all there is."""
+    return [
+        f"{one.name} has requests in one minute only, which has no spread: its intervals, and the "
+        "differences, are unknown"
+        for one in variants
+        if sum(minute.requests > 0 for minute in one.minutes.values()) == 1
+    ]
+
+
+def _idle_notes(
+    variants: Sequence[Variant], results: Sequence[VariantResult], seconds: float, period: float
+) -> list[str]:
+    """That the cost per token is of the time in which a variant worked, where that is less."""
+    found = []
+    for variant, result in zip(variants, results, strict=True):
+        busy = len(variant.minutes) * period
+        if result.usd_per_million_tokens and busy < seconds:
+            found.append(
+                f"USD per token of {variant.name} counts {format_duration(busy)} with requests, of "
+                f"{format_duration(seconds)}: idle instances cost the same"
+            )
+    return found
+
+
+def whole_periods(since: float, until: float, period: float) -> tuple[float, float]:
+    """The whole periods within two times."""
+    return math.ceil(since / period) * period, math.floor(until / period) * period

@@ -1,0 +1,119 @@
+"""Measured starts of the container, from the JSON files under ``evidence/`` of the catalogue.
+
+A file of `benchmarks/gpu/warm.py` has the starts of each of its runs:
+
+    {"device": "NVIDIA H200", "engine": {"version": "0.26.0"},
+     "runs": {"first": {"starts": [{"pair": "gpt-oss-20b", "kind": "cold",
+                                    "green_seconds": 296.61}]}}}
+
+``green_seconds`` are from the start of the entrypoint until ``/ping`` answers 200, which needs a
+draft. ``kind`` is ``cold``, ``kept`` (with the caches of an earlier start) or ``restored`` (from an
+archive of compiled code). Weights are dummies, which the engine makes itself: what reading them
+takes is not in the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal, overload
+
+from pydantic import Field
+
+from peagle.catalog.documents import BadFile, catalog_error, evidence_files, read_bytes
+from peagle.catalog.evidence import document_of, validated
+from peagle.catalog.schema import EngineStart, Measurement
+from peagle.catalog.tables import Version
+
+_KEY = b'"green_seconds"'
+
+
+class _Start(Measurement):
+    """One start; ``pair`` is the target's short name."""
+
+    pair: str
+    kind: Literal["cold", "kept", "restored"]
+    green_seconds: float = Field(gt=0, allow_inf_nan=False)
+
+
+class _Run(Measurement):
+    """The starts of one step on one machine."""
+
+    starts: tuple[_Start, ...] = ()
+
+
+class _Engine(Measurement):
+    """The engine that started."""
+
+    version: Version
+
+
+class _File(Measurement):
+    """The keys that are read."""
+
+    device: str
+    engine: _Engine
+    runs: dict[str, _Run]
+
+
+def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...]:
+    """The starts in one file, none if it has no runs with starts; ``text`` is its content, if known
+    already. Raises BadFile, with the key, if a key is missing or invalid."""
+    document = document_of(path, text)
+    runs = document.get("runs")
+    if not isinstance(runs, dict):
+        return ()
+    if not any(isinstance(one, dict) and "starts" in one for one in runs.values()):
+        return ()
+    file = validated(_File, document, path)
+    return tuple(
+        EngineStart(
+            target=one.pair,
+            kind=one.kind,
+            seconds=one.green_seconds,
+            device=file.device,
+            vllm=file.engine.version,
+            file=path.name,
+        )
+        for run in file.runs.values()
+        for one in run.starts
+    )
+
+
+class Starts(Sequence[EngineStart]):
+    """All measured starts. The files are read at the first use, which raises CatalogError for a
+    wrong one."""
+
+    def __init__(self, own: Path | None) -> None:
+        self._own = own
+
+    @overload
+    def __getitem__(self, index: int) -> EngineStart: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[EngineStart]: ...
+
+    def __getitem__(self, index: int | slice) -> EngineStart | Sequence[EngineStart]:
+        return self._found[index]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @cached_property
+    def _found(self) -> tuple[EngineStart, ...]:
+        try:
+            return tuple(self._read())
+        except BadFile as bad:
+            raise catalog_error([bad.problem]) from bad
+
+    def _read(self) -> Iterator[EngineStart]:
+        for path in evidence_files(self._own):
+            text = read_bytes(path)
+            if _KEY in text:
+                yield from _starts(path, text)
+
+
+@lru_cache(maxsize=8)  # a process that loads the catalogue again parses only what has changed
+def _starts(path: Path, text: bytes) -> tuple[EngineStart, ...]:
+    return read_starts(path, text)

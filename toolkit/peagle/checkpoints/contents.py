@@ -1,0 +1,107 @@
+"""The files of a folder of weights with their SHA-256, and the hash that tells two folders apart.
+
+Reading the bytes of large weights takes minutes, so the SHA-256 of each file is cached until the
+file changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peagle.checkpoints.files import follow_link
+from peagle.errors import UserError
+from peagle.store import home, read_json, write_json
+from peagle_serve.folder import link_homes
+
+_DIGITS = 8
+_MIN_AGE_SECONDS = 2.0
+"""A file that changed more recently may change again without another time."""
+_MAX_HASHES = 5_000
+_MIN_CACHED_BYTES = 1_000_000
+"""A smaller file is read faster than the record of its hash."""
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file to upload. ``name`` is its path below the folder, ``size`` is in bytes."""
+
+    path: Path
+    name: str
+    size: int
+    sha256: str
+
+
+def files_below(folder: Path) -> tuple[LocalFile, ...]:
+    """All files below ``folder`` except hidden ones.
+
+    Raises UserError when there are none, and for a link that leaves the folder or is broken.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"there is no folder {folder}", "the plan needs the weights in it", "no-such-folder"
+        )
+    homes = link_homes(folder)
+    known = _cached_hashes()
+    kept: dict[str, list[Any]] = {}
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        if follow_link(path, homes).is_file():
+            digest = _sha256(path, known, kept)
+            found.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
+    if not found:
+        raise UserError(
+            f"the folder {folder} is empty", "it must contain the model's weights", "empty-folder"
+        )
+    if kept:
+        _cache_hashes({**known, **kept})
+    return tuple(found)
+
+
+def contents_of(folders: Iterable[Sequence[LocalFile]]) -> str:
+    """A short hash of the names and the bytes of all files of these folders."""
+    listed = [[(file.name, file.sha256) for file in files] for files in folders]
+    canonical = json.dumps(listed, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGITS]
+
+
+def _sha256(path: Path, known: dict[str, list[Any]], kept: dict[str, list[Any]]) -> str:
+    """The file's SHA-256: that of ``known`` if the file has not changed, else computed, and added
+    to ``kept`` if it is worth caching."""
+    key, before = str(path.resolve()), path.stat()
+    state = [before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns]
+    entry = known.get(key)
+    if isinstance(entry, list) and entry[:-1] == state and isinstance(entry[-1], str):
+        return entry[-1]
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    changed = max(before.st_mtime_ns, before.st_ctime_ns) / 1e9
+    if before.st_size >= _MIN_CACHED_BYTES and 0 <= changed < time.time() - _MIN_AGE_SECONDS:
+        kept[key] = [*state, digest]
+    return digest
+
+
+def _cache_file() -> Path:
+    return home() / "contents.json"
+
+
+def _cached_hashes() -> dict[str, list[Any]]:
+    """The cached hashes by path; empty without a cache, or where it is damaged."""
+    with suppress(ValueError, OSError):
+        found = read_json(_cache_file())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _cache_hashes(hashes: dict[str, list[Any]]) -> None:
+    with suppress(OSError, UserError):  # the hashes can be computed again
+        write_json(_cache_file(), dict(list(hashes.items())[-_MAX_HASHES:]))

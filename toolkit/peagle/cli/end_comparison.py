@@ -1,0 +1,63 @@
+"""What ``peagle promote`` and ``peagle drop`` share: show, ask, end the comparison, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from peagle import api
+from peagle.cli.account import Account, find_deployment
+from peagle.cli.context import command_text
+from peagle.cli.options import command_catalog
+from peagle.cli.output.comparison import show_end
+from peagle.cli.output.console import confirm, print_json, print_status
+from peagle.cli.output.deploy import measured, show_remaining_resources
+from peagle.cli.output.progress import DeploymentProgress
+from peagle.deploy.state import Deployment
+from peagle.errors import NotProved, PeagleError
+from peagle.text import format_price
+
+
+def end_comparison(
+    ctx: click.Context,
+    end: Callable[..., Deployment],
+    question: str,
+    name: str,
+    account: Account,
+    region: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
+    error, show what exists."""
+    record, aws = find_deployment(account, name, region)
+    with api.deployment_lock(*record.key):
+        record, aws = find_deployment(account, name, region, complete=True)
+        api.require_own(record)
+        comparison = api.required_comparison(record)
+        show_end(record, comparison, account, end is api.promote)
+        if not yes:
+            confirm(question, "the comparison goes on")
+        unproved: NotProved | None = None
+        try:
+            with DeploymentProgress(account.sandbox) as status:
+                end(aws, record, command_catalog(ctx), status.observe)
+        except NotProved as error:
+            unproved = error
+        except (PeagleError, KeyboardInterrupt):
+            left = api.load_record(*record.key) or record
+            again = command_text(("peagle", ctx.command.name or "", name))
+            show_remaining_resources(aws, left, account, again)
+            raise
+    record = api.load_record(*record.key) or record
+    document = api.deployment_status(aws, record)
+    if as_json:
+        print_json(document)
+    elif not unproved:
+        click.secho(f"{name} is {document['state']}{measured(document)}", bold=True)
+        click.echo(f"It serves configuration {document['endpoint_config']} alone.")
+        price = format_price(document["price_per_hour_usd"], account.sandbox)
+        print_status(f"Costs    {price}")
+    if unproved:
+        raise unproved

@@ -1,0 +1,69 @@
+"""Images as tables and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from peagle.cli.output.console import (
+    UNLIMITED,
+    align_columns,
+    fit_columns,
+    hidden_columns,
+    wrapped,
+)
+from peagle.images import Image
+
+_HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
+
+_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
+"""Columns to drop on a narrow terminal, in this order."""
+
+_MB = 1e6
+
+
+def image_table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
+    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
+
+    The base is shown without its registry; `image show` prints all of it.
+    """
+    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
+    yield from align_columns(rows, ("SIZE",))
+    yield from wrapped(hidden_columns(dropped), width)
+
+
+def _row(image: Image) -> tuple[str, ...]:
+    return (
+        image.name,
+        image.pair,
+        image.runtime,
+        f"{image.size / _MB:,.0f} MB",
+        "baked in" if image.baked else "mounted",
+        image.created[:10],
+        image.base.rpartition("/")[2] or "?",
+    )
+
+
+def print_image(image: Image) -> None:
+    click.echo(image.name)
+    click.echo(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
+    if image.layer_bytes is not None:
+        click.echo(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
+
+
+def image_document(image: Image) -> dict[str, Any]:
+    return {
+        "name": image.name,
+        "id": image.id,
+        "created": image.created,
+        "pair": image.pair,
+        "runtime": image.runtime,
+        "base": image.base,
+        "size_bytes": image.size,
+        "layer_bytes": image.layer_bytes,
+        "user": image.user,
+        "digests": list(image.digests),
+        "labels": dict(image.labels),
+    }

@@ -1,0 +1,254 @@
+"""The alarms of a plan: created before the update that they watch, named when one undid it, and
+removed by a plan without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from peagle.aws import alarms as cloudwatch
+from peagle.aws import metric_filters as logs
+from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied
+from peagle.aws.sagemaker import ID_TAG, Endpoint
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.served import Served
+from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.errors import CloudError, Fix
+from peagle.findings import Finding, note
+from peagle.planning.plan import Plan
+from peagle.planning.rollout import cost_text, rollout_of
+from peagle.planning.rollout_model import AlarmKind
+from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.protocol import log_group
+from peagle.render.alarms import (
+    alarm_name,
+    alarm_names,
+    alarms,
+    all_alarm_names,
+    following,
+    kind_of_alarm,
+    rollback_alarm_names,
+    suspended,
+    without_speculation,
+)
+from peagle.render.metric_filters import metric_filters, metric_namespace
+from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.rollout import deployment_config
+
+KINDS: tuple[ResourceType, ...] = ("Alarm", "MetricFilter")
+"""In the order of removal."""
+
+
+class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
+    """An alarm fired during an update, and what served before serves again."""
+
+
+def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
+    """Create the alarms of the plan and the metric filters that they need, or give them the limits
+    of this plan; remove those of an earlier plan that this one has not. May be repeated."""
+    for parameters in metric_filters(plan):
+        with context.creating(_resource("MetricFilter", parameters["filterName"], revision)):
+            context.say("Creating metric filter", parameters["filterName"])
+            logs.put_metric_filter(context.aws, parameters, plan.company.tags)
+    for parameters in alarms(plan, revision.name):
+        tags = [*parameters["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
+        with context.creating(_resource("Alarm", parameters["AlarmName"], revision)):
+            context.say("Creating alarm", parameters["AlarmName"])
+            cloudwatch.put_metric_alarm(context.aws, {**parameters, "Tags": tags})
+    kept = {*alarm_names(plan), *(str(one["filterName"]) for one in metric_filters(plan))}
+    for resource in (one for kind in KINDS for one in context.record.of_type(kind)):
+        if resource.name not in kept:
+            context.say("Removing", resource.text)
+            remove(context, resource)
+            context.write(context.record.without(resource.type, resource.name))
+
+
+def follow(context: DeploymentContext, revision: Revision) -> None:
+    """Let the alarms watch a revision that serves again and whose plan another machine has: its
+    configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
+    CloudError."""
+    limits = _known_limits(revision)
+    names = [one.name for one in context.record.of_type("Alarm")]
+    for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
+        changed = following(alarm, revision.name, revision.served.k)
+        limit = limits.get(kind_of_alarm(context.record.name, alarm["AlarmName"]))
+        if limit is not None:
+            text, before = changed.get("AlarmDescription", ""), f" {alarm['Threshold']:g}"
+            changed["AlarmDescription"] = text.replace(before, f" {limit:g}", 1)
+            changed["Threshold"] = limit
+        if any(alarm.get(name) != value for name, value in changed.items()):
+            context.say("Changing alarm", alarm["AlarmName"])
+            cloudwatch.put_metric_alarm(context.aws, changed)
+
+
+def _known_limits(revision: Revision) -> dict[AlarmKind | None, float]:
+    """The limits that the account tells of a revision: the floor of its proof, and how many
+    requests its engine runs at a time."""
+    found: dict[AlarmKind | None, float] = {}
+    if revision.proof and revision.proof.floor is not None:
+        found["acceptance"] = revision.proof.floor
+    most = revision.served.settings.get("max-num-seqs")
+    if type(most) is int:
+        found["load"] = most
+    return found
+
+
+def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
+    """What a return to a revision cannot renew, as only another machine has its plan: the limits
+    of alarms that the account does not tell, and the dashboard. Empty where nothing is kept."""
+    if revision.plan is not None:
+        return ""
+    known = _known_limits(revision)
+    kinds = {kind_of_alarm(record.name, one.name) for one in record.of_type("Alarm")}
+    limits = {
+        "ttft": "the limit of the alarm on the time to the first token (--slo)",
+        "acceptance": "the floor of the acceptance alarm",
+        "load": "the limit of the load alarm",
+    }
+    kept = [text for kind, text in limits.items() if kind in kinds and kind not in known]
+    kept += ["the dashboard"] if record.of_type("Dashboard") else []
+    return " and ".join(kept)
+
+
+def mixes_drafts(record: Deployment, candidate: Served) -> bool:
+    """Whether a comparison with ``candidate`` mixes the tokens that the acceptance alarm counts:
+    the engines of both variants write to one log."""
+    name = alarm_name(record.name, "acceptance")
+    both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
+    return both and any(one.name == name for one in record.of_type("Alarm"))
+
+
+def suspend_acceptance(context: DeploymentContext, candidate: Served) -> None:
+    """Let the acceptance alarm rest during a comparison that mixes its tokens; ``put`` and
+    ``follow`` end that. Where it cannot be changed, a notice says so."""
+    if not mixes_drafts(context.record, candidate):
+        return
+    name = alarm_name(context.record.name, "acceptance")
+    try:
+        for alarm in cloudwatch.described_alarms(context.aws, [name]):
+            context.say("Suspending alarm", f"{name}: it counts the drafts of both plans together")
+            cloudwatch.put_metric_alarm(context.aws, suspended(alarm))
+    except CloudError as error:
+        context.notice(f"{name} counts the drafts of both plans together: {error.message}")
+
+
+def _resource(kind: ResourceType, name: str, revision: Revision) -> Resource:
+    return Resource(type=kind, name=name, revision=revision.fingerprint)
+
+
+def rollout_parameter(context: DeploymentContext, revision: Revision, count: int) -> dict[str, Any]:
+    """The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an
+    update of ``count`` instances or copies; empty where the plan of ``revision`` has none.
+
+    During a rollback, an alarm that is in the state ALARM already would undo the way back at once:
+    it is left out, and a notice says so.
+    """
+    config = deployment_config(revision.plan, count) if revision.plan else None
+    if config is None:
+        return {}
+    rollback = config["AutoRollbackConfiguration"]
+    names = [one["AlarmName"] for one in rollback["Alarms"]]
+    fired = _in_alarm(context, tuple(names)) if context.record.returning_to else []
+    left = [one for one in rollback["Alarms"] if one["AlarmName"] not in fired]
+    for name in fired:
+        context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
+    if left:
+        return {"DeploymentConfig": config | {"AutoRollbackConfiguration": {"Alarms": left}}}
+    config.pop("AutoRollbackConfiguration")
+    return {"DeploymentConfig": config}
+
+
+def rollout_of_return(revision: Revision, count: int) -> str:
+    """How the return to a kept revision replaces ``count`` instances: the rollout of its plan, or
+    why there is none."""
+    plan = revision.plan
+    if plan is None:
+        return "none: another machine has the plan of that revision"
+    if plan.rollout is None:
+        return "none: the plan of that revision has no --rollout"
+    return cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
+
+
+def rollout_findings(plan: Plan, serving: Revision | None) -> Iterator[Finding]:
+    """The note that a rollout which is new to a deployment without an update waits for the next."""
+    rollout, before = plan.rollout, serving.plan.rollout if serving and serving.plan else None
+    if rollout is None or (before and before.text == rollout.text):
+        return
+    message = f"nothing is updated now: the rollout ({rollout.text}) is that of the next update"
+    if rollout.alarms:
+        message += f"; its alarms ({', '.join(rollback_alarm_names(plan))}) are created now"
+    yield note("rollout-at-next-update", "rollout", message, "pass --rollout to that update too")
+
+
+def remove(context: DeploymentContext, resource: Resource) -> None:
+    """Delete an alarm or a metric filter; ignores one that does not exist."""
+    if resource.type == "Alarm":
+        cloudwatch.delete_alarms(context.aws, [resource.name])
+    else:
+        for group in _logs(context.record.name):
+            logs.delete_metric_filter(context.aws, group, resource.name)
+
+
+def resources_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
+    """The alarms and metric filters of the endpoint, which another machine may have made: they
+    are not found by tags, but their names are known. None where they may not be looked at."""
+    with suppress(AccessDenied):
+        for alarm in cloudwatch.described_alarms(aws, all_alarm_names(name)):
+            if _watches(alarm, name):
+                yield Resource(type="Alarm", name=alarm["AlarmName"], made=True, revision=revision)
+    with suppress(AccessDenied):
+        named = {
+            str(one["filterName"])
+            for log in _logs(name)
+            for one in logs.described_filters(aws, log, DEFAULT_PREFIX)
+        }
+        for one in sorted(named):
+            yield Resource(type="MetricFilter", name=one, made=True, revision=revision)
+
+
+def _logs(name: str) -> tuple[str, str]:
+    """The log groups that the endpoint may have: its own, or that of its copies."""
+    return log_group(name), log_group(name, copies=True)
+
+
+def _watches(alarm: Mapping[str, Any], name: str) -> bool:
+    """Whether the alarm is about this endpoint: ``tiny`` and ``peagle-tiny`` name theirs alike."""
+    dimensions = {(one["Name"], one["Value"]) for one in alarm.get("Dimensions") or ()}
+    stats = (one.get("MetricStat") or {} for one in alarm.get("Metrics") or ())
+    namespaces = {(one.get("Metric") or {}).get("Namespace") for one in stats}
+    named = {("EndpointName", name), (COMPONENT_DIMENSION, name)} & dimensions
+    return bool(named) or metric_namespace(name) in namespaces
+
+
+def rolled_back(
+    context: DeploymentContext, revision: Revision, live: Endpoint
+) -> RolledBackOnAlarm | None:
+    """The error for an update that an alarm undid, with the alarm's name; ``None`` when none did.
+
+    SageMaker's reason names it; else the alarms that are in the state ALARM now did.
+    """
+    plan = revision.plan
+    if plan is None or plan.rollout is None or live.status != "InService":
+        return None
+    names = rollback_alarm_names(plan)
+    fired = [name for name in names if name in (live.failure or "")] or _in_alarm(context, names)
+    if not fired:
+        return None
+    fix = Fix("look at what the alarm watches", ("peagle", "status", live.name))
+    if fired[0] == alarm_name(plan.name, "acceptance"):
+        fix = Fix("switch speculation off", without_speculation(plan))
+    return RolledBackOnAlarm(
+        f"the update was rolled back on the alarm {' and '.join(fired)}: the earlier configuration "
+        f"{live.revision} serves again",
+        fix,
+    )
+
+
+def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
+    try:
+        found = cloudwatch.alarms_in_alarm(context.aws, names)
+    except CloudError:
+        return []
+    return [one["AlarmName"] for one in found]

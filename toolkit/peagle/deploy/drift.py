@@ -1,0 +1,256 @@
+"""Drift: where the account differs from a plan, field by field. Reads only.
+
+What the endpoint serves is compared by ``Served``, as an update's changes are; what ``Served``
+does not contain (role, capture, routing, tags, and all of ``drift_settings``) by the plan's own
+requests. Someone else may have made what serves: the plan counts, not the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peagle.aws import s3, sagemaker
+from peagle.aws.client import Aws
+from peagle.aws.roles import find_role
+from peagle.aws.sagemaker import ResourceKind
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import InstanceTable
+from peagle.deploy import drift_settings, records
+from peagle.deploy.desired import DesiredState, desired_state
+from peagle.deploy.diff import changes
+from peagle.deploy.discover import current_deployment
+from peagle.deploy.drift_fields import Compared, FieldDrift, differing, model_name, nested
+from peagle.deploy.live import served_live
+from peagle.deploy.state import Deployment
+from peagle.errors import CloudError, Fix, UserError
+from peagle.planning.local_weights import local_weights
+from peagle.planning.pins import pins_of
+from peagle.planning.plan import Plan
+from peagle.render import RenderedFile, format_files, format_names, render
+from peagle.render.kubernetes import format_in_heading
+from peagle.text import json_object
+from peagle.weights.pins import pin_plan
+from peagle_serve.regular_files import read_regular
+
+_CONFIGURATION = frozenset(
+    {"ami", "instance_type", "startup_timeout_seconds", "download_timeout_seconds", "kms_key"}
+)
+_ENDPOINT = frozenset({"instance_count", "copies"})
+_NOT_COMPARED = frozenset({"usd_per_hour"})
+"""Settings of ``Served`` by the resource that has them; the others are the model's."""
+
+_VARIANT = (
+    "RoutingConfig", "VolumeSizeInGB", "ServerlessConfig", "CoreDumpConfig",
+    "ManagedInstanceScaling",
+)  # fmt: skip
+"""Parts of a variant of the configuration that ``Served`` does not contain. The endpoint's own
+description may have other values while SageMaker changes it."""
+
+_LARGEST_FILE = 16_000_000
+"""Bytes of a rendered file."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+
+    name: str
+    region: str
+    fields: tuple[FieldDrift, ...]
+    compared: tuple[str, ...]
+    unknown: Mapping[str, CloudError]
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "name": self.name,
+            "region": self.region,
+            "drifted": bool(self.fields),
+            "fields": [one.document() for one in self.fields],
+            "compared": list(self.compared),
+            "unknown": [{"area": area, **error.document()} for area, error in self.unknown.items()],
+        }
+
+
+def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
+    """Compare the plan with the account. ``role`` is the one that the plan is deployed with; by
+    default that of the deployment.
+
+    What may not be read is unknown, and named. Raises CloudError when the endpoint itself cannot be
+    looked up.
+    """
+    live = sagemaker.describe(aws, plan.name)
+    if live is None:
+        missing = (FieldDrift("endpoint.status", "InService", None),)
+        return Drift(plan.name, aws.region, missing, ("endpoint",), {})
+    known = records.load_record(aws.scope, aws.region, plan.name)
+    record = current_deployment(aws, plan.name, known, lambda: instances, live)
+    found = Compared(aws, _desired(aws, plan, record, role), live, instances)
+    fields: list[FieldDrift] = []
+    unknown: dict[str, CloudError] = {}
+    for area, compare in _AREAS.items():
+        try:
+            fields += compare(found)
+        except CloudError as error:
+            unknown[area] = error
+    compared = tuple(area for area in _AREAS if area not in unknown)
+    return Drift(plan.name, aws.region, tuple(fields), compared, unknown)
+
+
+def served_image(aws: Aws, name: str) -> str | None:
+    """The image of what the endpoint serves, which a pipeline may have built; ``None`` where there
+    is no endpoint."""
+    live = sagemaker.describe(aws, name)
+    if live is None:
+        return None
+    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
+    described = sagemaker.description(aws, "Model", model_name(live, config))
+    return (described.get("PrimaryContainer") or {}).get("Image")
+
+
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[FieldDrift, ...]:
+    """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
+    of this plan; of JSON, the values. Raises UserError for a folder without such files."""
+    formats = {name: format_files(name) for name in format_names()}
+    written = [
+        name for name, files in formats.items() if all((folder / one).is_file() for one in files)
+    ]
+    if not written:
+        raise UserError(
+            f"{folder} has not the files of any format",
+            Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
+        )
+    format = written[0] if len(written) == 1 else _named_format(folder, formats, written)
+    rendered = render(format, plan, catalog)
+    return tuple(
+        drift for one in rendered if one.path != "README.md" for drift in _of_file(folder, one)
+    )
+
+
+def _named_format(folder: Path, formats: Mapping[str, tuple[str, ...]], written: list[str]) -> str:
+    """The one of several formats with the same files that the heading of a file names; the first
+    of them where no file has a heading, as each of their files differs then."""
+    for path in formats[written[0]]:
+        named = format_in_heading(_content(folder / path).decode("utf-8", "replace"))
+        if named in written:
+            return named
+    return written[0]
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return read_regular(file, _LARGEST_FILE)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}", "check the file") from None
+
+
+def _of_file(folder: Path, rendered: RenderedFile) -> Iterator[FieldDrift]:
+    field, content = f"template.{rendered.path}", _content(folder / rendered.path)
+    if content == rendered.content:
+        return
+    differing: tuple[FieldDrift, ...] = ()
+    if rendered.path.endswith(".json"):
+        texts = (text.decode("utf-8", "replace") for text in (rendered.content, content))
+        differing = tuple(nested(field, *map(json_object, texts)))
+    yield from differing or (FieldDrift(field, "as rendered", "other text"),)
+
+
+def _desired(aws: Aws, plan: Plan, record: Deployment | None, role: str | None) -> DesiredState:
+    """The plan as deploy would apply it: with the pins that deploy adds, and the same role and
+    bucket."""
+    serving = pins_of(record.current.served.variables) if record else None
+    used = record.current.role if record and role is None else find_role(aws, role).arn
+    bucket = None
+    if local_weights(plan):
+        earlier = record.current.bucket if record else None
+        bucket = earlier or s3.default_bucket(aws.account, aws.region)
+    return desired_state(pin_plan(aws, plan, serving).plan, used, bucket, record)
+
+
+def _served(found: Compared) -> Iterator[FieldDrift]:
+    """Image, engine arguments, environment, data, network, instance type, timeouts, counts."""
+    served = served_live(found.aws, found.live, found.tags, found.instances)
+    for change in changes(served, found.desired.revision.served):
+        area = "model"
+        if change.setting in _CONFIGURATION:
+            area = "configuration"
+        elif change.setting in _ENDPOINT:
+            area = "endpoint"
+        if change.setting in _NOT_COMPARED or _scales_within(found, change.setting, change.before):
+            continue
+        yield FieldDrift(f"{area}.{change.setting}", change.after, change.before)
+
+
+def _scales_within(found: Compared, setting: str, count: Any) -> bool:
+    """Whether this is a number of instances, or of copies, that automatic scaling may have chosen;
+    no copies while an endpoint that scales to zero sleeps."""
+    scaling = found.plan.scaling
+    if scaling is None or type(count) is not int:
+        return False
+    if setting == "copies":
+        return scaling.scales_copies and scaling.minimum <= count <= scaling.maximum
+    if setting != "instance_count":
+        return False
+    return scaling.min_instances <= count <= scaling.max_instances
+
+
+def _role(found: Compared) -> Iterator[FieldDrift]:
+    model = sagemaker.description(found.aws, "Model", model_name(found.live, found.config))
+    planned = found.desired.model["ExecutionRoleArn"]
+    yield from differing("model", {"role": planned}, {"role": model.get("ExecutionRoleArn")})
+
+
+def _configuration(found: Compared) -> Iterator[FieldDrift]:
+    """What ``Served`` does not have: data capture, routing, volume, further variants."""
+    config, planned = found.config, found.desired.config
+    counts = [len(one.get("ProductionVariants") or ()) for one in (planned, config)]
+    yield from differing("configuration", {"variants": counts[0]}, {"variants": counts[1]})
+    shadows = len(config.get("ShadowProductionVariants") or ())
+    yield from differing("configuration", {"shadow_variants": 0}, {"shadow_variants": shadows})
+    capture = "DataCaptureConfig"
+    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
+    variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
+    for key in _VARIANT:
+        yield from nested(f"configuration.{key}", *(one.get(key) for one in variants))
+
+
+def _endpoint(found: Compared) -> Iterator[FieldDrift]:
+    yield from differing("endpoint", {"status": "InService"}, {"status": found.live.status})
+
+
+def _tags(found: Compared) -> Iterator[FieldDrift]:
+    """The user's tags on endpoint, configuration and model. Further tags are others'."""
+    planned = found.plan.company.tags
+    if not planned:
+        return
+    config = found.config
+    resources: dict[ResourceKind, str] = {
+        "Endpoint": found.live.arn,
+        "EndpointConfig": config["EndpointConfigArn"],
+    }
+    model = sagemaker.description(found.aws, "Model", model_name(found.live, config))
+    resources["Model"] = model["ModelArn"]
+    for kind, arn in resources.items():
+        tags = sagemaker.tags_of(found.aws, arn)
+        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
+
+
+_AREAS: dict[str, Callable[[Compared], Iterator[FieldDrift]]] = {
+    "endpoint": _endpoint,
+    "settings": _served,
+    "role": _role,
+    "configuration": _configuration,
+    "scaling": drift_settings.scaling,
+    "wake_up": drift_settings.wake_up,
+    "alarms": drift_settings.alarms,
+    "metric_filters": drift_settings.filters,
+    "log": drift_settings.log,
+    "dashboard": drift_settings.dashboard,
+    "limit": drift_settings.limit,
+    "schedule": drift_settings.schedule,
+    "tags": _tags,
+}
+"""What is compared, each alone: what may not be read is unknown, and the rest is compared."""

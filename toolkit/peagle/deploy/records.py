@@ -1,0 +1,229 @@
+"""The files of deployment records, written before and after every step.
+
+One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. Files of
+earlier formats are read. This module does not import boto3 either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from peagle.deploy.served import served_by_plan, weight_prefixes
+from peagle.deploy.state import Deployment
+from peagle.errors import Fix, NotFound, Refused, UserError, nearest
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, plan_of, without_old_speeds
+from peagle.store import SANDBOX, home, locked, read_json, write_json
+
+FORMAT = 3
+"""Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
+revision has no ``served`` and no ``model``."""
+
+
+class Ambiguous(UserError, code="ambiguous-name"):
+    """Several deployments have this name."""
+
+
+def record_path(scope: str, region: str, name: str) -> Path:
+    return home() / "deployments" / scope / region / f"{name}.json"
+
+
+def save(record: Deployment) -> None:
+    """Write the record atomically."""
+    path = record_path(record.scope, record.region, record.name)
+    write_json(path, record.model_dump(mode="json"))
+
+
+def load_record(scope: str, region: str, name: str) -> Deployment | None:
+    """The record, or ``None``. Raises UserError when the file is damaged or too new."""
+    path = record_path(scope, region, name)
+    return _read(path) if path.is_file() else None
+
+
+def remove_record(record: Deployment) -> None:
+    record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
+
+
+def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
+    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name.
+
+    Raises UserError for the first that cannot be read.
+    """
+    return tuple(_read(path) for path in _paths(scope))
+
+
+def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserError, ...]]:
+    """All records of ``scope`` that can be read, and the errors about the others."""
+    found: list[Deployment] = []
+    errors: list[UserError] = []
+    for path in _paths(scope):
+        try:
+            found.append(_read(path))
+        except UserError as error:
+            errors.append(error)
+    return tuple(found), tuple(errors)
+
+
+def deployment_names(scope: str | None = None) -> tuple[str, ...]:
+    """The names of those deployments, without reading the records."""
+    return tuple(sorted({path.stem for path in _paths(scope)}))
+
+
+def deployment_regions(scope: str) -> tuple[str, ...]:
+    """The regions of those deployments."""
+    return tuple(sorted({path.parent.name for path in _paths(scope)}))
+
+
+def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
+    """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
+    found = [
+        path
+        for path in _paths(scope)
+        if path.stem == name and (region is None or path.parent.name == region)
+    ]
+    if not found:
+        raise _not_found(name, scope, region)
+    if len(found) > 1:
+        places = ", ".join(f"{path.parent.name} of {path.parent.parent.name}" for path in found)
+        raise Ambiguous(f"{name} is deployed more than once: {places}", "choose with --region")
+    return _read(found[0])
+
+
+def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
+    where = f" in {region}" if region and name in deployment_names(scope) else ""
+    hint = nearest(name, deployment_names(scope))
+    fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
+    if name in deployment_names(None if scope == SANDBOX else SANDBOX):
+        fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
+    return NotFound(f"there is no deployment {name!r}{where}", fix)
+
+
+@contextmanager
+def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
+    """Lock the deployment against other peagle commands.
+
+    The lock file is removed with the record.
+    """
+    record = record_path(scope, region, name)
+    path = record.with_name(f".{name}.lock")
+    with ExitStack() as holding:
+        try:
+            holding.enter_context(locked(path, wait=False))
+        except BlockingIOError as error:
+            raise UserError(
+                f"another peagle command is changing {name}",
+                "wait until it has finished",
+                code="deployment-locked",
+            ) from error
+        try:
+            yield
+        finally:
+            if not record.exists():
+                path.unlink(missing_ok=True)
+
+
+def _paths(scope: str | None) -> list[Path]:
+    root = home() / "deployments"
+    scopes = [root / scope] if scope else [f for f in root.glob("*") if f.name != SANDBOX]
+    return sorted(path for folder in scopes for path in folder.glob("*/[!.]*.json"))
+
+
+def _read(path: Path) -> Deployment:
+    """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
+    try:
+        document: Any = read_json(path)
+        number = document.get("format", 1) if isinstance(document, dict) else 0
+        if isinstance(number, int) and number > FORMAT:
+            raise UserError(
+                f"the deployment record {path} has format {number}; this version of peagle-toolkit "
+                f"reads formats 1 to {FORMAT}",
+                "upgrade peagle-toolkit; the record is left unchanged",
+                code="record-too-new",
+            )
+        upgraded = _upgraded(document, number) if number in (1, 2) else document
+        return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
+    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"the deployment record {path} cannot be read: {reason}",
+            f"look in the account for resources tagged peagle:deployment={path.stem}",
+            code="record-damaged",
+        ) from error
+
+
+def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:
+    """A record of an earlier format in the present one."""
+    upgraded = _renamed(document) if number == 1 else document
+    for role in ("serving", "pending"):
+        if upgraded.get(role):
+            upgraded = upgraded | {role: _with_served(upgraded[role])}
+    return upgraded | {"format": FORMAT}
+
+
+def _without_old_speeds(document: dict[str, Any]) -> dict[str, Any]:
+    """The record, or its comparison, without the speeds in plans of an earlier version."""
+    for role in ("serving", "pending", "previous", "candidate"):
+        revision = document.get(role)
+        if revision and revision.get("plan"):
+            plan = without_old_speeds(revision["plan"])
+            document = document | {role: revision | {"plan": plan}}
+    if comparison := document.get("comparison"):
+        document = document | {"comparison": _without_old_speeds(comparison)}
+    return document
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """A record of format 1 in format 2."""
+    failure = document.get("failure")
+    resources = [
+        {("revision" if key == "generation" else key): value for key, value in resource.items()}
+        for resource in document.get("resources", ())
+    ]
+    renamed = document | {
+        "pending": document.get("wanted"),
+        "resources": resources,
+        "failure": {"message": failure} if isinstance(failure, str) else None,
+    }
+    renamed.pop("wanted", None)
+    return renamed
+
+
+def _with_served(revision: dict[str, Any]) -> dict[str, Any]:
+    """A revision of format 2 in format 3. Model and configuration had the same name."""
+    plan = plan_of(revision["plan"])
+    filled = {EXECUTION_ROLE: revision["role"], MODEL_BUCKET: revision["bucket"] or ""}
+    served = served_by_plan(plan, filled).model_dump(mode="json")
+    return revision | {"served": served, "model": revision["config"]}
+
+
+def refuse_weights_in_use(
+    uris: Collection[str], scope: str, consequence: str, alternative: str = ""
+) -> None:
+    """Raise Refused when an endpoint of ``scope`` mounts or streams one of the prefixes, a folder
+    of it, or a prefix that contains it. Endpoints of other machines are unknown.
+
+    ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
+    """
+    names = [record.name for record in all_records(scope) if _uses(record, uris)]
+    if not names:
+        return
+    several = len(names) > 1
+    raise Refused(
+        f"the endpoint{'s' if several else ''} {', '.join(names)} use{'' if several else 's'} "
+        f"{', '.join(sorted(uris))}: {consequence}",
+        Fix(
+            f"{alternative}remove {'them' if several else 'it'} first, or add --even-if-used",
+            ("peagle", "destroy", names[0]),
+        ),
+        code="weights-in-use",
+    )
+
+
+def _uses(record: Deployment, uris: Collection[str]) -> bool:
+    if not record.of_type("Endpoint"):
+        return False
+    used = [prefix for one in record.revisions for prefix in weight_prefixes(one.served)]
+    return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)

@@ -1,0 +1,269 @@
+"""How a deployment is used at the moment: SageMaker's metrics in CloudWatch, vLLM's lines of
+statistics in the endpoint's log, and the price of the instances that run.
+
+vLLM writes a line every 10 seconds in which it works. The time between two tokens is computed from
+them: requests that run, divided by the tokens per second that they get together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws
+from peagle.aws.cloudwatch import PERIOD_SECONDS, MetricQuery, metric_data
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.deploy.revisions import shown_revision
+from peagle.deploy.served import Served
+from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.status import state_of, usd_per_hour
+from peagle.deploy.variants import CANDIDATE, compares_now, usd_per_hour_of
+from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
+from peagle.engine_log import (
+    LOG_SECONDS,
+    EngineLoad,
+    counters_in_log,
+    load_in_log,
+    log_interval,
+)
+from peagle.protocol import Counters, acceptance_length, log_group
+from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
+from peagle.render.requests import VARIANT
+from peagle.text import usd_per_million
+
+_SANDBOX_LOG_SECONDS = 1.0
+"""Seconds between two lines of vLLM's statistics in the sandbox."""
+
+_FRESH_INTERVALS = 4
+"""An instance without a line for so long is idle."""
+
+_LINES = '?"Avg generation throughput" ?"SpecDecoding metrics"'
+_MICROSECONDS = 1e6
+_STATISTICS = {
+    "requests": ("Invocations", "Sum"),
+    "errors": ("Invocation5XXErrors", "Sum"),
+    "ttft_p50": ("FirstChunkLatency", "p50"),
+    "ttft_p90": ("FirstChunkLatency", "p90"),
+    "streams": ("FirstChunkLatency", "SampleCount"),
+}
+
+
+def usage_of_endpoint(
+    aws: Aws, record: Deployment, window_seconds: float = WINDOW_SECONDS
+) -> Usage:
+    """The use in the last ``window_seconds``, or since the endpoint was created: an earlier one of
+    that name has the same log. During a comparison, each variant has its own numbers in
+    ``variants``. What may not be read is missing, and the notes say so. Raises CloudError."""
+    now = time.time()
+    live = sagemaker.describe(aws, record.name)
+    window_seconds = min(window_seconds, max(now - live.created, 1.0)) if live else window_seconds
+    revision = shown_revision(record, live)
+    copies = revision.served.copies is not None
+    notes: list[str] = []
+    start = now - window_seconds
+    logs = _statistics(aws, log_group(record.name, copies), start, copies, notes)
+    comparison = compares_now(record, live)
+    whole = Usage(
+        name=record.name,
+        where="sandbox" if aws.in_sandbox else "aws",
+        state=state_of(record, live),
+        at=now,
+        window_seconds=window_seconds,
+        instances=live.instance_count if live else 0,
+        usd_per_hour=usd_per_hour(aws, record, live),
+    )
+    if live is None or comparison is None:
+        dimensions = metric_dimensions(record.name, copies)
+        used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
+        return replace(used, notes=tuple(notes))
+    prices = usd_per_hour_of(record, live)
+    shares = {VARIANT: 1 - comparison.share, CANDIDATE: comparison.share}
+    variants = tuple(
+        _used(
+            aws,
+            replace(
+                whole,
+                variant=name,
+                share=shares[name],
+                instances=live.running.get(name, 0),
+                usd_per_hour=prices[name],
+            ),
+            one,
+            {**metric_dimensions(record.name, copies=False), "VariantName": name},
+            logs[name],
+            notes,
+        )
+        for name, one in ((VARIANT, revision), (CANDIDATE, comparison.candidate))
+    )
+    return replace(_together(whole, variants), notes=tuple(dict.fromkeys(notes)))
+
+
+def _used(
+    aws: Aws,
+    usage: Usage,
+    revision: Revision,
+    dimensions: dict[str, str],
+    statistics: LogStatistics,
+    notes: list[str],
+) -> Usage:
+    """``usage`` with what the engines of a revision do: its metrics have these dimensions."""
+    served, window_seconds = revision.served, usage.window_seconds
+    speculation = revision.plan.speculation if revision.plan else None
+    minutes = _minutes(aws, dimensions, usage.at - window_seconds, usage.at, notes)
+    interval = log_seconds(served, aws.in_sandbox)
+    tokens = statistics.tokens_per_second(window_seconds, interval)
+    newest = statistics.newest(usage.at - _FRESH_INTERVALS * interval)
+    return replace(
+        usage,
+        instance_type=served.instance_type,
+        **_of_minutes(minutes, window_seconds),
+        running=sum(load.running for load in newest) if statistics.loads else None,
+        waiting=sum(load.waiting for load in newest) if statistics.loads else None,
+        itl=statistics.itl,
+        tokens_per_second=tokens,
+        kv_cache_share=_kv_cache_share(newest, bool(statistics.loads)),
+        k=served.k or None,
+        acceptance_length=acceptance_length(statistics.counters),
+        acceptance_floor=speculation.acceptance_floor if speculation else None,
+        usd_per_million_tokens=usd_per_million(usage.usd_per_hour, tokens),
+    )
+
+
+def _together(whole: Usage, variants: tuple[Usage, ...]) -> Usage:
+    """The sums of the variants; times, shares and acceptance are those of one plan only."""
+
+    def total(number: str) -> float | None:
+        known = [getattr(one, number) for one in variants]
+        known = [value for value in known if value is not None]
+        return sum(known) if known else None
+
+    return replace(
+        whole,
+        requests_per_minute=total("requests_per_minute"),
+        running=total("running"),
+        waiting=total("waiting"),
+        tokens_per_second=total("tokens_per_second"),
+        usd_per_million_tokens=usd_per_million(whole.usd_per_hour, total("tokens_per_second")),
+        variants=variants,
+    )
+
+
+def _minutes(
+    aws: Aws, dimensions: dict[str, str], start: float, end: float, notes: list[str]
+) -> dict[str, dict[float, float]]:
+    queries = {
+        query: MetricQuery(METRIC_NAMESPACE, metric, stat, dimensions)
+        for query, (metric, stat) in _STATISTICS.items()
+    }
+    try:
+        return metric_data(aws, queries, start, end)
+    except AccessDenied as denied:
+        notes.append(f"requests and TTFT are unknown: {denied.message}")
+        return {query: {} for query in queries}
+
+
+def _of_minutes(minutes: dict[str, dict[float, float]], window_seconds: float) -> dict[str, Any]:
+    """Requests, errors and times to the first token of the window. A percentile of several minutes
+    is the mean of theirs, weighted by their requests."""
+    requests, streams = minutes["requests"], minutes["streams"]
+    count = sum(requests.values())
+    first = {
+        name: weighted_mean(
+            (value / _MICROSECONDS, streams.get(minute, 0.0))
+            for minute, value in minutes[name].items()
+        )
+        for name in ("ttft_p50", "ttft_p90")
+    }
+    return {
+        "requests_per_minute": count * 60 / window_seconds if requests else None,
+        "requests_by_minute": _by_minute(requests),
+        "error_share": sum(minutes["errors"].values()) / count if count else None,
+        **first,
+    }
+
+
+def _by_minute(counted: dict[float, float]) -> tuple[float, ...]:
+    """From the first minute with requests to the last one, with zeros between them."""
+    if not counted:
+        return ()
+    first, last = min(counted), max(counted)
+    count = round((last - first) / PERIOD_SECONDS) + 1
+    return tuple(counted.get(first + index * PERIOD_SECONDS, 0.0) for index in range(count))
+
+
+@dataclass
+class LogStatistics:
+    """The lines of statistics in a log: of each stream, which is one instance, in their order."""
+
+    loads: dict[str, list[tuple[float, EngineLoad]]] = field(default_factory=dict)
+    counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+
+    def add(self, stream: str, when: float, line: str) -> None:
+        """Count a line of a stream; other lines are ignored."""
+        counted, load = counters_in_log(line), load_in_log(line)
+        if counted:
+            self.counters += counted
+        if load:
+            self.loads.setdefault(stream, []).append((when, load))
+
+    @property
+    def _all(self) -> Iterable[EngineLoad]:
+        return (load for loads in self.loads.values() for _, load in loads)
+
+    def newest(self, since: float) -> list[EngineLoad]:
+        """The last line of each instance that is not older than ``since`` (epoch seconds)."""
+        last = (loads[-1] for loads in self.loads.values())
+        return [load for when, load in last if when >= since]
+
+    @property
+    def itl(self) -> float | None:
+        """Mean seconds between two output tokens of a request, of intervals that end while
+        requests run."""
+        busy = [load for load in self._all if load.running and load.tokens_per_second]
+        tokens = sum(load.tokens_per_second for load in busy)
+        return sum(load.running for load in busy) / tokens if tokens else None
+
+    def tokens_per_second(self, window_seconds: float, interval: float) -> float | None:
+        """Output tokens of all instances per second of the window; ``interval`` is that between two
+        lines, in seconds. An engine without work writes no lines."""
+        if not self.loads:
+            return None
+        return sum(load.tokens_per_second for load in self._all) * interval / window_seconds
+
+
+def log_seconds(served: Served, in_sandbox: bool) -> float:
+    """Seconds between two lines of statistics."""
+    return log_interval(served.variables, _SANDBOX_LOG_SECONDS if in_sandbox else LOG_SECONDS)
+
+
+def _kv_cache_share(newest: list[EngineLoad], works: bool) -> float | None:
+    """The mean of the instances; 0 where all of them have been idle since."""
+    known = [load.kv_cache_share for load in newest if load.kv_cache_share is not None]
+    if known or not works:
+        return sum(known) / len(known) if known else None
+    return None if newest else 0.0
+
+
+def _statistics(
+    aws: Aws, group: str, start: float, copies: bool, notes: list[str]
+) -> dict[str, LogStatistics]:
+    """Variant -> the statistics of its instances; those of copies are the first variant's."""
+    found = {VARIANT: LogStatistics(), CANDIDATE: LogStatistics()}
+    events = aws.items(
+        "logs", "filter_log_events", "events",
+        logGroupName=group, startTime=int(start * 1000), filterPattern=_LINES,
+    )  # fmt: skip
+    try:
+        for event in events:
+            stream = event["logStreamName"]
+            is_second = not copies and stream.startswith(f"{CANDIDATE}/")
+            own = found[CANDIDATE if is_second else VARIANT]
+            own.add(stream, event["timestamp"] / 1000, event["message"])
+    except Missing:
+        notes.append("the endpoint has no log yet")
+    except AccessDenied as denied:
+        notes.append(f"ITL, KV cache, acceptance and tokens are unknown: {denied.message}")
+    return found

@@ -1,0 +1,225 @@
+"""How an engine is used at the moment: requests, times, KV cache, acceptance, cost.
+
+An engine of this machine is read through vLLM's ``/metrics``, whose counters begin with the engine.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from peagle.engine.process import LOOPBACK
+from peagle.engine.state import LocalEngine
+from peagle.errors import EngineError, Fix
+from peagle.protocol import acceptance_length, parse_counters
+from peagle.text import json_object
+from peagle_serve.contract import SPECULATION
+from peagle_serve.counters import sum_counters
+
+WINDOW_SECONDS = 300.0
+"""How far back usage is measured by default."""
+
+_TIMEOUT = 10.0
+_LARGEST_PAGE = 8 << 20
+_NAME = r"[a-zA-Z_:][\w:]{0,199}"
+_SAMPLE = re.compile(rf"^({_NAME})(?:\{{([^\n]{{0,2000}})\}})? (\S{{1,40}})", re.MULTILINE)
+_BOUND = re.compile(r'(?:^|,)le="([^"]{1,40})"')
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The use of a deployment or a local engine in the last ``window_seconds``.
+
+    Every number is ``None`` where it is unknown, or where nothing happened. Times are seconds,
+    shares from 0 to 1; ``at`` is in epoch seconds. ``running`` and ``waiting`` are requests of all
+    instances at the end of the window. ``ttft_p50`` and ``ttft_p90`` are the time to the first
+    token of half and of nine tenths of the requests, ``itl`` the mean time between two output
+    tokens of a request. ``requests_by_minute`` ends with the newest minute. ``variants`` are those
+    of an endpoint that compares two plans, each with its ``share`` of the requests: the whole has
+    only what adds up. ``notes`` say why numbers are missing.
+    """
+
+    name: str
+    where: str
+    state: str
+    at: float
+    window_seconds: float
+    instance_type: str | None = None
+    instances: int | None = None
+    requests_per_minute: float | None = None
+    requests_by_minute: tuple[float, ...] = ()
+    running: float | None = None
+    waiting: float | None = None
+    error_share: float | None = None
+    ttft_p50: float | None = None
+    ttft_p90: float | None = None
+    itl: float | None = None
+    tokens_per_second: float | None = None
+    kv_cache_share: float | None = None
+    k: int | None = None
+    acceptance_length: float | None = None
+    acceptance_floor: float | None = None
+    usd_per_hour: float | None = None
+    usd_per_million_tokens: float | None = None
+    variant: str | None = None
+    share: float | None = None
+    variants: tuple[Usage, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MetricsPage:
+    """A page of ``/metrics``, read at ``time`` (epoch seconds)."""
+
+    time: float
+    samples: tuple[tuple[str, str, float], ...]
+    """Name, labels and value of each."""
+    text: str = ""
+
+    @classmethod
+    def parse(cls, text: str, at: float) -> MetricsPage:
+        """The samples of a page in Prometheus's text format; other lines are ignored."""
+        found = ((one[1], one[2] or "", _number(one[3])) for one in _SAMPLE.finditer(text))
+        known = tuple((name, labels, value) for name, labels, value in found if value is not None)
+        return cls(at, known, text)
+
+    def total(self, name: str) -> float | None:
+        """The sum over all engines; ``None`` without the metric."""
+        values = [value for known, _, value in self.samples if known == name]
+        return sum(values) if values else None
+
+    def buckets(self, name: str) -> dict[float, float]:
+        """Upper bound -> how many values are not above it."""
+        found: dict[float, float] = {}
+        for known, labels, value in self.samples:
+            bound = _BOUND.search(labels) if known == f"{name}_bucket" else None
+            limit = _number(bound[1]) if bound else None
+            if limit is not None:
+                found[limit] = found.get(limit, 0.0) + value
+        return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = math.inf if text == "+Inf" else float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+class EngineMeter:
+    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``.
+
+    The first is over the engine's whole life, unless that is longer than the window: then its
+    numbers are from the start on too, and ``Usage.window_seconds`` says so.
+    """
+
+    def __init__(self, engine: LocalEngine, window_seconds: float = WINDOW_SECONDS) -> None:
+        self._engine = engine
+        self._window = window_seconds
+        self._pages: deque[MetricsPage] = deque([MetricsPage(engine.started_at, ())])
+
+    def read(self) -> Usage:
+        """The use now. Raises EngineError if the engine does not answer."""
+        page = MetricsPage.parse(read_metrics(self._engine), time.time())
+        self._pages.append(page)
+        while len(self._pages) > 2 and self._pages[1].time <= page.time - self._window:
+            self._pages.popleft()
+        return usage_between(self._engine, self._pages[0], page)
+
+
+def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) -> Usage:
+    """What the engine did between two pages of its metrics."""
+    seconds = max(now.time - before.time, 1e-3)
+    requests = _increase("vllm:request_success_total", before, now)
+    tokens = _increase("vllm:generation_tokens_total", before, now)
+    first = "vllm:time_to_first_token_seconds"
+    counters = parse_counters(sum_counters(now.text))
+    if before.text:
+        counters = counters.since(parse_counters(sum_counters(before.text)))
+    waited = _increases(first, before, now)
+    config = json_object(engine.environment.get(SPECULATION))
+    k = config.get("num_speculative_tokens")
+    return Usage(
+        name=engine.name,
+        where="local",
+        state=engine.state,
+        at=now.time,
+        window_seconds=seconds,
+        instances=1,
+        requests_per_minute=None if requests is None else requests * 60 / seconds,
+        running=now.total("vllm:num_requests_running"),
+        waiting=now.total("vllm:num_requests_waiting"),
+        ttft_p50=quantile(waited, 0.5),
+        ttft_p90=quantile(waited, 0.9),
+        itl=_mean("vllm:inter_token_latency_seconds", before, now),
+        tokens_per_second=None if tokens is None else tokens / seconds,
+        kv_cache_share=now.total("vllm:kv_cache_usage_perc"),
+        k=k if isinstance(k, int) else None,
+        acceptance_length=acceptance_length(counters),
+    )
+
+
+def _increase(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
+    total = now.total(name)
+    return None if total is None else max(total - (before.total(name) or 0.0), 0.0)
+
+
+def _increases(name: str, before: MetricsPage, now: MetricsPage) -> dict[float, float]:
+    earlier = before.buckets(name)
+    found = now.buckets(name).items()
+    return {bound: max(count - earlier.get(bound, 0.0), 0.0) for bound, count in found}
+
+
+def _mean(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
+    count, total = (_increase(f"{name}_{what}", before, now) for what in ("count", "sum"))
+    return total / count if count and total is not None else None
+
+
+def quantile(buckets: dict[float, float], share: float) -> float | None:
+    """The value that ``share`` of a histogram's values do not exceed, by linear interpolation in
+    its bucket; ``None`` for an empty histogram. In the last bucket it is that one's lower bound."""
+    bounds = sorted(buckets)
+    total = buckets[bounds[-1]] if bounds else 0.0
+    if not total:
+        return None
+    lower, below = 0.0, 0.0
+    for bound in bounds:
+        count = buckets[bound]
+        if count >= share * total:
+            if math.isinf(bound) or count == below:
+                return lower
+            return lower + (bound - lower) * (share * total - below) / (count - below)
+        lower, below = bound, count
+    return lower
+
+
+def read_metrics(engine: LocalEngine) -> str:
+    """The engine's page of metrics. Raises EngineError without an answer."""
+    connection = http.client.HTTPConnection(LOOPBACK, engine.process.port, timeout=_TIMEOUT)
+    why = "the page is too large"
+    try:
+        connection.request("GET", "/metrics")
+        with connection.getresponse() as reply:
+            content = reply.read(_LARGEST_PAGE + 1)
+            why = f"it answers {reply.status}" if reply.status != http.HTTPStatus.OK else why
+            if reply.status == http.HTTPStatus.OK and len(content) <= _LARGEST_PAGE:
+                return content.decode("utf-8", "replace")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = str(error) or type(error).__name__
+    finally:
+        connection.close()
+    fix = Fix("read the log", ("peagle", "local", "logs", engine.name))
+    raise EngineError(f"the metrics of {engine.name} cannot be read: {why}", fix, "no-metrics")
+
+
+def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """The mean of values with their weights; ``None`` without any weight."""
+    known = list(pairs)
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

@@ -1,0 +1,1 @@
+"""The toolkit as a library; ``import peagle`` has its names."""

@@ -1,0 +1,320 @@
+"""What a program does with the toolkit before anything is deployed: choose, check, reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peagle import api
+from peagle.errors import NotFound, UserError, nearest
+from peagle.findings import Finding, errors, refused
+from peagle.store import write_output
+
+if TYPE_CHECKING:
+    from peagle.account import Account
+    from peagle.aws.client import Aws
+    from peagle.catalog.schema import Catalog
+    from peagle.checkpoints.models import Checkpoint
+    from peagle.checks.report import CheckReport
+    from peagle.deploy.compare import PlanComparison
+    from peagle.fit.report import FitReport
+    from peagle.planning.plan import Plan
+    from peagle.render.files import RenderedFile
+    from peagle.speed.verdict import Verdict
+
+
+class Planner:
+    """The part of a Session that creates nothing. Nothing is sent, unless ``online`` or the
+    location of a model says so."""
+
+    def __init__(
+        self,
+        region: str | None = None,
+        profile: str | None = None,
+        *,
+        sandbox: bool = False,
+        catalog: str | Path | None = None,
+    ) -> None:
+        self.region, self.profile, self.sandbox = region, profile, sandbox
+        self._folder = Path(catalog) if catalog is not None else None
+
+    def __repr__(self) -> str:
+        where = "sandbox" if self.sandbox else self.profile or "default credentials"
+        return f"<Session: {where}, {self.region or 'default region'}>"
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The bundled catalogue, with the targets of your own folder.
+
+        Raises:
+            CatalogError: a table of the catalogue is wrong.
+        """
+        return api.load_catalog(self._folder)
+
+    def plan(
+        self,
+        pair: str,
+        *,
+        online: bool = False,
+        verdict: str | Path | None = None,
+        **options: Any,
+    ) -> Plan:
+        """Plan a deployment: drafter, K, instances, price, arguments, and the reasons.
+
+        Parameters:
+            pair: ``TARGET`` or ``TARGET+DRAFTER`` of the catalogue, a folder with a model, or with
+                ``online`` an ``s3://`` prefix or an id on the Hub.
+            online: query AWS for prices, quotas and weights, and the Hub for models.
+            verdict: a file of ``peagle verdict``, which then chooses drafter and K.
+            options: the options of ``peagle plan`` with underscores, such as ``concurrency=10``,
+                ``max_model_len=8192``, ``slo="ttft=0.5"``, ``ttl=3600`` (seconds), or
+                ``speculation=False``; ``peagle.Options`` has all of them with their types.
+
+        Returns:
+            The plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
+
+        Raises:
+            NotFound: the catalogue does not have the pair or the drafter.
+            UserError: an option is unknown, impossible, or contradicts another.
+        """
+        from peagle.planning.options import Options
+
+        given = _known(options, Options.model_fields, "plan")
+        if isinstance(given.get("slo"), str):
+            given["slo"] = api.parse_slo(given["slo"])
+        if self.region is not None:
+            given.setdefault("region", self.region)
+        own = api.with_own_target(self.catalog, pair, self._reader(online))
+        given["target_checkpoint"] = own.checkpoint
+        needs_head = online and not api.find_pair(own.catalog, pair).target.drafters
+        region = given.get("region")
+        reader = (lambda: self.connect(region)) if needs_head else None
+        file = Path(verdict) if verdict is not None else None
+        if not online:
+            return api.plan_pair(pair, given, own.catalog, reader, file)
+        account = self._account()
+        account.start()
+        return api.plan_pair_online(account, pair, given, own.catalog, reader, file)
+
+    def read_plan(self, path: str | Path) -> Plan:
+        """Read a plan file.
+
+        Parameters:
+            path: a file of ``save_plan`` or ``peagle plan -o``.
+
+        Returns:
+            The plan, as it was saved.
+
+        Raises:
+            PlanFileError: the file is missing, damaged, or was edited.
+        """
+        return api.read_plan(Path(path))
+
+    def save_plan(self, plan: Plan, path: str | Path) -> None:
+        """Write a plan file, for ``read_plan``, ``peagle deploy`` and ``peagle render``.
+
+        Parameters:
+            plan: the plan.
+            path: the file, which is replaced at once if it exists: readers see one or the other.
+
+        Raises:
+            Refused: the plan has an error; its code is that of the finding.
+            UserError: the file cannot be written.
+        """
+        refuse_errors(plan.findings)
+        write_output(Path(path), api.plan_bytes(plan))
+
+    def compare(self, first: Plan, second: Plan) -> PlanComparison:
+        """Compare two plans.
+
+        Parameters:
+            first: a plan.
+            second: the other one.
+
+        Returns:
+            Their results side by side, and the settings that differ.
+        """
+        return api.compare_plans(first, second)
+
+    def verdict(
+        self,
+        pair: str,
+        *,
+        gpu: str | None = None,
+        instance_type: str | None = None,
+        concurrency: Sequence[int] | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        vllm: str | None = None,
+    ) -> Verdict:
+        """Compare speculation by load: the fastest drafter and K, and where it stops paying.
+
+        Parameters:
+            pair: a target, or a target and the one drafter to compare.
+            gpu: a GPU such as ``H200``; this or ``instance_type`` is needed.
+            instance_type: a SageMaker instance type.
+            concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
+            prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
+            output_tokens: tokens of each answer.
+            vllm: a version of vLLM; by default the catalogue's.
+
+        Returns:
+            The verdict, with an entry for each size and load.
+
+        Raises:
+            NotFound: an unknown pair, GPU or instance type.
+            UserError: neither GPU nor instance type, or only one number of tokens.
+            Refused: not even the target alone fits.
+        """
+        from peagle.planning.verdict import VerdictRequest
+        from peagle.speed.models import Workload
+
+        if gpu is None and instance_type is None:
+            raise UserError("a verdict needs a GPU", "name a gpu such as H200, or an instance_type")
+        if (prompt_tokens is None) != (output_tokens is None):
+            raise UserError("a size of requests has two numbers of tokens", "give both, or none")
+        sizes = None
+        if prompt_tokens is not None and output_tokens is not None:
+            sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
+        given: dict[str, Any] = {"loads": tuple(concurrency)} if concurrency else {}
+        request = VerdictRequest(
+            pair, gpu, instance_type, workloads=sizes, vllm=vllm, region=self.region, **given
+        )
+        return api.make_verdict(request, self.catalog)
+
+    def check(
+        self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
+    ) -> CheckReport:
+        """Check a pair: config.json, the headers of its weights, versions, image and instance.
+
+        Parameters:
+            pair: a pair of the catalogue, or the location of a model.
+            target: where the target's files are: a folder, ``s3://...``, a Hub id, or ``hf`` for
+                the catalogue's own repository.
+            drafter: where the head's files are, in the same way.
+            options: fields of ``peagle check``, such as ``k``, ``max_model_len``,
+                ``instance_type`` or ``vllm``.
+
+        Returns:
+            The report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
+
+        Raises:
+            NotFound: an unknown pair or location.
+            CheckpointError: files that cannot be read, or are damaged.
+            UserError: an unknown option.
+        """
+        from peagle.checks.report import HUB, CheckRequest
+
+        known = {one.name for one in fields(CheckRequest)}
+        given = _known(options, known, "check")
+        read = self._reader(online=True)
+        at = target if target not in (None, HUB) else None
+        own = api.with_own_target(self.catalog, pair, lambda location: read(at or location))
+        if own.checkpoint is not None and at is None:
+            target = own.checkpoint.location
+        request = CheckRequest(pair=pair, target=target, drafter=drafter, **given)
+        return api.check(request, own.catalog, read)
+
+    def fit(self, pair: str | None = None, **options: Any) -> FitReport:
+        """Estimate GPU memory and concurrent capacity.
+
+        Parameters:
+            pair: a pair of the catalogue, or a folder with a config.json.
+            options: the options of ``peagle fit`` with underscores: ``gpu_memory_gib`` or
+                ``instance_type``, ``max_model_len``, ``max_num_seqs``, ``k`` ...
+
+        Returns:
+            The report; ``refusal`` says why it does not fit, and ``advice`` what would.
+
+        Raises:
+            NotFound: an unknown pair or instance type.
+            CheckpointError: files that cannot be read.
+            UserError: an option is unknown, or contradicts another.
+        """
+        from peagle.fit.request import FitRequest
+
+        given = _known(options, {one.name for one in fields(FitRequest)}, "fit")
+        if pair is not None and "target" not in given and api.is_own_target(self.catalog, pair):
+            pair, given["target"] = None, pair
+        return api.fit(FitRequest(pair, **given), self.catalog, self._reader(online=True))
+
+    def render(
+        self, format: str, plan: Plan, folder: str | Path | None = None
+    ) -> tuple[RenderedFile, ...]:
+        """Express a plan in another tool's format.
+
+        Parameters:
+            format: such as ``terraform`` or ``cloudformation``; an unknown name lists all.
+            plan: the plan.
+            folder: write the files here, which must be empty or missing. By default nothing is
+                written.
+
+        Returns:
+            The files: path below the folder, and content.
+
+        Raises:
+            NotFound: an unknown format.
+            Unsupported: the format cannot express the plan; the fix names one that can.
+            Refused: the plan has an error; its code is that of the finding.
+            UserError: the folder is not empty, or cannot be written.
+        """
+        refuse_errors(api.findings_of_format(plan, format))
+        files = api.render(format, plan, self.catalog)
+        if folder is not None:
+            api.write_folder(Path(folder), files)
+        return files
+
+    def connect(self, region: str | None = None) -> Aws:
+        """Connect to the account or the sandbox, which is started if it does not run.
+
+        Parameters:
+            region: by default the session's.
+
+        Returns:
+            A connection, which sends nothing yet.
+
+        Raises:
+            UserError: a wrong profile, or one together with the sandbox.
+            EngineError: the sandbox cannot be started.
+        """
+        account = self._account()
+        account.start()
+        return account.connect(region or self.region or api.default_region())
+
+    def _account(self) -> Account:
+        """The account or the sandbox, which is not started. Raises UserError for both."""
+        own = (lambda: self.catalog.instances.instances) if self._folder else tuple
+        return api.choose_account(self.profile, self.sandbox, own_instances=own)
+
+    def _reader(self, online: bool) -> Callable[[str], Checkpoint]:
+        """What reads the files of a model: with ``online`` also from S3 and the Hub."""
+
+        def read(location: str) -> Checkpoint:
+            if not online and (location.startswith("s3://") or api.is_on_hub(location)):
+                unread = api.target_not_read(location, (), self.catalog)
+                raise NotFound(unread.message, "add online=True to read it from there")
+            return api.checkpoint_at(location, self.connect)
+
+        return read
+
+
+def _known(given: Mapping[str, Any], names: Iterable[str], of: str) -> dict[str, Any]:
+    """The options, lists as tuples. Raises UserError for one that ``of`` does not have."""
+    known = set(names) - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{of} has no option {name!r}", nearest(name, known))
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def refuse_errors(findings: Sequence[Finding]) -> None:
+    """Raise Refused with the first error."""
+    for finding in errors(findings)[:1]:
+        raise refused(finding)

@@ -1,0 +1,241 @@
+"""What a company prescribes for everything that the toolkit makes in its account: network, keys,
+tags, names, roles.
+
+None of it changes the memory or the speed of the engine. A container without a network takes its
+weights and its vocabulary from the mounted folder.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from peagle.errors import UserError
+from peagle.planning.options import Frozen, Options
+from peagle.text import sanitize
+
+MOST_SUBNETS, MOST_SECURITY_GROUPS = 16, 5
+"""Of a model's VpcConfig, from SageMaker's service model."""
+
+MOST_TAGS = 38
+"""AWS allows 50 tags on a resource; those of the toolkit (``peagle:...``) take up to 12."""
+
+_LONGEST_KEY, _LONGEST_VALUE, _LONGEST_PREFIX = 128, 256, 32
+_RESERVED = ("aws:", "peagle:")
+_SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}", re.ASCII)
+_SECURITY_GROUP = re.compile(r"sg-[0-9a-f]{8,17}", re.ASCII)
+_PREFIX = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*-?", re.ASCII)
+_KEY_ID = r"(mrk-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+_ALIAS = r"alias/[A-Za-z0-9/_-]{1,250}"
+_KEY = re.compile(
+    rf"{_KEY_ID}|{_ALIAS}|arn:aws[a-z-]*:kms:(?P<region>[a-z0-9-]+):\d{{12}}:(key/{_KEY_ID}|{_ALIAS})",
+    re.ASCII,
+)
+_BOUNDARY = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]{1,512}", re.ASCII)
+
+
+class Company(Frozen):
+    """The settings of a company's account; empty ones are those of an account without rules.
+
+    ``subnets`` and ``security_groups`` are the VPC that containers are attached to.
+    ``network_isolation``: the container has no network at all. ``kms_key`` is an id, an ARN or an
+    alias of a key; it encrypts the instances' storage volumes and uploads to S3. ``tags`` are on
+    everything that the toolkit makes. Names begin with ``name_prefix``. Roles that the toolkit
+    makes have the policy ``permissions_boundary`` (an ARN) as their boundary.
+    """
+
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    network_isolation: bool = False
+    kms_key: str | None = None
+    tags: dict[str, str] = {}
+    name_prefix: str = ""
+    permissions_boundary: str | None = None
+
+    @property
+    def in_vpc(self) -> bool:
+        return bool(self.subnets)
+
+    @property
+    def tag_list(self) -> list[dict[str, str]]:
+        """The tags as most of AWS's APIs take them."""
+        return [{"Key": key, "Value": value} for key, value in sorted(self.tags.items())]
+
+
+NO_COMPANY = Company()
+
+
+def choose_company(options: Options, region: str) -> Company:
+    """The settings that the user gives. Raises what ``check_company`` does, and UserError for a key
+    of another region than the endpoint's."""
+    company = Company(**{name: getattr(options, name) for name in Company.model_fields})
+    check_company(company)
+    key = _KEY.fullmatch(company.kms_key or "")
+    if key and key["region"] not in (None, region):
+        raise UserError(
+            f"--kms-key is a key of {key['region']}, and the endpoint is in {region}",
+            f"use a key of {region}",
+            "invalid-kms-key",
+        )
+    return company
+
+
+def check_company(company: Company) -> None:
+    """Raise UserError for what AWS rejects or the toolkit reserves."""
+    _check_vpc(company)
+    if company.kms_key is not None and not _KEY.fullmatch(company.kms_key):
+        raise UserError(
+            f"--kms-key {sanitize(company.kms_key, 80)!r} is not a key of KMS",
+            "use a key's id or ARN, or its alias such as alias/models",
+            "invalid-kms-key",
+        )
+    boundary = company.permissions_boundary
+    if boundary is not None and not _BOUNDARY.fullmatch(boundary):
+        raise UserError(
+            f"--permissions-boundary {sanitize(boundary, 80)!r} is not the ARN of a policy",
+            "use an ARN such as arn:aws:iam::111122223333:policy/boundary",
+            "invalid-boundary",
+        )
+    check_prefix(company.name_prefix)
+    check_tags(company.tags)
+
+
+def _check_vpc(company: Company) -> None:
+    lists = (
+        ("--subnets", company.subnets, _SUBNET, MOST_SUBNETS, "subnet-0a1b2c3d"),
+        ("--security-groups", company.security_groups, _SECURITY_GROUP, MOST_SECURITY_GROUPS,
+         "sg-0a1b2c3d"),
+    )  # fmt: skip
+    for flag, ids, pattern, most, example in lists:
+        for one in ids:
+            if not pattern.fullmatch(one):
+                raise UserError(
+                    f"{flag} {sanitize(one, 40)!r} is not an id such as {example}",
+                    "separate ids with commas",
+                    "invalid-network",
+                )
+        if len(ids) > most or len(set(ids)) < len(ids):
+            raise UserError(
+                f"{flag} has {len(ids)} ids, of which {len(set(ids))} differ; SageMaker takes up "
+                f"to {most} different ones",
+                "name fewer",
+                "invalid-network",
+            )
+    if bool(company.subnets) != bool(company.security_groups):
+        one, other = ("--subnets", "--security-groups")
+        given, missing = (one, other) if company.subnets else (other, one)
+        raise UserError(
+            f"{given} needs {missing}: SageMaker attaches containers to a VPC with both",
+            f"add {missing}",
+            "invalid-network",
+        )
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise UserError for a prefix that no name of AWS can begin with."""
+    if prefix and (len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix)):
+        raise UserError(
+            f"--name-prefix {sanitize(prefix, 40)!r} cannot begin a name",
+            f"use up to {_LONGEST_PREFIX} letters, digits and hyphens, such as acme-",
+            "invalid-name",
+        )
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Raise UserError for tags that AWS rejects, or that have names of AWS's or of the toolkit."""
+    for key, value in tags.items():
+        if key.lower().startswith(_RESERVED):
+            raise _bad_tag(key, "begins with a prefix of AWS or of this toolkit")
+        if not 0 < len(key) <= _LONGEST_KEY or not _is_tag_text(key):
+            raise _bad_tag(key, f"is not a key of 1 to {_LONGEST_KEY} allowed characters")
+        if len(value) > _LONGEST_VALUE or not _is_tag_text(value):
+            raise _bad_tag(key, f"has not a value of up to {_LONGEST_VALUE} allowed characters")
+    if len(tags) > MOST_TAGS:
+        raise UserError(
+            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} beside the "
+            "toolkit's own",
+            "give fewer",
+            "invalid-tag",
+        )
+
+
+def _bad_tag(key: str, problem: str) -> UserError:
+    return UserError(
+        f"--tag {sanitize(key, 60)!r} {problem}",
+        "use letters, digits, spaces and _.:/=+-@, and other prefixes than aws: and peagle:",
+        "invalid-tag",
+    )
+
+
+def _is_tag_text(text: str) -> bool:
+    """Whether every service takes the text in a tag: AWS's pattern without separators other than
+    the space, and without spaces at the ends, which some services remove."""
+    return text == text.strip() and all(
+        one in " _.:/=+-@" or unicodedata.category(one)[0] in "LN" for one in text
+    )
+
+
+def parse_tags(given: Iterable[str]) -> dict[str, str]:
+    """``KEY=VALUE`` by key. Raises UserError for other text, and for a key that is given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(
+                f"--tag {sanitize(text, 60)!r} has no value", "write KEY=VALUE", "invalid-tag"
+            )
+        if key in found:
+            raise UserError(
+                f"--tag {sanitize(key, 60)!r} is given twice", "give it once", "invalid-tag"
+            )
+        found[key] = value
+    return found
+
+
+def prefixed(name: str, prefix: str) -> str:
+    """``name`` with the prefix, unless it has it."""
+    return name if name.startswith(prefix) else prefix + name
+
+
+def model_network(company: Company) -> dict[str, Any]:
+    """The parameters of CreateModel that attach its container to the VPC, or isolate it."""
+    found: dict[str, Any] = {}
+    if company.in_vpc:
+        found["VpcConfig"] = {
+            "SecurityGroupIds": list(company.security_groups),
+            "Subnets": list(company.subnets),
+        }
+    if company.network_isolation:
+        found["EnableNetworkIsolation"] = True
+    return found
+
+
+def role_settings(company: Company) -> dict[str, Any]:
+    """The parameters of CreateRole for the company's boundary and tags; empty without any."""
+    boundary = company.permissions_boundary
+    return {
+        **({"PermissionsBoundary": boundary} if boundary else {}),
+        **({"Tags": company.tag_list} if company.tags else {}),
+    }
+
+
+def encrypted_by(kms_key: str | None) -> dict[str, str]:
+    """The parameters with which S3 encrypts an object with that key; none for ``None``."""
+    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+
+
+def company_arguments(company: Company, tag_flag: str = "--tag") -> list[str]:
+    """The options that set these settings; `image build` has another ``tag_flag``. A name that has
+    the prefix already does not get it again."""
+    options = [
+        ("--name-prefix", company.name_prefix),
+        ("--subnets", ",".join(company.subnets)),
+        ("--security-groups", ",".join(company.security_groups)),
+        ("--kms-key", company.kms_key),
+        ("--permissions-boundary", company.permissions_boundary),
+        *((tag_flag, f"{key}={value}") for key, value in sorted(company.tags.items())),
+    ]
+    words = [word for flag, value in options if value for word in (flag, value)]
+    return [*words, *(["--network-isolation"] if company.network_isolation else [])]

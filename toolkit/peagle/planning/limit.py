@@ -1,0 +1,136 @@
+"""When a deployment ends by itself: after a time, or once a budget is used up.
+
+A plan says how long; the end time is known when it is applied. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from peagle.planning.options import Frozen
+from peagle.text import format_duration, format_usd
+
+if TYPE_CHECKING:
+    from peagle.planning.plan import Plan
+    from peagle.planning.scaling import Scaling
+
+
+class Limit(Frozen):
+    """The end of a deployment: ``ttl_seconds`` after the deploy that sets it, or when the endpoint
+    has cost ``budget_usd`` since it was requested, whichever is earlier. With neither, an earlier
+    end time is removed."""
+
+    ttl_seconds: int | None = None
+    budget_usd: float | None = None
+
+    @property
+    def removes(self) -> bool:
+        """Whether the deployment has no end time from then on."""
+        return self.ttl_seconds is None and self.budget_usd is None
+
+
+def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
+    """From the first deploy to the end, in whole seconds; ``None`` without an end, or where the
+    budget lasts for an unknown time."""
+    found = [] if limit.ttl_seconds is None else [limit.ttl_seconds]
+    if limit.budget_usd is not None:
+        if not usd_per_hour:
+            return None
+        found.append(int(limit.budget_usd / usd_per_hour * 3600))
+    return min(found, default=None)
+
+
+@dataclass(frozen=True)
+class Besides:
+    """Instances besides the most that a budget counts: those of an update, a temporary endpoint, a
+    comparison. They have cost ``used_usd``, and cost ``usd_per_hour`` for at most ``seconds`` from
+    now on."""
+
+    used_usd: float = 0.0
+    usd_per_hour: float = 0.0
+    seconds: float = math.inf
+
+
+NOTHING_BESIDES = Besides()
+
+
+def end_time(
+    limit: Limit,
+    usd_per_hour: float | None,
+    now: float,
+    since: float,
+    besides: Besides = NOTHING_BESIDES,
+) -> float | None:
+    """When a deployment ends that gets this limit ``now`` and costs money ``since``, in epoch
+    seconds; ``None`` without an end.
+
+    The TTL counts from now. The budget counts from ``since``, at the price of now: what was spent
+    is spent, also for instances ``besides``.
+    """
+    ends = [] if limit.ttl_seconds is None else [now + limit.ttl_seconds]
+    if limit.budget_usd is not None and usd_per_hour:
+        ends.append(_budget_end(limit.budget_usd, usd_per_hour, now, since, besides))
+    return min(ends) // 1 if ends else None
+
+
+def _budget_end(
+    budget_usd: float, usd_per_hour: float, now: float, since: float, besides: Besides
+) -> float:
+    """When the budget is used up, in epoch seconds."""
+    usd = budget_usd - besides.used_usd
+    if not besides.usd_per_hour:
+        return since + usd / usd_per_hour * 3600
+    left = usd - usd_per_hour * (now - since) / 3600
+    together = left / (usd_per_hour + besides.usd_per_hour) * 3600
+    if together <= besides.seconds:
+        return now + together
+    return now + (left - besides.usd_per_hour * besides.seconds / 3600) / usd_per_hour * 3600
+
+
+def budget_until(
+    ends_at: float, usd_per_hour: float, now: float, since: float, besides: Besides
+) -> float:
+    """The budget in USD that is used up at ``ends_at``: ``end_time`` the other way round."""
+    shared = min(besides.seconds, max(0.0, ends_at - now))
+    usd = usd_per_hour * (ends_at - since) + besides.usd_per_hour * shared
+    return besides.used_usd + usd / 3600
+
+
+def most_usd_per_hour(plan: Plan) -> float | None:
+    """The price of the plan at the most instances that it may have."""
+    return highest_price(plan.price_per_hour_usd, plan.instance_count, plan.scaling)
+
+
+def highest_price(usd: float | None, instances: int, scaling: Scaling | None) -> float | None:
+    """The price per hour at the most instances, from that of ``instances``."""
+    prices = scaling.prices(usd, instances) if scaling else None
+    return prices[1] if prices else usd
+
+
+def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
+    """``8h 00m, at most $49.52``; empty without an end."""
+    seconds = limit_seconds(limit, usd_per_hour)
+    if seconds is None:
+        return ""
+    cost = f", at most {format_usd(usd_per_hour * seconds / 3600)}" if usd_per_hour else ""
+    return f"{format_duration(seconds)}{cost}"
+
+
+def limit_arguments(limit: Limit | None) -> list[str]:
+    """The options that set this limit."""
+    if limit is None:
+        return []
+    if limit.removes:
+        return ["--no-limit"]
+    ttl = limit.ttl_seconds
+    found = [] if ttl is None else ["--ttl", exact_duration(ttl)]
+    return found + ([] if limit.budget_usd is None else ["--budget", f"{limit.budget_usd:.15g}"])
+
+
+def exact_duration(seconds: int) -> str:
+    """A duration for ``parse_duration`` of exactly this length."""
+    if seconds % 3600 == 0:
+        return f"{seconds // 3600}h"
+    return f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"

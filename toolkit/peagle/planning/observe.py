@@ -1,0 +1,179 @@
+"""What a deployment lets you observe: dashboard and alarms, its log, captured requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from peagle.errors import UserError
+from peagle.findings import Finding, note
+from peagle.planning.observe_model import Capture, Observe
+from peagle.planning.options import Options
+from peagle.planning.plan import Decision, Plan, Reason
+from peagle.planning.rollout import alarms_for
+from peagle.planning.rollout_model import AlarmKind
+from peagle.s3uri import S3Uri, is_s3_uri
+from peagle.text import format_usd
+
+LOG_DAYS = (
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
+    3288, 3653,
+)  # fmt: skip
+"""The retentions that CloudWatch Logs has, in days."""
+
+DEFAULT_LOG_DAYS = 30
+DEFAULT_PERCENT = 100
+DEFAULT_CAPTURE_DAYS = 30
+
+USD_PER_DASHBOARD, USD_PER_ALARM_METRIC, USD_PER_METRIC = 3.0, 0.1, 0.3
+"""CloudWatch's prices per month in us-east-1, after the free tier: a dashboard, a metric of an
+alarm, and a metric that a filter makes of a log."""
+
+_COUNTED_METRICS = 2
+"""The acceptance length comes from two metrics of the log: accepted and drafted tokens."""
+
+_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
+_NEEDS_TOPIC = "use --alarm-topic arn:aws:sns:REGION:ACCOUNT:NAME"
+
+
+def choose_observe(options: Options, region: str, floor: float | None) -> Decision[Observe | None]:
+    """What the user asks for; ``None`` for nothing. ``floor`` is the least acceptance length of a
+    plan that speculates. Raises UserError for values that AWS does not accept."""
+    days, capture = options.log_retention, _capture(options)
+    topic = _topic(options, region)
+    if days is not None and days not in LOG_DAYS:
+        later = next((one for one in LOG_DAYS if one > days), LOG_DAYS[-1])
+        raise UserError(
+            f"CloudWatch Logs keeps no log for {days} days",
+            f"use --log-retention {later}; it has {', '.join(map(str, LOG_DAYS))}",
+            "log-retention",
+        )
+    if not (options.observe or days or capture or topic):
+        return Decision(None)
+    reasons: tuple[Reason, ...] = ()
+    alarms: tuple[AlarmKind, ...] = ()
+    if options.observe:
+        alarms = (*alarms_for(options, floor), "load")
+    if options.observe and days is None:
+        days = DEFAULT_LOG_DAYS
+        because = "a log without retention is kept, and paid for, for ever"
+        reasons = (Reason(what="log retention", value=f"{days} days", because=because),)
+    found = Observe(
+        dashboard=options.observe,
+        log_retention_days=days,
+        capture=capture,
+        alarms=alarms,
+        alarm_topic=topic,
+    )
+    return Decision(found, reasons, tuple(_findings(options, found)))
+
+
+def _topic(options: Options, region: str) -> str | None:
+    """The topic that alarms notify. CloudWatch publishes to topics of its own region only."""
+    topic = options.alarm_topic
+    if topic is None:
+        return None
+    found = _TOPIC.fullmatch(topic)
+    if found is None:
+        raise UserError(f"{topic[:80]!r} is not the ARN of an SNS topic", _NEEDS_TOPIC)
+    if found[1] != region:
+        raise UserError(
+            f"the topic {topic} is in {found[1]}, and alarms of {region} cannot notify it",
+            f"use a topic of {region}",
+        )
+    if not (options.observe or options.rollout):
+        raise UserError("--alarm-topic has no alarms to notify it", "add --observe")
+    return topic
+
+
+def _capture(options: Options) -> Capture | None:
+    uri, percent = options.capture_data, options.capture_percent
+    days = options.capture_retention
+    if uri is None:
+        for flag, value in (
+            ("--capture-percent", percent),
+            ("--capture-kms-key", options.capture_kms_key),
+            ("--capture-retention", days),
+        ):
+            if value is not None:
+                raise UserError(f"{flag} needs --capture-data", "add --capture-data s3://...")
+        return None
+    if not is_s3_uri(uri) or not S3Uri.parse(uri).has_bucket_name:
+        raise UserError(
+            f"{uri[:80]!r} is no place for captured data", "use --capture-data s3://BUCKET/FOLDER"
+        )
+    return Capture(
+        s3_uri=uri,
+        percent=DEFAULT_PERCENT if percent is None else percent,
+        kms_key=options.capture_kms_key or options.kms_key,
+        retention_days=(DEFAULT_CAPTURE_DAYS if days is None else days) or None,
+    )
+
+
+def _findings(options: Options, observe: Observe) -> Iterator[Finding]:
+    """Captured prompts and answers are users' data; an alarm that notifies nobody is missed."""
+    capture = observe.capture
+    if capture is not None and capture.retention_days is None:
+        yield note(
+            "captured-data-kept",
+            "--capture-data",
+            f"{capture_text(capture)}; they stay there until the bucket removes them",
+            "give the bucket a lifecycle rule with an expiration, or use --capture-retention",
+        )
+    if observe.alarms and observe.alarm_topic is None:
+        yield note(
+            "no-alarm-topic",
+            "--observe",
+            "the alarms change their state in CloudWatch, and notify nobody",
+            "add --alarm-topic with an SNS topic",
+        )
+    if options.observe and "ttft" not in observe.alarms:
+        yield note(
+            "no-ttft-alarm",
+            "--observe",
+            "no alarm watches the time to the first token: the plan has no limit for it",
+            "add --slo ttft=SECONDS",
+        )
+
+
+def capture_text(capture: Capture) -> str:
+    """``100% of prompts and answers to s3://captured/a, encrypted with S3's own key``."""
+    encrypted = "with your KMS key" if capture.kms_key else "with S3's own key"
+    share = f"{capture.percent}% of prompts and answers"
+    kept = f", deleted after {capture.retention_days} days" if capture.retention_days else ""
+    return f"{share} to {capture.s3_uri}, encrypted {encrypted}{kept}"
+
+
+def alarm_kinds(plan: Plan) -> tuple[AlarmKind, ...]:
+    """The alarms that a plan has: those that undo an update, and those of ``--observe``."""
+    rollout, observe = plan.rollout, plan.observe
+    own = rollout.alarms if rollout else ()
+    return tuple(dict.fromkeys((*own, *(observe.alarms if observe else ()))))
+
+
+def observability_text(plan: Plan) -> str:
+    """Dashboard, alarms and log with what they cost, in one line; empty without any."""
+    observe = plan.observe
+    if observe is None:
+        return ""
+    parts = ["dashboard"] if observe.dashboard else []
+    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
+    days = observe.log_retention_days
+    parts += [f"log kept {days} days"] if days else []
+    if not parts:
+        return ""
+    usd = usd_per_month(plan)
+    cost = f" (about {format_usd(usd)} per month)" if usd else ""
+    return f"{'; '.join(parts)}{cost}"
+
+
+def usd_per_month(plan: Plan) -> float:
+    """What dashboard and alarms cost at us-east-1's prices, without CloudWatch's free tier and the
+    queries of an open dashboard."""
+    kinds = alarm_kinds(plan)
+    counted = _COUNTED_METRICS if "acceptance" in kinds else 0
+    metrics = len(kinds) - bool(counted) + counted
+    dashboards = plan.observe is not None and plan.observe.dashboard
+    return (
+        dashboards * USD_PER_DASHBOARD + metrics * USD_PER_ALARM_METRIC + counted * USD_PER_METRIC
+    )

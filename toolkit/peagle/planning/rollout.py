@@ -1,0 +1,274 @@
+"""How an update replaces what serves: its steps, its baking time, and the alarms that undo it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from peagle.errors import UserError
+from peagle.findings import Finding, error, note, warning
+from peagle.planning.copies import Copies
+from peagle.planning.options import Options, RolloutKind
+from peagle.planning.plan import Decision, decide
+from peagle.planning.rollout_model import AlarmKind, Rollout, Step
+from peagle.text import format_duration, format_usd
+
+DEFAULT_BAKING_SECONDS = 600
+LONGEST_BAKING_SECONDS = 3600
+"""SageMaker's limit of a waiting time."""
+
+LEAST_BAKING_SECONDS = 180
+"""Two periods of an alarm, and the one in which the traffic changes."""
+
+_SHARES: dict[RolloutKind, tuple[int, int]] = {
+    "rolling": (5, 50),
+    "canary": (1, 50),
+    "linear": (10, 50),
+}
+"""The least and the largest step that SageMaker accepts, in percent of the instances."""
+
+_STEP = re.compile(r"([1-9][0-9]{0,3})(%?)", re.ASCII)
+_FIX = "write a number of instances, or a share of them such as 25%"
+
+
+def parse_step(text: str, copies: bool = False) -> Step:
+    """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
+    found = _STEP.fullmatch(text)
+    if found is None or (found[2] and int(found[1]) > 100):
+        raise UserError(f"--rollout-step {text[:20]!r} is not a step", _FIX)
+    if found[2]:
+        return Step(value=int(found[1]), unit="percent")
+    return Step(value=int(found[1]), unit="copies" if copies else "instances")
+
+
+def check_rollout(options: Options) -> None:
+    """Raise UserError for a step or a baking time without a rollout, or outside of the limits."""
+    given = {"--rollout-step": options.rollout_step, "--baking-time": options.baking_time}
+    for flag, value in given.items():
+        if value is not None and options.rollout is None:
+            raise UserError(f"{flag} has no rollout to apply to", "add --rollout rolling")
+    if options.rollout == "all-at-once" and options.rollout_step is not None:
+        raise UserError("--rollout all-at-once has a single step", "omit --rollout-step")
+    if options.rollout_step is not None:
+        parse_step(options.rollout_step)
+    if options.baking_time is not None and options.baking_time > LONGEST_BAKING_SECONDS:
+        raise UserError(
+            f"--baking-time {format_duration(options.baking_time)} is more than SageMaker waits",
+            "1h at most",
+        )
+
+
+def choose_rollout(
+    options: Options,
+    instance_count: int,
+    usd_per_hour: float | None,
+    floor: float | None,
+    copies: Copies | None = None,
+) -> Decision[Rollout | None]:
+    """The rollout of updates, with what it takes; ``None`` where the user asks for none.
+
+    ``usd_per_hour`` is the price of all instances, ``floor`` the least acceptance length of a plan
+    that speculates, ``copies`` the engines on each instance of a plan with copies. Raises UserError
+    for a kind that these do not have.
+    """
+    kind = options.rollout
+    if kind is None:
+        return Decision(None)
+    if copies is not None:
+        return _rollout_of_copies(options, copies, instance_count, usd_per_hour, floor)
+    own = options.rollout_step
+    # One instance that may become several has the steps of these.
+    steps_of = instance_count if instance_count > 1 else (options.max_instances or 1)
+    step = parse_step(own) if own else _default_step(kind, steps_of)
+    baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
+    extra = _extra_instances(kind, step, instance_count)
+    rollout = Rollout(
+        kind=kind,
+        step=step,
+        baking_seconds=baking,
+        extra_instances=extra,
+        extra_usd_per_hour=(
+            None if usd_per_hour is None else round(usd_per_hour * extra / instance_count, 4)
+        ),
+        alarms=tuple(alarms_for(options, floor)),
+    )
+    because = f"updates bake {format_duration(baking)} after each step; an alarm undoes them"
+    chosen = decide(rollout, "rollout", because, shown=rollout.text)
+    found = [*_findings(rollout, steps_of)]
+    least = options.min_instances or 1
+    if step is not None and steps_of > 1 and options.max_instances and least < 2:
+        message = f"a {kind} update needs two instances; while one runs, it is all at once"
+        fix = "use --min-instances 2 for steps in every update"
+        found.append(note("rollout-of-one", "rollout", f"{message}, as in templates", fix))
+    return Decision(rollout, chosen.reasons, tuple(found))
+
+
+def _rollout_of_copies(
+    options: Options,
+    copies: Copies,
+    instance_count: int,
+    usd_per_hour: float | None,
+    floor: float | None,
+) -> Decision[Rollout | None]:
+    """Batches of copies. The new ones need GPUs before the earlier ones end, so one more instance
+    starts, and a batch is no larger than that instance holds."""
+    if options.rollout != "rolling":
+        raise UserError(
+            f"--rollout {options.rollout} moves requests between two fleets of instances, and "
+            "SageMaker updates copies on the same instances, batch by batch",
+            "use --rollout rolling, or --copies 1",
+        )
+    several = max(instance_count, options.max_instances or 1)
+    total = instance_count * copies.per_instance
+    # One copy that may become several has the steps of these.
+    total = several * copies.per_instance if total < 2 else total
+    most = min(copies.per_instance, total // 2)
+    own = options.rollout_step
+    step = parse_step(own, copies=True) if own else Step(value=max(1, most), unit="copies")
+    baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
+    price = None if usd_per_hour is None else round(usd_per_hour / instance_count, 4)
+    rollout = Rollout(
+        kind="rolling",
+        step=step,
+        baking_seconds=baking,
+        extra_instances=1,
+        extra_usd_per_hour=price,
+        alarms=tuple(alarms_for(options, floor)),
+    )
+    because = (
+        f"updates bake {format_duration(baking)} after each batch; an alarm, on all copies "
+        "together, undoes them"
+    )
+    chosen = decide(rollout, "rollout", because, shown=rollout.text)
+    return Decision(rollout, chosen.reasons, tuple(_findings(rollout, total, "copies", most)))
+
+
+def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
+    return step.instances(count) if kind == "rolling" and step else count
+
+
+def rollout_of(rollout: Rollout, count: int) -> Rollout:
+    """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
+    for one, and the default step where SageMaker rejects the planned one."""
+    kind, step = rollout.kind, rollout.step
+    if step is not None and count < 2:
+        kind, step = "all-at-once", None
+    elif step is not None and not _is_accepted(kind, step, count):
+        step = _default_step(kind, count)
+    extra = _extra_instances(kind, step, count)
+    usd = rollout.extra_usd_per_hour
+    return rollout.model_copy(
+        update={
+            "kind": kind,
+            "step": step,
+            "extra_instances": extra,
+            "extra_usd_per_hour": (
+                None if usd is None else round(usd * extra / rollout.extra_instances, 4)
+            ),
+        }
+    )
+
+
+def rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
+    """The rollout where ``count`` copies run; ``None`` for one, which has no batches. A batch that
+    SageMaker rejects becomes the nearest that SageMaker accepts."""
+    step = rollout.step
+    if step is None or count < 2:
+        return None
+    if not _is_accepted("rolling", step, count):
+        least, most = math.ceil(count / 20), count // 2
+        step = Step(value=max(least, min(step.instances(count), most)), unit="copies")
+    return rollout.model_copy(update={"step": step})
+
+
+def _is_accepted(kind: RolloutKind, step: Step, count: int) -> bool:
+    least, most = _SHARES[kind]
+    return least <= step.percent(count) <= most
+
+
+def _default_step(kind: RolloutKind, instance_count: int) -> Step | None:
+    """The smallest batch, a tenth as the canary, quarters in a linear rollout."""
+    sizes = {
+        "rolling": math.ceil(instance_count / 20),
+        "canary": max(1, instance_count // 10),
+        "linear": math.ceil(instance_count / 4),
+    }
+    return Step(value=sizes[kind], unit="instances") if kind in sizes else None
+
+
+def rolling_step(count: int, free: int) -> Step | None:
+    """The largest step of a rolling update of ``count`` instances that takes at most ``free`` more
+    instances; ``None`` where none fits."""
+    least, most = _SHARES["rolling"]
+    largest = min(free, count * most // 100)
+    return Step(value=largest, unit="instances") if largest >= max(1, count * least / 100) else None
+
+
+def alarms_for(options: Options, floor: float | None) -> Iterator[AlarmKind]:
+    """The alarms that a new revision has to pass; ``floor`` is the least acceptance length, if the
+    plan speculates."""
+    if options.slo is not None and options.slo.ttft is not None:
+        yield "ttft"
+    yield "errors"
+    if floor is not None:
+        yield "acceptance"
+
+
+def _findings(
+    rollout: Rollout, count: int, noun: str = "instances", most_at_once: int | None = None
+) -> Iterator[Finding]:
+    """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
+    ``most_at_once`` find room, and a baking time in which no alarm can act."""
+    step = rollout.step
+    if step is not None and count < 2:
+        other = "--rollout all-at-once, or --instance-count 2"
+        copies = "--max-instances 2 or --instance-count 2, or omit --rollout"
+        yield error(
+            "rollout-one-instance",
+            "rollout",
+            f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one",
+            f"use {other if most_at_once is None else copies}",
+        )
+    elif step is not None:
+        least, most = _SHARES[rollout.kind]
+        share, fits = step.percent(count), most_at_once or count
+        if not _is_accepted(rollout.kind, step, count) or step.instances(count) > fits:
+            room = f", and one more instance has room for {fits}" if most_at_once else ""
+            yield error(
+                "rollout-step",
+                "rollout-step",
+                f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker "
+                f"accepts {least}% to {most}% in a {rollout.kind} update{room}",
+                "choose another --rollout-step, or omit it",
+            )
+    if rollout.baking_seconds < LEAST_BAKING_SECONDS:
+        yield warning(
+            "baking-too-short",
+            "baking-time",
+            f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
+            f"{format_duration(rollout.baking_seconds)}, the update has ended",
+            f"use --baking-time {LEAST_BAKING_SECONDS}s or more",
+        )
+
+
+def cost_text(rollout: Rollout | None) -> str:
+    """What a rollout takes besides, and its alarms: one line; empty without one."""
+    if rollout is None:
+        return ""
+    more = rollout.extra_instances
+    price = "price unknown"
+    if rollout.extra_usd_per_hour is not None:
+        price = f"{format_usd(rollout.extra_usd_per_hour)} per hour"
+    return (
+        f"{rollout.text}; {more} more instance{'s' if more > 1 else ''} meanwhile ({price}); "
+        f"rolls back on {', '.join(rollout.alarms)}"
+    )
+
+
+def longest_seconds(rollout: Rollout, instance_count: int, start_seconds: float) -> float:
+    """How long an update of so many instances, or copies, may take, in seconds: starts of
+    ``start_seconds`` and baking."""
+    steps = rollout.steps(instance_count)
+    starts = steps if rollout.kind == "rolling" else 1
+    return starts * start_seconds + (steps + 1) * rollout.baking_seconds

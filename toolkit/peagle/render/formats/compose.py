@@ -1,0 +1,177 @@
+"""The plan as a compose file, which builds the plan's image and runs it on one machine.
+
+``compose.yaml`` needs no image first: its build context is in the same folder. An image of the
+user's own is pulled. Weights in folders are mounted; those in S3 are copied beside the file first.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+from peagle.catalog.schema import Catalog
+from peagle.checks.facts import parse_ecr_image
+from peagle.data import weights_folder
+from peagle.planning.plan import MODEL_BUCKET, Plan
+from peagle.render.compose import ComposeService, compose_text
+from peagle.render.files import RenderedFile, readme, request_example, text_file
+from peagle.render.formats.dockerfile import recipe_of
+from peagle.render.image import context_files, image_name
+from peagle.render.image_names import is_own_image
+from peagle.render.kubernetes import has_hub_weights, plan_file, served_names
+from peagle.render.only_sagemaker import only_sagemaker
+from peagle_serve.contract import ADDITIONAL, DEFAULT_PORT, ML_ROOT, MODEL_FOLDER
+
+COMPOSE, CONTEXT = "compose.yaml", "image"
+FILES = (COMPOSE, "plan.json", "README.md")
+NO_ENDPOINT = True
+
+PORT_VARIABLE = "PORT"
+"""Compose's variable of the port on this machine."""
+
+HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
+
+
+def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
+    own = is_own_image(plan, catalog.runtimes)
+    recipe = recipe_of(plan, catalog)
+    context = () if own else context_files(plan, recipe)
+    service = ComposeService(
+        name=plan.name,
+        image=plan.runtime.image if own else image_name(plan, recipe),
+        environment=_environment(plan),
+        mounts={**_folders(plan), **{one.engine_path: f"./{one.folder}" for one in _in_s3(plan)}},
+        address=f"127.0.0.1:${{{PORT_VARIABLE}:-{DEFAULT_PORT}}}",
+        start_seconds=plan.startup_timeout_seconds,
+        gpus=plan.fit.tensor_parallel_size,
+        build=None if own else f"./{CONTEXT}",
+        labels=plan.company.tags,
+    )
+    heading = _HEADING.format(
+        pair=plan.pair, vllm=plan.runtime.vllm, instance=plan.instance_type, cuda=plan.runtime.cuda
+    )
+    how_to = readme(
+        plan,
+        _HOW_TO,
+        cuda=plan.runtime.cuda,
+        gpus=plan.fit.tensor_parallel_size,
+        login=_login(plan),
+        copying=_copying(plan),
+        token=_TOKEN if has_hub_weights(plan) else "",
+        first_start=_PULLED if own else _BUILT.format(base=recipe.base),
+        port=DEFAULT_PORT,
+        body=shlex.quote(request_example(plan, model=served_names(plan)[0])),
+    )
+    return (
+        text_file(COMPOSE, compose_text(service, heading)),
+        *(RenderedFile(f"{CONTEXT}/{one.path}", one.content, one.executable) for one in context),
+        plan_file(plan),
+        how_to,
+    )
+
+
+def unsupported(plan: Plan) -> str:
+    """Several engines, and what SageMaker does around an engine."""
+    if plan.scaling is not None:
+        return "one machine has nothing to scale"
+    if plan.engines > 1:
+        return f"it runs one engine on one machine, and the plan has {plan.engines}"
+    if plan.observe and plan.observe.capture:
+        return "--capture-data is done by SageMaker"
+    return only_sagemaker(plan, "this machine is the host")
+
+
+def _environment(plan: Plan) -> dict[str, str | None]:
+    """The plan's environment, and the Hub token of the caller where the engine downloads."""
+    token: dict[str, str | None] = {HUB_TOKEN: None} if has_hub_weights(plan) else {}
+    return {**token, **plan.environment}
+
+
+def _folders(plan: Plan) -> dict[str, str]:
+    """Path in the container -> folder on this machine, of all local weights."""
+    models = (plan.target, plan.drafter)
+    return {
+        one.weights.engine_path: str(weights_folder(one.weights.location).resolve())
+        for one in models
+        if one and one.weights and one.weights.kind == "directory"
+    }
+
+
+class _Copy(NamedTuple):
+    """Weights of the prefix ``s3_uri``, which are copied to ``folder`` beside the file and mounted
+    at ``engine_path``."""
+
+    engine_path: str
+    folder: str
+    s3_uri: str
+
+
+def _in_s3(plan: Plan) -> list[_Copy]:
+    """All weights in S3."""
+    return [
+        _Copy(MODEL_FOLDER, "model", mount.s3_uri)
+        if mount.channel is None
+        else _Copy(f"{ML_ROOT}/{ADDITIONAL}/{mount.channel}", mount.channel, mount.s3_uri)
+        for mount in plan.mounts
+        if not mount.s3_uri.startswith(f"s3://{MODEL_BUCKET}/")
+    ]
+
+
+def _login(plan: Plan) -> str:
+    """The login to the registry of the plan's image, where that is ECR."""
+    image = parse_ecr_image(plan.runtime.image)
+    if image is None:
+        return ""
+    host = plan.runtime.image.partition("/")[0]
+    return _LOGIN.format(region=image.region, registry=host)
+
+
+def _copying(plan: Plan) -> str:
+    commands = (["aws", "s3", "sync", one.s3_uri, f"{one.folder}/"] for one in _in_s3(plan))
+    return "".join(f"{shlex.join(command)}\n" for command in commands)
+
+
+_HEADING = """\
+{pair} with vLLM {vllm}, from `peagle render compose`
+The machine: GPUs as {instance} has, and a driver for CUDA {cuda}
+"""
+
+_LOGIN = """\
+aws ecr get-login-password --region {region} |
+  docker login --username AWS --password-stdin {registry}
+"""
+
+_BUILT = """\
+The first `up` builds the image: the base, larger than 10 GB, and a small layer. Another base with
+the same vLLM: `docker compose build --build-arg BASE=IMAGE`. The base is
+`{base}`.
+"""
+
+_PULLED = "The first `up` pulls the image.\n"
+
+_TOKEN = """
+The engine downloads the weights from the Hub, once: a volume keeps them. For gated ones, set
+`HF_TOKEN`.
+"""
+
+_HOW_TO = """\
+# {name}: Docker Compose
+
+`compose.yaml` runs {pair} on a machine with Linux, {gpus} GPU(s) as {instance_type} in {region}
+has, a driver for CUDA {cuda}, Docker Compose and NVIDIA's container toolkit.
+
+```
+{login}{copying}docker compose up --detach
+peagle prove --url http://127.0.0.1:{port} --plan plan.json --wait {minutes}m
+```
+
+{first_start}{token}
+The environment, the image's base and the paths of weights are those of the endpoint. The port is on
+127.0.0.1; set `PORT` for another. The container's file system is read-only, except for the volume
+`peagle-cache` and `/tmp`. `docker compose down` keeps the volume.
+
+```
+curl http://127.0.0.1:{port}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d {body}
+```
+"""

@@ -1,0 +1,288 @@
+"""What the formats for Kubernetes share: manifests, quoting, resources, and the gate.
+
+The gate is a Job that checks the head and then proves every pod, through a headless Service. It
+reads the plan, with prompts and floor, from a ConfigMap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from peagle.catalog.schema import Catalog
+from peagle.checkpoints.entries import OWN
+from peagle.planning.copies import reserved
+from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
+from peagle.render.files import QuotingDumper, RenderedFile, text_file
+from peagle.render.only_sagemaker import only_sagemaker
+from peagle.render.plan_file import plan_bytes
+from peagle.render.requests import folders, pair_arguments
+from peagle.text import sanitize
+from peagle_serve.contract import SERVED_NAME
+from peagle_serve.environment import tokens_of
+
+MANIFEST, GATE, PLAN = "inference.yaml", "gate.yaml", "plan.json"
+FILES = (MANIFEST, GATE, PLAN, "README.md")
+
+GATE_PREFIX, PLAN_PREFIX = "gate-", "plan-"
+"""Of the names of the gate's Job, and of the ConfigMap with the plan."""
+
+PROMETHEUS = "${PrometheusUrl}"
+"""Placeholder for the server with the metrics of the pods, which scaling reads."""
+
+TOOLKIT_IMAGE = "${ToolkitImage}"
+"""Placeholder for an image in which ``peagle`` is installed."""
+
+HUB_TOKEN = {
+    "name": "HF_TOKEN",
+    "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": True}},
+}
+"""The variable with the token of the Hub, for gated models."""
+
+_PROBE_SECONDS = 10
+_PULL_SECONDS = 900
+"""How long a node may pull the image, which is larger than 10 GB."""
+_PROOF_SECONDS = 1800
+_KEPT_SECONDS = 7 * 24 * 3600
+_LONGEST_NAME = 63
+
+
+def manifest_file(path: str, documents: Iterable[Any], heading: Iterable[str]) -> RenderedFile:
+    """Objects of Kubernetes as YAML, below comments."""
+    comment = "".join(f"# {sanitize(line)}\n" for line in heading)
+    body = yaml.dump_all(
+        documents, Dumper=QuotingDumper, sort_keys=False, allow_unicode=False, width=100_000
+    )
+    return text_file(path, f"{comment}{body}")
+
+
+def plan_file(plan: Plan) -> RenderedFile:
+    return RenderedFile(PLAN, plan_bytes(plan))
+
+
+def literal(text: str) -> str:
+    """``text`` in a variable or an argument of a container, where Kubernetes reads ``$(NAME)`` as a
+    reference and ``$$`` as a dollar sign."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
+def variables(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The variables of a container."""
+    return [{"name": name, "value": literal(text)} for name, text in environment.items()]
+
+
+def object_name(text: str, prefix: str = "") -> str:
+    """The name of an object of Kubernetes for a plan's name, after a prefix."""
+    return f"{prefix}{text.lower()}"[:_LONGEST_NAME].rstrip("-")
+
+
+def heading(plan: Plan, format: str, *more: str) -> list[str]:
+    """The first lines of a manifest."""
+    needs = f"Nodes: {plan.instance_type}, with a driver for CUDA {plan.runtime.cuda}"
+    sagemaker = f" (SageMaker: {plan.runtime.ami})" if plan.runtime.ami else ""
+    return [
+        f"{plan.pair} with vLLM {plan.runtime.vllm}, from `peagle render {format}`",
+        f"{needs}{sagemaker}",
+        *more,
+    ]
+
+
+def format_in_heading(text: str) -> str:
+    """The format that the ``heading`` of a manifest names; empty without one."""
+    found = re.search(r"^#.* from `peagle render ([\w-]+)`", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def resources(plan: Plan, catalog: Catalog) -> dict[str, Any]:
+    """What a pod gets: GPUs, and the CPU cores and memory that leave something for the node."""
+    gpus = plan.fit.tensor_parallel_size
+    gpu = {"nvidia.com/gpu": gpus}
+    instances = {one.type: one for one in catalog.instances.instances}
+    share = plan.copies
+    if share is None and plan.instance_type in instances:
+        share = reserved(instances[plan.instance_type], 1, gpus)
+    own = {"cpu": share.cpu_cores, "memory": f"{share.memory_mib}Mi"} if share else {}
+    return {"requests": {**own, **gpu}, "limits": gpu}
+
+
+def startup_probe(plan: Plan, path: str, port: int) -> dict[str, Any]:
+    """A probe that gives the engine the plan's time to start."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": _PROBE_SECONDS,
+        "failureThreshold": -(-plan.startup_timeout_seconds // _PROBE_SECONDS),
+    }
+
+
+def start_seconds(plan: Plan) -> int:
+    """How long a pod may take until it serves."""
+    return _PULL_SECONDS + plan.download_timeout_seconds + plan.startup_timeout_seconds
+
+
+def has_hub_weights(plan: Plan) -> bool:
+    models = (plan.target, plan.drafter)
+    return any(one.weights.kind == "hub" for one in models if one and one.weights)
+
+
+def refused(plan: Plan) -> str:
+    """What no object of an inference service on Kubernetes expresses; "" for nothing."""
+    reasons = {
+        "--name begins with a digit, and no Service's name may": plan.name[0].isdigit(),
+        "the weights are in the image, and a model source is required": (
+            plan.target.weights.kind == "image"
+        ),
+    }
+    own = next((reason for reason, applies in reasons.items() if applies), "")
+    return only_sagemaker(plan, "the nodes and their network belong to the cluster") or own
+
+
+def location(weights: Weights) -> str:
+    """Where the weights are outside the pod, as `peagle check` takes it."""
+    if weights.kind == "hub" and weights.revision:
+        return f"{weights.location}@{weights.revision}"
+    return weights.s3_uri or weights.location
+
+
+def check_arguments(plan: Plan) -> list[str]:
+    """The `peagle check` of the plan's head; empty without a head."""
+    head = plan.drafter.weights if plan.drafter else None
+    if head is None or plan.speculation is None:
+        return []
+    pair = [] if plan.target.id.startswith(f"{OWN}/") else pair_arguments(plan)[:1]
+    settings = [
+        word
+        for name, text in plan.overrides.settings.items()
+        for word in ("--set", f"{name}={text}")
+    ]
+    return [
+        "check",
+        *pair,
+        *("--target", location(plan.target.weights)),
+        *("--drafter", location(head)),
+        *("--k", str(plan.speculation.k)),
+        *("--max-model-len", str(plan.max_model_len)),
+        *("--vllm", plan.runtime.vllm),
+        *("--instance-type", plan.instance_type),
+        *("--tensor-parallel-size", str(plan.fit.tensor_parallel_size)),
+        *("--region", plan.region),
+        *settings,
+    ]
+
+
+def served_names(plan: Plan) -> list[str]:
+    """The names under which the engine serves the model, at least one."""
+    names = tokens_of("--served-model-name", plan.environment.get(SERVED_NAME, ""))
+    return [name for name in names if name] or [plan.target.weights.engine_path]
+
+
+def gate_file(
+    plan: Plan, format: str, name: str, selector: dict[str, str], port: int
+) -> RenderedFile:
+    """The gate of the release ``name``: a headless Service for its pods, and the Job."""
+    service = object_name(name, "pods-")
+    wait = start_seconds(plan)
+    prove = [
+        "prove",
+        *("--url", f"http://{service}:{port}/v1"),
+        *("--model", served_names(plan)[0]),
+        *("--plan", f"/plan/{PLAN}"),
+        *("--instances", str(plan.engines)),
+        *("--wait", f"{wait}s"),
+        "--json",
+    ]
+    check = check_arguments(plan)
+    token = {"env": [HUB_TOKEN]} if has_hub_weights(plan) else {}
+    first = [_peagle("head-check", check) | token] if check else []
+    pod = {
+        "restartPolicy": "Never",
+        "initContainers": first,
+        "containers": [
+            _peagle("prove", prove) | {"volumeMounts": [{"name": "plan", "mountPath": "/plan"}]}
+        ],
+        "volumes": [{"name": "plan", "configMap": {"name": object_name(name, PLAN_PREFIX)}}],
+    }
+    documents = [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": service},
+            "spec": {
+                "clusterIP": "None",
+                "selector": selector,
+                "ports": [{"name": "http", "port": port}],
+            },
+        },
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": object_name(name, GATE_PREFIX)},
+            "spec": {
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": wait + _PROOF_SECONDS,
+                "ttlSecondsAfterFinished": _KEPT_SECONDS,
+                "template": {"spec": {key: part for key, part in pod.items() if part}},
+            },
+        },
+    ]
+    return manifest_file(
+        GATE,
+        documents,
+        heading(plan, format, "Fails unless the head fits and every pod reaches the plan's floor"),
+    )
+
+
+def _peagle(name: str, arguments: list[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": TOOLKIT_IMAGE,
+        "command": ["peagle"],
+        "args": [literal(word) for word in arguments],
+    }
+
+
+def applying(plan: Plan, name: str, prometheus: bool = False) -> dict[str, str]:
+    """What a README says about applying the files of the release ``name``."""
+    placeholders = {TOOLKIT_IMAGE: "IMAGE"}
+    placeholders |= {MODEL_BUCKET: "BUCKET"} if folders(plan) else {}
+    placeholders |= {PROMETHEUS: "URL"} if prometheus else {}
+    job, config = object_name(name, GATE_PREFIX), object_name(name, PLAN_PREFIX)
+    return {
+        "release": name,
+        "apply": _APPLY.format(
+            job=job,
+            config=config,
+            looks=-(-(start_seconds(plan) + _PROOF_SECONDS) // _LOOK_SECONDS),
+            pause=_LOOK_SECONDS,
+        ),
+        "placeholders": "".join(
+            f" -e 's|{placeholder}|{value}|'" for placeholder, value in placeholders.items()
+        ),
+        "hub": _HUB if has_hub_weights(plan) else "",
+    }
+
+
+_LOOK_SECONDS = 10
+"""Between two looks at the Job. ``kubectl wait`` waits for one condition only, and so for the whole
+of its timeout when a Job fails."""
+
+_APPLY = """\
+kubectl create configmap {config} --from-file=plan.json --dry-run=client -o yaml |
+  kubectl apply -f -
+kubectl apply -f inference.yaml
+kubectl delete --ignore-not-found -f gate.yaml
+kubectl apply -f gate.yaml
+for _ in $(seq {looks}); do
+  kubectl get job/{job} -o 'jsonpath={{.status.conditions[*].type}}' |
+    grep -qwE 'Complete|Failed' && break
+  sleep {pause}
+done
+kubectl logs job/{job} --all-containers
+kubectl wait --for=condition=complete --timeout=0s job/{job}"""
+
+_HUB = """
+The engine downloads from the Hugging Face Hub, so the pods need a way to it. A gated model needs a
+token: `kubectl create secret generic hf-token --from-literal=token=TOKEN`.
+"""

@@ -1,0 +1,196 @@
+"""The plan as JSON values, which the Terraform module and the CDK construct read.
+
+The values have the names of the module's variables, which ``infra/terraform/variables.tf``
+describes. Names of model and configuration are not among them: whoever creates these names them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peagle.planning.company import role_settings
+from peagle.planning.observe import alarm_kinds
+from peagle.planning.plan import Plan
+from peagle.render.alarms import alarms
+from peagle.render.dashboard import (
+    dashboard_name,
+    dashboard_text,
+    has_dashboard,
+    log_retention_days,
+)
+from peagle.render.limit import ends_after, limit_name, role_parameters
+from peagle.render.metric_filters import metric_filters
+from peagle.render.requests import owned_requests
+from peagle.render.rollout import deployment_config
+
+CONFIG_NAME = "${EndpointConfigName}"
+"""Stands for the name of the endpoint configuration in the dimensions of alarms."""
+
+
+def values(plan: Plan, owner: str) -> dict[str, Any]:
+    """The values of the plan; what it does not have is ``None`` or empty. ``owner`` is the format
+    in the owner's tag. ``${ModelBucket}`` in the URIs of weights is the user's bucket."""
+    model, config, endpoint = (one.parameters for one in owned_requests(plan, owner))
+    (variant,) = config["ProductionVariants"]
+    return {
+        "name": endpoint["EndpointName"],
+        "region": plan.region,
+        "model": _model(model),
+        "instances": _instances(variant),
+        "kms_key_arn": config.get("KmsKeyId"),
+        "scaling": _scaling(plan),
+        "rollout": _rollout(plan),
+        "alarms": _alarms(plan),
+        "metric_filters": _metric_filters(plan),
+        "log_retention_days": log_retention_days(plan),
+        "dashboard": _dashboard(plan),
+        "capture": _capture(config.get("DataCaptureConfig")),
+        "end": _end(plan),
+        "tags": _tags(endpoint["Tags"]),
+        "own_tags": dict(plan.company.tags),
+    }
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    container = model["PrimaryContainer"]
+    sources = [{"ChannelName": None, **container["ModelDataSource"]}] if (
+        "ModelDataSource" in container) else []  # fmt: skip
+    sources += container.get("AdditionalModelDataSources", [])
+    network = model.get("VpcConfig", {})
+    return {
+        "image": container["Image"],
+        "environment": container["Environment"],
+        "data": [
+            {"uri": one["S3DataSource"]["S3Uri"], "channel": one["ChannelName"]} for one in sources
+        ],
+        "network_isolation": model.get("EnableNetworkIsolation", False),
+        "subnets": network.get("Subnets", []),
+        "security_group_ids": network.get("SecurityGroupIds", []),
+    }
+
+
+def _instances(variant: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": variant["InstanceType"],
+        "count": variant["InitialInstanceCount"],
+        "ami": variant.get("InferenceAmiVersion"),
+        "startup_timeout_seconds": variant["ContainerStartupHealthCheckTimeoutInSeconds"],
+        "download_timeout_seconds": variant.get("ModelDataDownloadTimeoutInSeconds"),
+        "routing_strategy": variant.get("RoutingConfig", {}).get("RoutingStrategy"),
+    }
+
+
+def _scaling(plan: Plan) -> dict[str, Any] | None:
+    if plan.scaling is None:
+        return None
+    return {
+        "min_instances": plan.scaling.min_instances,
+        "max_instances": plan.scaling.max_instances,
+        "target_concurrency": plan.scaling.target_concurrency,
+        "scale_in_cooldown_seconds": plan.scaling.scale_in_cooldown_seconds,
+        "scale_out_cooldown_seconds": plan.scaling.scale_out_cooldown_seconds,
+    }
+
+
+def _rollout(plan: Plan) -> dict[str, Any] | None:
+    config = deployment_config(plan)
+    if config is None or plan.rollout is None:
+        return None
+    policy = config.get("RollingUpdatePolicy") or config["BlueGreenUpdatePolicy"]
+    traffic = policy.get("TrafficRoutingConfiguration", {})
+    step = policy.get("MaximumBatchSize") or traffic.get("CanarySize")
+    step = step or traffic.get("LinearStepSize")
+    return {
+        "kind": traffic.get("Type", "ROLLING").lower().replace("_", "-"),
+        "step": {"type": step["Type"], "value": step["Value"]} if step else None,
+        "baking_seconds": plan.rollout.baking_seconds,
+        "maximum_execution_seconds": policy["MaximumExecutionTimeoutInSeconds"],
+    }
+
+
+def _alarms(plan: Plan) -> dict[str, Any]:
+    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME), strict=True)
+    undoing = plan.rollout.alarms if plan.rollout else ()
+    return {kind: _alarm(one, undoes_updates=kind in undoing) for kind, one in made}
+
+
+def _alarm(alarm: dict[str, Any], undoes_updates: bool) -> dict[str, Any]:
+    dimensions = {one["Name"]: one["Value"] for one in alarm.get("Dimensions", [])}
+    return {
+        "name": alarm["AlarmName"],
+        "description": alarm["AlarmDescription"],
+        "namespace": alarm.get("Namespace"),
+        "metric": alarm.get("MetricName"),
+        "dimensions": dimensions or None,
+        "statistic": alarm.get("Statistic"),
+        "extended_statistic": alarm.get("ExtendedStatistic"),
+        "period_seconds": alarm.get("Period"),
+        "comparison": alarm["ComparisonOperator"],
+        "threshold": alarm["Threshold"],
+        "evaluation_periods": alarm["EvaluationPeriods"],
+        "datapoints_to_alarm": alarm["DatapointsToAlarm"],
+        "missing_data": alarm["TreatMissingData"],
+        "actions": alarm.get("AlarmActions", []),
+        "undoes_updates": undoes_updates,
+        "queries": [_query(one) for one in alarm.get("Metrics", [])],
+    }
+
+
+def _query(query: dict[str, Any]) -> dict[str, Any]:
+    stat = query.get("MetricStat")
+    metric = stat and {
+        "namespace": stat["Metric"]["Namespace"],
+        "name": stat["Metric"]["MetricName"],
+        "period_seconds": stat["Period"],
+        "statistic": stat["Stat"],
+    }
+    return {
+        "id": query["Id"],
+        "returned": query["ReturnData"],
+        "expression": query.get("Expression"),
+        "label": query.get("Label"),
+        "metric": metric,
+    }
+
+
+def _metric_filters(plan: Plan) -> dict[str, Any]:
+    found = {}
+    for one in metric_filters(plan):
+        (metric,) = one["metricTransformations"]
+        found[metric["metricName"]] = {
+            "filter": one["filterName"],
+            "pattern": one["filterPattern"],
+            "namespace": metric["metricNamespace"],
+            "value": metric["metricValue"],
+        }
+    return found
+
+
+def _dashboard(plan: Plan) -> dict[str, Any] | None:
+    if not has_dashboard(plan):
+        return None
+    return {"name": dashboard_name(plan.name, plan.region), "body": dashboard_text(plan)}
+
+
+def _capture(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    if config is None:
+        return None
+    return {
+        "percent": config["InitialSamplingPercentage"],
+        "uri": config["DestinationS3Uri"],
+        "kms_key": config.get("KmsKeyId"),
+    }
+
+
+def _end(plan: Plan) -> dict[str, Any] | None:
+    if ends_after(plan) is None:
+        return None
+    return {
+        "name": limit_name(plan.region, plan.name),
+        "permissions_boundary": role_settings(plan.company).get("PermissionsBoundary"),
+        "tags": _tags(role_parameters(plan.company)["Tags"]),
+    }
+
+
+def _tags(tags: list[dict[str, str]]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in tags}
