@@ -1,1 +1,1 @@
-"""Benchmarks: the numbers in the README, measured on this machine. See ``benchmarks/README.md``."""
+"""Benchmarks: the numbers in docs/architecture.md, measured here. See ``benchmarks/README.md``."""

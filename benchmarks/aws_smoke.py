@@ -28,7 +28,7 @@ from typing import Any
 import boto3
 
 from peagle import __version__, api
-from peagle.planning.plan import Options
+from peagle.planning.options import Options
 from peagle.store import write_json
 
 NAME = "peagle-smoke"

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peagle.bench.aiperf import load_sender
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.bench import bench, bench_loads
 from peagle.bench.check import TOLERANCE, SenderCheck, check_sender
 from peagle.bench.install import install_sender
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.sender import Body, LoadSender, Sent
 from peagle.bench.targets import target_of_engine
 from peagle.catalog import load_catalog
@@ -87,7 +87,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
         total, cpu = time.monotonic() - began, time.process_time() - cpu
     finally:
         stop_local(NAME, now=True)
-    assert not result.ended, result.ended
+    assert not result.incomplete, result.incomplete
     (sent,) = sender.sent
     running = sent.cpu[-1][0] - sent.cpu[0][0]
     load = max(one.end for one in sent.requests) - min(one.start for one in sent.requests)

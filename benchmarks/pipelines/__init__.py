@@ -1,0 +1,1 @@
+"""The generated pipelines, step by step: on this machine, against the sandbox."""
