@@ -1,0 +1,156 @@
+"""docs/cli.md: every command with its arguments, options, defaults and examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import click
+
+from docs.generate.markdown import NOTE, escaped, table
+from peagle.cli.main import COMMANDS, cli
+
+_SHARED_BY = ("plan", "deploy", "render")
+"""The commands whose common options are described once, as those of a plan."""
+
+_COMMON = {
+    "--json": "Print one JSON document on stdout; an error is one line of JSON on stderr.",
+    "--yes": "Do not ask for confirmation.",
+    "--profile": "AWS profile; by default boto3's chain of credentials.",
+    "--sandbox": "Use the AWS sandbox of this machine; needs no account.",
+}
+"""Options that mean the same wherever a command has them."""
+
+_OF_SEVERAL = "options of several commands"
+
+_FEW = 4
+"""So few options of a plan are described where they are."""
+
+_INTRODUCTION = f"""\
+# The commands
+
+{NOTE}
+
+`peagle --help` lists the commands, and `peagle COMMAND --help` is what stands here. `--catalog DIR`
+before the command, or `PEAGLE_CATALOG`, adds targets of your own to the catalogue.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | success |
+| 2 | usage error, including a folder that does not exist and a prompt that the engine rejects |
+| 3 | rejected by a check (a damaged checkpoint too), or not proved |
+| 4 | AWS, a registry, the Hub or the engine failed or rejected the request |
+| 130 | interrupted |
+
+[errors.md](errors.md) has the codes that `--json` prints.
+
+## Options that several commands have
+
+"""
+
+_OF_PLANS = """\
+## Options of a plan
+
+`plan`, `deploy`, `render` and other commands that make a plan of PAIR have these. PAIR is a target,
+or a target and a drafter: `gpt-oss-20b`, `gpt-oss-20b+eagle3`; a plan file already has them.
+
+"""
+
+
+def cli_page() -> str:
+    """The chapter."""
+    top = click.Context(cli, info_name="peagle", **cli.context_settings)
+    shared = _shared(top)
+    common = table(("option", "meaning"), [(f"`{one}`", text) for one, text in _COMMON.items()])
+    first = _command(top, _SHARED_BY[0])
+    plans = _options(first, [one for one in first.command.params if one.name in shared])
+    parts = [f"{_INTRODUCTION}{common}\n", f"{_OF_PLANS}{plans}\n"]
+    for group, names in COMMANDS.items():
+        parts.append(f"## {group}\n")
+        for name in names:
+            parts += _described(_command(top, name), shared)
+    return "\n".join(parts)
+
+
+def _command(parent: click.Context, name: str) -> click.Context:
+    assert isinstance(parent.command, click.Group)
+    command = parent.command.get_command(parent, name)
+    assert command is not None
+    return click.Context(command, info_name=name, parent=parent, **command.context_settings)
+
+
+def _shared(top: click.Context) -> set[str]:
+    """The names of the options of a plan."""
+    names = [
+        {one.name for one in _command(top, name).command.params if isinstance(one, click.Option)}
+        for name in _SHARED_BY
+    ]
+    return {name for name in set.intersection(*names) if name} - {"as_json", "profile", "sandbox"}
+
+
+def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
+    """A command, or the commands of a group."""
+    if isinstance(ctx.command, click.Group):
+        for name in ctx.command.list_commands(ctx):
+            yield from _described(_command(ctx, name), shared)
+        if not ctx.command.invoke_without_command:
+            return
+    command = ctx.command
+    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    yield f"### {ctx.command_path}\n"
+    yield f"`{usage}`\n"
+    yield f"{_help(command.help or '')}\n"
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    common = [f"`{one}`" for one in _COMMON if any(one in option.opts for option in options)]
+    of_plan = [one for one in options if one.name in shared]
+    own = [one for one in options if not _is_common(one) and one not in of_plan]
+    if 0 < len(of_plan) < _FEW:
+        own, of_plan = [one for one in options if not _is_common(one)], []
+    if described := _options(ctx, own):
+        yield f"{described}\n"
+    also = [f"[{_OF_SEVERAL}](#options-that-several-commands-have): {', '.join(common)}"]
+    also = also if common else []
+    if of_plan:
+        names = [f"`{max(one.opts, key=len)}`" for one in of_plan]
+        which = "all" if len(of_plan) == len(shared) else ", ".join(names)
+        also.append(f"[options of a plan](#options-of-a-plan): {which}")
+    if also:
+        yield f"Also {'; '.join(also)}.\n"
+    if examples := _examples(command.epilog or ""):
+        yield f"```bash\n{examples}\n```\n"
+
+
+def _is_common(option: click.Option) -> bool:
+    return any(one in _COMMON for one in option.opts)
+
+
+def _options(ctx: click.Context, parameters: Collection[click.Parameter]) -> str:
+    rows = []
+    for one in parameters:
+        record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
+        if record is None or one.name == "help":
+            continue
+        names, meaning = record
+        shown = names.replace("|", "\\|")
+        rows.append((f"`{shown}`", escaped(re.sub(r"\s+\[", " [", meaning))))
+    return table(("option", "meaning"), rows) if rows else ""
+
+
+def _help(text: str) -> str:
+    """The help of a command as paragraphs; what must not be wrapped as a list."""
+    parts = []
+    for paragraph in text.split("\n\n"):
+        if "\b" in paragraph:
+            lines = [line.strip() for line in paragraph.replace("\b", "").splitlines()]
+            parts.append("\n".join(f"- {escaped(line)}" for line in lines if line))
+        else:
+            parts.append(escaped(paragraph))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _examples(epilog: str) -> str:
+    lines = [line.strip() for line in epilog.replace("\b", "").splitlines()]
+    found = [re.sub("^Examples?: ?", "", line) for line in lines]
+    return "\n".join(line for line in found if line.startswith(("peagle ", "eval ")))

@@ -1,0 +1,317 @@
+"""The codes of findings and errors: where the code makes them, and with which texts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import FunctionType
+
+from docs.generate.markdown import says_something
+from docs.generate.syntax import bodies
+from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, argument, module_of, texts
+from peagle import findings
+from peagle.aws.translation import _OF_CLIENT
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog, KnownProblem
+from peagle.checks.registry import _KNOWN, Rule, rules_found
+from peagle.deploy.wait import _STATES
+from peagle.errors import Fix, PeagleError
+
+LEVELS = ("error", "warning", "note")
+
+
+@dataclass
+class Code:
+    """A code: its severities or its exit code, what causes it and what helps, and where it is."""
+
+    levels: list[str] = field(default_factory=list)
+    causes: list[Text] = field(default_factory=list)
+    fixes: list[Text] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    document: str = ""
+
+    def explain(self) -> None:
+        """Take from the docstring of the code what its places do not say."""
+        cause, fix = parts_of(self.document)
+        if not any(map(says_something, self.causes)):
+            self.causes = [cause] if cause else []
+        if not any(map(says_something, self.fixes)):
+            self.fixes = [fix] if fix else []
+
+    def add(self, level: str, causes: Sequence[Text], fixes: Sequence[Text], file: Path) -> None:
+        """One more place that makes it."""
+        name = file.relative_to(PACKAGE).as_posix()
+        self.levels += [one for one in (level,) if one and one not in self.levels]
+        self.causes += [one for one in causes if one not in self.causes]
+        self.fixes += [one for one in fixes if one not in self.fixes]
+        self.files += [one for one in (name,) if one not in self.files]
+
+
+def parts_of(document: str) -> tuple[Text | None, Text | None]:
+    """The first paragraph of a docstring, and the one that begins with ``Fix: ``."""
+    text = inspect.cleandoc(document).replace("``", "`")
+    parts = [" ".join(one.split()) for one in text.split("\n\n") if one]
+    fixes = [one[5:].rstrip(".") for one in parts if one.startswith("Fix: ")]
+    return Text(parts[0]) if parts else None, Text(fixes[0]) if fixes else None
+
+
+@cache
+def findings_found() -> dict[str, Code]:
+    """The codes of findings that the toolkit itself has, sorted."""
+    found: dict[str, Code] = defaultdict(Code)
+    for path, call, scope in _calls():
+        _add_finding(found, call, scope, path)
+    for rule in rules_found():
+        _add_rule(found, rule)
+    del found[_KNOWN]  # whose findings have the codes of ``known_problems``
+    for one in found.values():
+        one.explain()
+    return dict(sorted(found.items()))
+
+
+def known_problems() -> dict[str, tuple[str, KnownProblem]]:
+    """The problems of drafters in the catalogue: code -> pair and problem, sorted."""
+    found = {
+        problem.code: (f"{target.short_name}+{drafter.name}", problem)
+        for target in catalogue().targets.values()
+        for drafter in target.drafters
+        for problem in drafter.problems
+    }
+    return dict(sorted(found.items()))
+
+
+@cache
+def errors_found() -> dict[str, Code]:
+    """The codes of errors that the toolkit itself has, sorted; ``levels`` are exit codes."""
+    found: dict[str, Code] = defaultdict(Code)
+    kinds: dict[str, type[PeagleError]] = {}
+    for path, call, scope in _calls():
+        _add_error(found, kinds, call, scope, path)
+    for classes, kind, message, fix, code in _OF_CLIENT:
+        remedy = fix if isinstance(fix, Fix) else Fix(fix)
+        shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
+        cause = shown.replace("{", OPEN).replace("}", CLOSE)
+        _add_text(
+            found, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/translation.py"
+        )
+    for state, (code, meaning) in _STATES.items():
+        cause = f"SageMaker reports the endpoint as {state}{meaning}"
+        again = found["endpoint-timeout"].fixes[0]
+        _add_text(found, code, PeagleError, cause, again, "deploy/wait.py")
+        found[code].levels = ["4"]
+    for kind in _classes(PeagleError):
+        kinds.setdefault(kind.code, kind)
+    for code, kind in kinds.items():
+        _of_class(found[code], kind)
+    found.pop(PeagleError.code, None)
+    same = findings_found()
+    for code, one in found.items():
+        one.explain()
+        if code in same:  # such as a finding that ends another command as well
+            one.causes, one.fixes = one.causes or same[code].causes, one.fixes or same[code].fixes
+    return dict(sorted(found.items()))
+
+
+def _classes(of: type[PeagleError]) -> list[type[PeagleError]]:
+    """The classes of errors whose code is their own."""
+    below = [one for sub in of.__subclasses__() for one in (sub, *_classes(sub))]
+    return [one for one in below if one.__module__.startswith("peagle") and one.code != of.code]
+
+
+def _add_text(
+    found: dict[str, Code], code: str, kind: type[PeagleError], cause: str, fix: Text, file: str
+) -> None:
+    found[code].add(str(kind.exit_code), [Text(cause)], [fix], PACKAGE / file)
+
+
+def _of_class(code: Code, kind: type[PeagleError]) -> None:
+    """The cause is the docstring of the class, and the fix its paragraph of that name, or those of
+    its places."""
+    cause, fix = parts_of(kind.__doc__ or "")
+    code.levels = code.levels or [str(kind.exit_code)]
+    code.causes = [cause] if cause else code.causes
+    code.fixes = [fix] if fix else code.fixes
+    code.files = code.files or [Path(inspect.getfile(kind)).relative_to(PACKAGE).as_posix()]
+
+
+def incomplete(found: Mapping[str, Code]) -> list[str]:
+    """The codes that lack a severity, a cause or a fix."""
+    return [
+        code
+        for code, one in found.items()
+        if not one.levels
+        or not any(map(says_something, one.causes))
+        or not any(map(says_something, one.fixes))
+    ]
+
+
+@cache
+def catalogue() -> Catalog:
+    """The catalogue that ships."""
+    return load_catalog()
+
+
+_IMPORTED = ("peagle.errors import", "findings import", "import findings", "Rule(", "errors import")
+"""A file without any of these makes neither findings nor errors; some take long to import."""
+
+
+@cache
+def _calls() -> tuple[tuple[Path, ast.Call, Scope], ...]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name == "__main__.py" or not any(one in text for one in _IMPORTED):
+            continue
+        module = module_of(path)
+        for body in bodies(path):
+            found += [
+                (path, node, Scope(module, body, place))
+                for node, place in body.nodes
+                if isinstance(node, ast.Call)
+            ]
+    return tuple(found)
+
+
+@cache
+def _callers() -> Mapping[FunctionType, Sequence[tuple[ast.Call, Scope]]]:
+    """The calls of each function."""
+    found: dict[FunctionType, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for _, call, scope in _calls():
+        function = scope.value(call.func)
+        if isinstance(function, FunctionType) and function.__module__.startswith("peagle"):
+            found[function].append((call, scope))
+    return found
+
+
+def _said(node: ast.expr | None, scope: Scope) -> list[Text]:
+    """The texts of a message or a fix; of a parameter, what the callers give."""
+    function = scope.body.function
+    is_parameter = isinstance(node, ast.Name) and node.id in scope.body.parameters
+    if function is None or not is_parameter or not isinstance(node, ast.Name):
+        return texts(node, scope)
+    at = scope.body.parameters.index(node.id)
+    known = getattr(scope.module, function.name, None)
+    return [
+        text
+        for call, caller in (_callers().get(known, ()) if known else ())
+        for text in texts(argument(call, at, node.id), caller)
+    ] or texts(node, scope)
+
+
+def _add_finding(found: dict[str, Code], call: ast.Call, scope: Scope, path: Path) -> None:
+    """Add the finding that the call makes, if it makes one."""
+    for maker in _makers(call.func, scope):
+        made = scope.value(maker)
+        if isinstance(maker, ast.Attribute) and maker.attr in LEVELS:
+            rule = scope.value(maker.value)
+            if isinstance(rule, Rule):
+                _put(found, rule.code, maker.attr, _values(call, 1), scope, path)
+                continue
+        if made is findings.Finding:
+            code, level = _keyword(call, "code"), _keyword(call, "level")
+            values = [_keyword(call, "message"), _keyword(call, "fix")]
+        elif made is findings.finding and len(call.args) > 1:
+            level, code, values = call.args[0], call.args[1], _values(call, 3)
+        elif level_of := _LEVEL_OF.get(id(made)):
+            level, code, values = ast.Constant(level_of), call.args[0], _values(call, 2)
+        else:
+            continue
+        for name in _codes(code, scope):
+            for shown in texts(level, scope):
+                _put(found, name, shown.sentence, values, scope, path)
+            found[name].document = found[name].document or _document(code, scope)
+
+
+_LEVEL_OF = {
+    id(findings.error): "error",
+    id(findings.warning): "warning",
+    id(findings.note): "note",
+}
+
+
+def _makers(function: ast.expr, scope: Scope) -> list[ast.expr]:
+    """The function that is called; where a name stands for several, all of them."""
+    values = []
+    if isinstance(function, ast.Name):
+        values = [one.node for one in scope.body.reaching(function.id, scope.place)]
+    if values:
+        parts = [[one.body, one.orelse] if isinstance(one, ast.IfExp) else [one] for one in values]
+        return [one for part in parts for one in part]
+    return [function]
+
+
+def _values(call: ast.Call, first: int) -> list[ast.expr | None]:
+    """The message and the fix, which begin at that argument."""
+    values: list[ast.expr | None] = [*call.args[first:], None, None][:2]
+    return [values[0] or _keyword(call, "message"), values[1] or _keyword(call, "fix")]
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((word.value for word in call.keywords if word.arg == name), None)
+
+
+def _codes(node: ast.expr | None, scope: Scope) -> list[str]:
+    """The codes that the expression may be; none where only a running program knows it."""
+    found = [one.sentence for one in texts(node, scope)]
+    return [one for one in found if one.replace("-", "").isalnum()]
+
+
+def _document(node: ast.expr | None, scope: Scope) -> str:
+    """The docstring of a constant that is a code."""
+    if not isinstance(node, ast.Name):
+        return ""
+    tree = ast.parse(inspect.getsource(scope.module))
+    for one, below in pairwise(tree.body):
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id and is_text:
+            text = str(ast.literal_eval(below.value))  # type: ignore[attr-defined]
+            return "" if text.startswith("The code of") else text
+    return ""
+
+
+def _put(
+    found: dict[str, Code],
+    code: str,
+    level: str,
+    values: Sequence[ast.expr | None],
+    scope: Scope,
+    path: Path,
+) -> None:
+    found[code].add(level, _said(values[0], scope), _said(values[1], scope), path)
+
+
+def _add_rule(found: dict[str, Code], rule: Rule) -> None:
+    """What a rule guards against is its cause; entries of version_rules.yaml have its fixes."""
+    code = found[rule.code]
+    path = Path(inspect.getfile(rule.check))
+    for entry in catalogue().version_rules.rules:
+        if entry.code == rule.code:
+            code.add(entry.level, [], [Text(entry.fix)] if entry.fix else [], path)
+    code.add("", [], [], path)
+    code.causes = [Text(rule.guards)]
+
+
+def _add_error(
+    found: dict[str, Code],
+    kinds: dict[str, type[PeagleError]],
+    call: ast.Call,
+    scope: Scope,
+    path: Path,
+) -> None:
+    """Add the error that the call makes, if it makes one."""
+    kind = scope.value(call.func)
+    if not (isinstance(kind, type) and issubclass(kind, PeagleError)):
+        return
+    given = call.args[2] if len(call.args) > 2 else _keyword(call, "code")
+    codes = [kind.code] if given is None else _codes(given, scope)
+    for code in codes:
+        if given is None:
+            kinds[code] = kind
+        _put(found, code, str(kind.exit_code), _values(call, 0), scope, path)
+        found[code].document = found[code].document or _document(given, scope)

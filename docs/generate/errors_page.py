@@ -1,0 +1,120 @@
+"""docs/errors.md: every code of a finding and of an error, with its cause and its fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from docs.generate.codes import LEVELS, Code, errors_found, findings_found, known_problems
+from docs.generate.markdown import NOTE, cell, escaped, table
+from docs.generate.templates import Text
+from peagle.checks.registry import rules_found
+from peagle_serve.crash import _KNOWN as CRASHES
+
+_ABOUT = {
+    "head": "Draft heads",
+    "target": "Targets",
+    "load": "The load",
+    "version": "Versions and arguments of vLLM",
+    "hardware": "GPUs, images and regions",
+}
+_FOLDERS = {
+    "planning": "Plans",
+    "fit": "Memory",
+    "weights": "Weights in S3",
+    "aws": "The account: roles, prices, quotas, images",
+    "deploy": "Deployments",
+    "request_validation": "Requests to AWS",
+}
+"""What a finding is about, by the rule or the package that makes it, in the order of the page."""
+
+_EXIT_CODES = {
+    "2": "The request (exit code 2)",
+    "3": "Refused, or not proved (exit code 3)",
+    "4": "AWS, a registry, the Hub or the engine (exit code 4)",
+    "130": "Interrupted (exit code 130)",
+    "1": "The demo (exit code 1)",
+}
+
+_INTRODUCTION = f"""\
+# Errors and findings
+
+{NOTE}
+
+With `--json` a finding or an error has a `code`, which programs compare, and a `message` and a
+`fix` for people. A **finding** is what a check reports: an error prevents any change (exit code 3),
+a warning should be read before one, a note is information; some have several, by the case.
+An **error** ends a command, or is raised by the [library](library.md). What only the case at hand
+knows is in *italics*, and in capitals in commands. AWS's own codes, such as `ThrottlingException`,
+are kept where AWS rejects a request, and are in AWS's documentation.
+"""
+
+
+def errors_page() -> str:
+    """The chapter."""
+    found = findings_found()
+    about = {rule.code: rule.about for rule in rules_found()}
+    parts = [_INTRODUCTION]
+    for kind, title in _ABOUT.items():
+        parts.append(_findings(title, {c: f for c, f in found.items() if about.get(c) == kind}))
+    for folder, title in _FOLDERS.items():
+        rest = {c: f for c, f in found.items() if c not in about and folder_of(f) == folder}
+        parts.append(_findings(title, rest))
+    parts += [_problems(), *_errors(), _crashes()]
+    return "\n".join(parts)
+
+
+def folder_of(code: Code) -> str:
+    """The package that makes it."""
+    return code.files[0].partition("/")[0]
+
+
+def _findings(title: str, found: Mapping[str, Code]) -> str:
+    rows = [
+        (f"`{code}`", _severity(one), cell(one.causes, 2), cell(one.fixes, 3))
+        for code, one in found.items()
+    ]
+    return f"## {title}\n\n{table(('finding', 'severity', 'cause', 'fix'), rows)}\n"
+
+
+def _severity(code: Code) -> str:
+    return ", ".join(level for level in LEVELS if level in code.levels)
+
+
+def _problems() -> str:
+    rows = [
+        (
+            f"`{code}`",
+            one.level,
+            f"{pair}: {escaped(one.summary)}",
+            escaped(one.fix) or "nothing: plans do what it says",
+        )
+        for code, (pair, one) in known_problems().items()
+    ]
+    heading = ("finding", "severity", "cause", "fix")
+    return f"## Known problems of drafters in the catalogue\n\n{table(heading, rows)}\n"
+
+
+def _errors() -> list[str]:
+    found = errors_found()
+    parts = []
+    for number, title in _EXIT_CODES.items():
+        rows = [
+            (f"`{code}`", cell(one.causes, 2), cell(one.fixes, 3))
+            for code, one in found.items()
+            if one.levels[0] == number
+        ]
+        if rows:
+            parts.append(f"## {title}\n\n{table(('error', 'cause', 'fix'), rows)}\n")
+    return parts
+
+
+def _crashes() -> str:
+    """The causes that the container and ``deploy`` recognize in the log of an engine."""
+    rows = [
+        (f"`{one.cause}`", cell([Text(one.fix, one.command)], 1) or "as the line says")
+        for one in CRASHES
+    ]
+    introduction = (
+        "The container and `deploy` recognize these causes in the engine's log, and quote the line:"
+    )
+    return f"## Why an engine ended\n\n{introduction}\n\n{table(('cause', 'fix'), rows)}\n"

@@ -1,0 +1,31 @@
+"""The generated chapters, and the catalogue that they are about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from docs.generate.cli_page import cli_page
+from docs.generate.errors_page import errors_page
+from peagle.data import BUNDLED_CATALOG
+
+FOLDER = Path(__file__).resolve().parents[1]
+
+PAGES: dict[Path, Callable[[], str]] = {
+    FOLDER / "cli.md": cli_page,
+    FOLDER / "errors.md": errors_page,
+}
+"""File -> what it should have."""
+
+
+@contextmanager
+def bundled() -> Iterator[None]:
+    """The catalogue that ships, wherever the environment says another one is."""
+    before = os.environ.pop(BUNDLED_CATALOG, None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[BUNDLED_CATALOG] = before
