@@ -2,12 +2,14 @@
 # make check  before a commit: format, style, types, unit tests
 # make unit   the quick unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
+# make checkov  install checkov, with which `make test` checks the rendered templates
+# make docs   write docs/cli.md and docs/errors.md from the code
 # make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
 # make fuzz   random inputs for every parser: N=10000 of each, ONLY=part-of-a-name
 # make lifecycle  random commands with random faults in random states of the account; N=100 walks
 # make audit  known vulnerabilities of the locked packages; needs a network
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
-.PHONY: help demo test faults fuzz lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
+.PHONY: help demo docs test checkov faults fuzz lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -22,8 +24,14 @@ demo: .venv/sandbox.ready engine
 	@$(BIN)/peagle demo
 
 # Quick tests first; a group of slow ones, which share an engine, stays on one worker.
-test: .venv/dev.ready engine
+test: .venv/dev.ready checkov engine
 	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
+checkov: .venv/checkov.ready
+
+# What a test compares with the code.
+docs: .venv/dev.ready
+	$(BIN)/python -m docs.generate
 
 # FAULTS="--every 10" runs fewer.
 faults: .venv/dev.ready
@@ -51,7 +59,7 @@ style: .venv/dev.ready
 	$(BIN)/lint-imports
 
 types: .venv/dev.ready
-	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks
+	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks docs
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: style types engine
@@ -75,7 +83,12 @@ lock: .venv/dev.ready
 	cd requirements && ../$(BIN)/uv pip compile aiperf.in --excludes aiperf.excludes --universal \
 		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --upgrade \
 		--output-file aiperf.txt
+	cd requirements && ../$(BIN)/uv pip compile checkov.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --upgrade --output-file checkov.txt
 	grep -A 2 '^sagemaker-core==' requirements/sagemaker.txt | grep -v '^[^s ]' >requirements/sdk.txt
+	echo sagemaker-hyperpod | $(BIN)/uv pip compile - --no-deps --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --upgrade \
+		--output-file requirements/hyperpod.txt
 	$(BIN)/python -m peagle.images.sbom requirements/core.txt >requirements/core.cdx.json
 
 # Known vulnerabilities of the locked packages, where the service with the list can be reached.
@@ -98,10 +111,20 @@ clean:
 	@.ci/system-packages $(PYTHON)
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "error: $(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 
-# Of the SageMaker SDK the tests only read its table of images: requirements/sdk.txt, nothing else.
+# checkov needs other versions of our packages, so it has an environment of its own, of 200 MB.
+.venv/checkov.ready: requirements/checkov.txt | .venv/bin/python
+	@echo "Installing requirements/checkov.txt into .venv/checkov ..."
+	@$(BIN)/python -m venv --clear --without-pip .venv/checkov
+	@$(PIP) --python .venv/checkov/bin/python install --no-deps --no-compile --require-hashes \
+		-r requirements/checkov.txt
+	@touch $@
+
+# Of the SageMaker SDK the tests only read its table of images (requirements/sdk.txt), and of the CLI
+# of HyperPod the models of its operator (requirements/hyperpod.txt): nothing that these need.
 .venv/%.ready: requirements/%.txt pyproject.toml | .venv/bin/python
 	@echo "Installing requirements/$*.txt into .venv ..."
 	@$(PIP) install --require-hashes -r requirements/$*.txt
 	@$(PIP) install --no-deps --editable .
-	@[ $* != dev ] || $(PIP) install --no-deps --require-hashes -r requirements/sdk.txt
+	@[ $* != dev ] || $(PIP) install --no-deps --require-hashes \
+		-r requirements/sdk.txt -r requirements/hyperpod.txt
 	@touch $@
