@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import botocore.session
@@ -20,9 +20,12 @@ import pytest
 from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
-from tests.support import Peagle, run_as_process, run_in_process
+from peagle.planning import make_plan
+from tests.support import Peagle, once_per_options, run_as_process, run_in_process
 
 DEFAULT_VLLM = "0.28.0"
+QUICK = "not thorough"
+"""The marker expression of ``make unit``."""
 FROZEN_CATALOG = Path(__file__).parent / "catalog"
 
 
@@ -38,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # All sessions share what botocore has read of its service descriptions.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     # On a busy machine any example may take long.
-    examples = 30 if config.option.markexpr == "not thorough" else 100  # make unit, make test
+    examples = 30 if config.option.markexpr == QUICK else 100  # make unit, make test
     hypothesis.settings.register_profile(
         "tests", deadline=None, database=None, max_examples=examples
     )
@@ -47,13 +50,29 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One more than processors: some tests wait for processes and timeouts."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collecting makes no garbage that is worth the search for it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first. With pytest-xdist slow tests that share something stay on one worker, so
     that it is made once; and a worker that is free takes the longest group that is left, so that
     all workers end together."""
-    quick = [item for item in items if not _group(item)]
-    slow = [(group, item) for item in items if (group := _group(item))]
+    grouped = [(_group(item), item) for item in items]
+    quick = [item for group, item in grouped if not group]
+    slow = [(group, item) for group, item in grouped if group]
     slow.sort(key=lambda pair: (-_SECONDS.get(pair[0], _FEW_SECONDS), pair[0], pair[1].path))
     for group, item in slow:
         item.add_marker(pytest.mark.xdist_group(group))
@@ -70,7 +89,7 @@ _SECONDS = {
 
 _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
-_SLOW_FILES = ("test_cfn_lint.py", "test_terraform.py")
+_SLOW_FILES = ("test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -108,6 +127,15 @@ def _nothing_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv("AWS_CONFIG_FILE", str(nowhere / "no-config"))
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nowhere / "no-credentials"))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plans_are_made_once() -> Iterator[None]:
+    """A plan depends on its options and catalogue alone, and commands need the same few again and
+    again: a seventh of all the time of unit tests. Tests of planning call it themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("peagle.plans.make_plan", once_per_options(make_plan, FROZEN_CATALOG))
         yield
 
 

@@ -17,9 +17,13 @@ from typing import Any
 import click
 import pytest
 
+from peagle.catalog.evidence import Speeds
+from peagle.catalog.loading import Targets
+from peagle.catalog.schema import Catalog
 from peagle.cli.main import cli, main
 from peagle.data import BUNDLED_CATALOG
 from peagle.errors import PeagleError
+from peagle.planning import Options, Plan
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
@@ -143,6 +147,28 @@ def _written(stream: io.TextIOWrapper) -> str:
     stream.flush()
     content: bytes = stream.buffer.getvalue()  # type: ignore[attr-defined]
     return content.decode(stream.encoding).replace("\r\n", "\n")
+
+
+def once_per_options(
+    make_plan: Callable[[Options, Catalog], Plan], folder: Path
+) -> Callable[[Options, Catalog], Plan]:
+    """``make_plan``, which returns what it has made for the same options with the catalogue in
+    ``folder``. Nothing is kept for other catalogues, nor for a head that was read."""
+    made: dict[tuple[object, ...], tuple[Catalog, Plan]] = {}
+
+    def plan(options: Options, catalog: Catalog) -> Plan:
+        as_loaded = isinstance(catalog.targets, Targets) and isinstance(catalog.speeds, Speeds)
+        own = not as_loaded or catalog.speeds._own  # type: ignore[attr-defined]
+        frozen = os.environ.get(BUNDLED_CATALOG) == str(folder)
+        if own or not frozen or options.drafter_checkpoint is not None:
+            return make_plan(options, catalog)
+        tables = (catalog.runtimes, catalog.instances, catalog.speed_model, catalog.version_rules)
+        key = (*map(id, tables), repr(options))  # a kept catalogue keeps the numbers of its tables
+        if key not in made:
+            made[key] = (catalog, make_plan(options, catalog))
+        return made[key][1]
+
+    return plan
 
 
 def has_printed() -> bool:

@@ -1,4 +1,5 @@
-"""The compose file that `peagle local up --emit-compose` writes, run by Compose itself."""
+"""The compose files of `peagle local up --emit-compose` and `peagle render compose`, run by Compose
+itself."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ import yaml
 
 from peagle.catalog import load_catalog
 from peagle.engine import local
-from peagle.engine.container import CACHE_VOLUME, run_arguments
+from peagle.engine.container import run_arguments
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner
 from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
+from peagle.render.compose import CACHE_VOLUME, ComposeService, compose_text
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
@@ -152,6 +154,51 @@ def _settings_of(container: dict[str, Any]) -> dict[str, Any]:
         "Entrypoint": config["Entrypoint"],
         "Healthcheck": {n: v for n, v in config["Healthcheck"].items() if v},
     }
+
+
+def test_a_rendered_file_builds_its_image(
+    compose: list[str], image: dict[str, Any], docker: Docker, peagle: Peagle, tmp_path: Path
+) -> None:
+    """On the CPU's base, as AWS's is not here."""
+    rendered = peagle("render", "compose", "tiny", "-o", str(tmp_path / NAME))
+    assert rendered.returncode == 0, rendered.stderr
+    command = [*compose, "--file", str(tmp_path / NAME / "compose.yaml")]
+    (service,) = yaml.safe_load(Path(command[-1]).read_text())["services"].values()
+
+    assert _run([*command, "config", "--quiet"]).stderr == ""
+    built = _run([*command, "build", "--build-arg", f"BASE={image['name']}"])
+    try:
+        assert built.returncode == 0, built.stderr
+        assert show_image(docker, service["image"]).pair == "peagle/tiny+p-eagle"
+    finally:
+        docker.run("image", "rm", "--force", service["image"], doing="removing it")
+
+
+def test_compose_reads_every_value_as_it_is(
+    compose: list[str], image: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "a \"b\" $HOME 'c' é:ro,x"
+    folder.mkdir()
+    (folder / "there").touch()
+    given = {"NASTY": "$HOME ${A:-b} $$x 'it''s' \"q\" \\\n# no\n: - {é} `c`\ty", "TYPED": "1e3"}
+    service = ComposeService(
+        "nasty", image["name"], given, {"/mnt/x": str(folder)}, "127.0.0.1:0", 60
+    )
+    file = tmp_path / "compose.yaml"
+    file.write_text(compose_text(service, "nasty"))
+    program = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/mnt/x')]))"
+    command = [*compose, "--file", str(file)]
+    try:
+        done = _run(
+            [*command, "run", "--rm", "-T", "--entrypoint", "python3", "nasty", "-c", program]
+        )
+    finally:
+        _run([*command, "down"])
+
+    assert done.returncode == 0, done.stderr
+    environment, files = json.loads(done.stdout)
+    assert {name: environment[name] for name in given} == given
+    assert files == ["there"]
 
 
 def test_down_leaves_no_container_but_the_cache(

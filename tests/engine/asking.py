@@ -77,6 +77,27 @@ def runner_v2(engines: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     }
 
 
+def imposed_rates(engine: dict[str, Any]) -> list[float]:
+    """The share of drafts that vLLM accepts at each position, whatever it is sent."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    config = EngineArgs(**engine).create_engine_config().speculative_config
+    assert config is not None
+    return list(config.synthetic_acceptance_rates or [])
+
+
+def synthetic_on_cpu(_: None) -> str:
+    """What the CPU engine's sampler says of imposed rates; empty if it would impose them."""
+    from vllm.utils import cpu_triton_utils
+
+    nothing = [None] * 7
+    try:
+        cpu_triton_utils.rejection_greedy_sample_kernel[(1,)](*nothing, SYNTHETIC_MODE=True)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 def kv_groups(models: list[list[dict[str, Any]]]) -> list[int | None]:
     """The number of cache groups that hold layers of the drafter, for each model as a list of its
     layers; ``None`` if vLLM cannot group them.

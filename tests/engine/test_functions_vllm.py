@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peagle.bench.imposed import with_imposed_acceptance
+from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check
 from peagle.checks.head_layout import draft_groups
 from peagle.checks.rules.kv_group_rule import drafted
+from peagle.planning import Options, make_plan
+from peagle_serve.contract import SPECULATION
 from tests.engine.conftest import Ask
 from tests.engine.damage import Trial, engine_arguments
 from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
+from tests.unit.checks.damage import tiny
 
 pytestmark = pytest.mark.engine
 
@@ -96,6 +102,20 @@ def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
     found = dict(zip(REAL, groups[len(SMALL) :], strict=True))
 
     assert found[pair] == 1
+
+
+def test_vllm_imposes_the_rates_of_a_sweep(ask: Ask) -> None:
+    rates = (0.75, 0.5, 0.25)
+    plan = with_imposed_acceptance(make_plan(Options(pair="tiny", k=3), load_catalog()), rates)
+    config = json.loads(plan.environment[SPECULATION]) | {"model": str(tiny("p-eagle"))}
+    engine = {"model": str(tiny("target")), "speculative_config": config}
+
+    assert ask("imposed_rates", engine) == list(rates)
+
+
+def test_the_cpu_engine_cannot_impose_rates(ask: Ask) -> None:
+    """So a sweep on it refuses to."""
+    assert ask("synthetic_on_cpu", None) == "Synthetic acceptance not supported with CPU sampling"
 
 
 def test_model_runner_v2_supports_eagle3_and_not_p_eagle(ask: Ask, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.engine_log import counters_in_log
-from peagle.protocol import Counters, EventSplitter, piece_of, request_body
+from peagle.protocol import Counters, EventSplitter, parse_piece, request_body
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
@@ -41,7 +41,7 @@ def events(parts: list[bytes]) -> list[str]:
 def text_of(parts: list[bytes]) -> str:
     *pieces, done = events(parts)
     assert done == "[DONE]"
-    return "".join(piece_of(json.loads(piece)).text for piece in pieces)
+    return "".join(parse_piece(json.loads(piece)).text for piece in pieces)
 
 
 def metric(sandbox: Sandbox, name: str) -> float:
@@ -55,7 +55,7 @@ def metric(sandbox: Sandbox, name: str) -> float:
 
 def test_every_api_of_the_endpoint_gives_the_same_answer(account: Account, name: str) -> None:
     asked = request_body(PROMPT, chat=True, max_tokens=40)
-    whole = piece_of(account.invoke(name, asked)).text
+    whole = parse_piece(account.invoke(name, asked)).text
     assert whole.strip()
     streamed = request_body(PROMPT, chat=True, max_tokens=40, stream=True)
     answer = account.runtime.invoke_endpoint_with_response_stream(

@@ -33,7 +33,7 @@ from peagle.engine.process import (
 )
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
-from peagle.protocol import piece_of, request_body
+from peagle.protocol import parse_piece, request_body
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
@@ -132,12 +132,12 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
 ) -> None:
     plan = planned(f"{PLACE}drafter/")
     asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
-    mounted = [piece_of(Account(sandbox).invoke(TINY, body)).text for body in asked]
+    mounted = [parse_piece(Account(sandbox).invoke(TINY, body)).text for body in asked]
 
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_healthy(engine)
         check_proof(plan, engine.port)
-        answers = [piece_of(local.ask(engine.port, body)).text for body in asked]
+        answers = [parse_piece(local.ask(engine.port, body)).text for body in asked]
 
     assert answers == mounted
     assert not (tmp_path / "ml").exists(), "nothing was mounted"

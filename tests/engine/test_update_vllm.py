@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from peagle.data import data_folder
+from peagle.protocol import request_body
+from peagle.sandbox.client import set_minute
 from tests.engine.conftest import TINY
-from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
+from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox, until
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
@@ -76,6 +80,75 @@ def test_another_k_and_image_are_an_update_with_a_new_proof(printed: str, sandbo
     kinds = [resource["type"] for resource in document["resources"]]
     kept = "the new revision and the previous one"
     assert kinds.count("Model") == kinds.count("EndpointConfig") == 2, kept
+
+
+PERIOD_SECONDS = 5.0
+"""How long an evaluation period of an alarm lasts here."""
+
+LATE_SECONDS = 3.0
+"""What the first requests and the look at the endpoint's state take on a busy machine."""
+
+
+class LowAcceptance(threading.Thread):
+    """Once the update bakes, requests whose drafts are mostly rejected; ``seconds`` is the time
+    from the first one to the rollback."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._account = account
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        until(self._stage, lambda stage: stage == "Baking", seconds=180)
+        begun = time.monotonic()
+        senders = [threading.Thread(target=self._send) for _ in range(4)]
+        for sender in senders:
+            sender.start()
+        try:
+            until(self._stage, lambda stage: stage == "RollingBack", seconds=30)
+            self.seconds = time.monotonic() - begun
+        finally:
+            self._is_over.set()
+            for sender in senders:
+                sender.join()
+
+    def _stage(self) -> str:
+        found = self._account.describe(TINY)
+        variants = found.get("PendingDeploymentSummary", {}).get("ProductionVariants", [])
+        stages = [one["Status"] for v in variants for one in v.get("VariantStatus", [])]
+        is_updating = found["EndpointStatus"] == "Updating"
+        return str(stages[0] if stages and is_updating else found["EndpointStatus"])
+
+    def _send(self) -> None:
+        body = request_body(QUESTION, chat=True, max_tokens=64, temperature=2.0)
+        while not self._is_over.is_set():
+            self._account.invoke(TINY, body | {"ignore_eos": True})
+
+
+def test_a_low_acceptance_undoes_an_update_within_two_evaluation_periods(
+    printed: str, sandbox: Sandbox
+) -> None:
+    account = Account(sandbox)
+    Account(sandbox).push(OUR_IMAGE)
+    before = sandbox.json("status", TINY, *WHERE)
+    rollout = ("--rollout", "all-at-once", "--baking-time", "1h")
+    with sandbox.at_home():
+        set_minute(PERIOD_SECONDS)
+    traffic = LowAcceptance(account)
+    traffic.start()
+
+    done = sandbox.peagle(
+        "deploy", "tiny", "--k", "4", "--image", OUR_IMAGE, *rollout, "--yes", *WHERE
+    )
+
+    traffic.join()
+    assert done.returncode == 4, done.stderr
+    assert f"rolled back on the alarm {TINY}-acceptance" in done.stderr
+    assert "peagle deploy peagle/tiny --no-speculation" in done.stderr
+    assert 0 < traffic.seconds <= 2 * PERIOD_SECONDS + LATE_SECONDS
+    after = sandbox.json("status", TINY, *WHERE)
+    assert (after["endpoint_config"], after["k"]) == (before["endpoint_config"], before["k"])
 
 
 def test_destroy_leaves_no_process_and_no_record(

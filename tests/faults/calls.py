@@ -18,7 +18,7 @@ from botocore.client import BaseClient
 from botocore.loaders import create_loader
 
 from peagle.aws import client
-from peagle.deploy import state
+from peagle.deploy import records
 from peagle.store import write_json
 
 RECORD = "record"
@@ -64,7 +64,7 @@ def on_call(before: Watcher = _unwatched, after: Watcher = _unwatched) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BaseClient, "_make_api_call", observed)
         patch.setattr(
-            state, "write_json", lambda *given: watched(RECORD, lambda: write_json(*given))
+            records, "write_json", lambda *given: watched(RECORD, lambda: write_json(*given))
         )
         yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -12,10 +13,15 @@ from typing import Any
 
 import yaml
 
+from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render import render, requests
-from peagle.render.requests import OWNER_TAG, STACK_TAG
+from peagle.render.requests import OWNER_TAG, STACK_TAG, VARIANT
+from peagle.render.scaling import scaling_requests
+from tests.iac.stack import stack_of
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
+
+MODULE = data_folder("infra/terraform")
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,20 @@ class Described:
     mounts: dict[str | None, str]
     variant: dict[str, Any]
     tags: dict[str, str] = field(default_factory=dict)
+    scaling: dict[str, Any] = field(default_factory=dict)
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    isolated: bool = False
+    kms_key: str | None = None
 
 
-def from_api(model: dict[str, Any], config: dict[str, Any], endpoint: dict[str, Any]) -> Described:
-    """From the parameters of the three calls."""
+def from_api(
+    model: dict[str, Any],
+    config: dict[str, Any],
+    endpoint: dict[str, Any],
+    scaling: dict[str, Any] | None = None,
+) -> Described:
+    """From the parameters of the three calls, and of those of Application Auto Scaling."""
     container, (variant,) = model["PrimaryContainer"], config["ProductionVariants"]
     sources = (
         [{"ChannelName": None, **container["ModelDataSource"]}]
@@ -48,6 +64,11 @@ def from_api(model: dict[str, Any], config: dict[str, Any], endpoint: dict[str, 
         mounts={s["ChannelName"]: s["S3DataSource"]["S3Uri"] for s in sources},
         variant={key: value for key, value in variant.items() if key != "ModelName"},
         tags=_without_owner({tag["Key"]: tag["Value"] for tag in endpoint["Tags"]}),
+        scaling=scaling or {},
+        subnets=tuple(model.get("VpcConfig", {}).get("Subnets", ())),
+        security_groups=tuple(model.get("VpcConfig", {}).get("SecurityGroupIds", ())),
+        isolated=model.get("EnableNetworkIsolation", False),
+        kms_key=config.get("KmsKeyId"),
     )
 
 
@@ -63,31 +84,65 @@ def from_requests(plan: Plan) -> Described:
         .replace("${ExecutionRoleArn}", ROLE)
         .replace("${ModelBucket}", BUCKET)
     )
-    return from_api(*filled)
+    both = scaling_requests(plan, VARIANT).values()
+    model, config, endpoint = filled
+    return from_api(model, config, endpoint, {key: one[key] for one in both for key in one})
 
 
 def from_cloudformation(plan: Plan) -> Described:
-    """From the template, with the parameters filled in."""
+    """From the stack that the template makes without parameters but those of the account."""
     (template,) = [f for f in render("cloudformation", plan, CATALOG) if f.path == "template.yaml"]
-    resources = yaml.safe_load(template.content)["Resources"]
-    resolved = _resolved({name: resources[name]["Properties"] for name in resources})
-    return from_api(resolved["Model"], resolved["EndpointConfig"], resolved["Endpoint"])
+    return from_stack(stack_of(yaml.safe_load(template.content)))
 
 
-def _resolved(value: Any) -> Any:
-    known = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET, "AWS::StackName": "stack"}
-    if isinstance(value, list):
-        return [_resolved(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"Ref"}:
-        return known[value["Ref"]]
-    if set(value) == {"Fn::Sub"}:
-        text = value["Fn::Sub"]
-        for name, parameter in known.items():
-            text = text.replace(f"${{{name}}}", parameter)
-        return text
-    return {key: _resolved(item) for key, item in value.items()}
+def from_stack(resources: dict[str, Any]) -> Described:
+    """From the resources of a stack."""
+    found = {one["Type"]: one["Properties"] for one in resources.values()}
+    model, config, endpoint = (found[f"AWS::SageMaker::{kind}"] for kind in _KINDS)
+    scaling: dict[str, Any] = {}
+    for kind in ("ScalableTarget", "ScalingPolicy"):
+        scaling |= found.get(f"AWS::ApplicationAutoScaling::{kind}", {})
+    if scaling:
+        scaling.pop("ScalingTargetId")
+        scaling["ResourceId"] = f"endpoint/{endpoint['EndpointName']}/variant/{VARIANT}"
+    assert endpoint.get("RetainAllVariantProperties", False) is bool(scaling)
+    return from_api(model, config, endpoint, scaling)
+
+
+_KINDS = ("Model", "EndpointConfig", "Endpoint")
+
+
+def from_terraform(plan: Plan) -> Described:
+    """From the values that the module reads; what the module makes of them is tested where
+    Terraform is."""
+    (file,) = [f for f in render("terraform", plan, CATALOG) if f.path == "values.json"]
+    values = json.loads(file.content.decode().replace("${ModelBucket}", BUCKET))
+    model, instances = values["model"], values["instances"]
+    variant = {
+        "VariantName": VARIANT,
+        "InstanceType": instances["type"],
+        "InitialInstanceCount": instances["count"],
+        "InitialVariantWeight": 1.0,
+        "InferenceAmiVersion": instances["ami"],
+        "ContainerStartupHealthCheckTimeoutInSeconds": instances["startup_timeout_seconds"],
+        "ModelDataDownloadTimeoutInSeconds": instances["download_timeout_seconds"],
+        "RoutingConfig": (strategy := instances["routing_strategy"])
+        and {"RoutingStrategy": strategy},
+    }
+    return Described(
+        endpoint=values["name"],
+        role=ROLE,
+        image=model["image"],
+        environment=model["environment"],
+        mounts={one["channel"]: one["uri"] for one in model["data"]},
+        variant={key: value for key, value in variant.items() if value is not None},
+        tags=_without_owner(values["tags"]),
+        scaling=_scaling_of_values(values["scaling"], values["name"]),
+        subnets=tuple(model["subnets"]),
+        security_groups=tuple(model["security_group_ids"]),
+        isolated=model["network_isolation"],
+        kms_key=values["kms_key_arn"],
+    )
 
 
 _VARIANT = {
@@ -99,48 +154,59 @@ _VARIANT = {
     "ContainerStartupHealthCheckTimeoutInSeconds": (
         "container_startup_health_check_timeout_in_seconds"
     ),
-    "InferenceAmiVersion": "inference_ami_version",
 }
+"""The API's names -> the provider's."""
 
 
-def from_terraform(plan: Plan) -> Described:
-    """From the configuration, with the variables filled in and escaped templates resolved."""
-    (main,) = [f for f in render("terraform", plan, CATALOG) if f.path == "main.tf.json"]
-    resources = json.loads(main.content, object_hook=_interpolated)["resource"]
-    model = resources["aws_sagemaker_model"]["this"]
-    (variant,) = resources["aws_sagemaker_endpoint_configuration"]["this"]["production_variants"]
-    endpoint = resources["aws_sagemaker_endpoint"]["this"]
-    (container,) = model["primary_container"]
-    described = {key: variant.pop(name) for key, name in _VARIANT.items() if name in variant}
-    if "routing_config" in variant:
-        (routing,) = variant.pop("routing_config")
-        described["RoutingConfig"] = {"RoutingStrategy": routing.pop("routing_strategy")}
-        assert routing == {}
-    assert set(variant) == {"model_name"}
+def from_planned(resources: list[dict[str, Any]]) -> Described:
+    """From the resources that ``terraform plan`` plans for one endpoint."""
+    found = {one["type"]: one["values"] for one in resources}
+    model, endpoint = found["aws_sagemaker_model"], found["aws_sagemaker_endpoint"]
+    config = found["aws_sagemaker_endpoint_configuration"]
+    (container,), (variant,) = model["primary_container"], config["production_variants"]
+    described = {key: variant[name] for key, name in _VARIANT.items() if variant[name] is not None}
+    for routing in variant["routing_config"]:
+        described["RoutingConfig"] = {"RoutingStrategy": routing["routing_strategy"]}
+    (vpc,) = model["vpc_config"] or [{}]
     sources = container.get("model_data_source", [])
-    sources += container.get("additional_model_data_source", [])
     return Described(
         endpoint=endpoint["name"],
         role=model["execution_role_arn"],
         image=container["image"],
         environment=container["environment"],
-        mounts={s.get("channel_name"): s["s3_data_source"][0]["s3_uri"] for s in sources},
+        mounts=dict.fromkeys([None], sources[0]["s3_data_source"][0]["s3_uri"]) if sources else {},
         variant=described,
-        tags=_without_owner(endpoint["tags"]),
+        tags=_without_owner(model["tags"]),
+        subnets=tuple(vpc.get("subnets", ())),
+        security_groups=tuple(vpc.get("security_group_ids", ())),
+        isolated=model["enable_network_isolation"],
+        kms_key=config["kms_key_arn"],
     )
 
 
-def _interpolated(block: dict[str, Any]) -> dict[str, Any]:
-    known = {"${var.execution_role_arn}": ROLE, "${var.model_bucket}": BUCKET}
-
-    def text(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        for name, filled in known.items():
-            value = value.replace(name, filled)
-        return value.replace("$${", "${").replace("%%{", "%{")
-
-    return {key: text(value) for key, value in block.items()}
+def _scaling_of_values(scaling: dict[str, Any] | None, endpoint: str) -> dict[str, Any]:
+    """The parameters of Application Auto Scaling, with the constants of ``scaling.tf``."""
+    if scaling is None:
+        return {}
+    text = (MODULE / "scaling.tf").read_text()
+    constants = dict(re.findall(r'(\w+) += "([^"$]+)"', text))
+    return {
+        "ServiceNamespace": constants["service_namespace"],
+        "ResourceId": f"endpoint/{endpoint}/variant/{VARIANT}",
+        "ScalableDimension": constants["scalable_dimension"],
+        "MinCapacity": scaling["min_instances"],
+        "MaxCapacity": scaling["max_instances"],
+        "PolicyName": constants["name"],
+        "PolicyType": constants["policy_type"],
+        "TargetTrackingScalingPolicyConfiguration": {
+            "TargetValue": scaling["target_concurrency"],
+            "PredefinedMetricSpecification": {
+                "PredefinedMetricType": constants["predefined_metric_type"]
+            },
+            "ScaleInCooldown": scaling["scale_in_cooldown_seconds"],
+            "ScaleOutCooldown": scaling["scale_out_cooldown_seconds"],
+        },
+    }
 
 
 _FAKE_BOTO3 = """\
@@ -153,8 +219,17 @@ class Client:
         if os.environ["FAKE_THERE"]:
             self.there["endpoint", os.environ["FAKE_THERE"]] = {"EndpointConfigName": "earlier"}
 
-    def upload_file(self, path, bucket, key):
-        record("upload_file", dict(path=path, bucket=bucket, key=key))
+    def upload_file(self, path, bucket, key, ExtraArgs):
+        record("upload_file", dict(path=path, bucket=bucket, key=key, **ExtraArgs))
+
+    def get_paginator(self, operation):
+        return self
+
+    def paginate(self, **parameters):
+        return []
+
+    def head_object(self, **parameters):
+        raise ClientError({"Error": {"Code": "404", "Message": "not found"}}, "head_object")
 
     def __getattr__(self, operation):
         def call(**parameters):
@@ -163,7 +238,10 @@ class Client:
             if os.environ["FAKE_STATUS"] == "denied" and operation.startswith("create_"):
                 denied = {"Error": {"Code": "AccessDeniedException", "Message": "you\\nmay not"}}
                 raise ClientError(denied, operation)
-            name = [v for k, v in parameters.items() if k.endswith("Name")][0]
+            name = [v for k, v in parameters.items() if k.endswith("Name")] or [""]
+            name = name[0]
+            if operation == "describe_scalable_targets":
+                return {"ScalableTargets": [{}]}
             if operation.startswith("describe_"):
                 kind = operation.removeprefix("describe_")
                 if (kind, name) not in self.there:
@@ -236,4 +314,6 @@ def from_script(plan: Plan, folder: Path) -> Described:
     done, calls = run_script(plan, folder, *options)
     assert done.returncode == 0, done.stderr
     made = dict(calls)
-    return from_api(made["create_model"], made["create_endpoint_config"], made["create_endpoint"])
+    scaling = {**made.get("register_scalable_target", {}), **made.get("put_scaling_policy", {})}
+    model, config = made["create_model"], made["create_endpoint_config"]
+    return from_api(model, config, made["create_endpoint"], scaling)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,9 @@ def test_it_uploads_folders_without_folder_keys(tmp_path: Path) -> None:
         "peagle-toolkit/tiny/drafter/sub/model.safetensors",
     ]
     assert [operation for operation, _ in calls].index("upload_file") == 1, "before the model"
+    assert all(
+        call["Metadata"]["sha256"] for operation, call in calls if operation == "upload_file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,3 +117,19 @@ def test_delete_needs_no_option_and_no_endpoint(tmp_path: Path) -> None:
     done, calls = run_script(UPLOADED, tmp_path, "--delete")
     assert done.returncode == 0, done.stderr
     assert [operation for operation, _ in calls] == ["session"]
+
+
+def test_it_uploads_what_changed_and_deletes_everything_it_made(tmp_path: Path) -> None:
+    """With moto, in a process of its own: see deploy_script_in_moto.py."""
+    script = Path(__file__).with_name("deploy_script_in_moto.py")
+    options = ("-q", "-p", "no:cacheprovider", "-n0", f"--basetemp={tmp_path / 'tests'}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(script)],
+        cwd=script.parents[2],
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout

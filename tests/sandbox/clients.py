@@ -39,9 +39,10 @@ def own_clients() -> Iterator[None]:
 
 
 def _shared(aws: Aws, service: str) -> Any:
-    if aws.endpoint_url is None or aws._breaker is not None:
+    address = aws.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
+    if address is None or aws._breaker is not None:
         return _make(aws, service)
-    key = (service, aws.region, aws.endpoint_url, aws._session.get_credentials().access_key)
+    key = (service, aws.region, address, aws._session.get_credentials().access_key)
     if key not in _MADE:
         _MADE[key] = _make(aws, service)
     return _MADE[key]

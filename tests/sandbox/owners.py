@@ -115,7 +115,7 @@ def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
     price = row["price_per_hour_usd"]
     assert price == 1.408
     shown = machine.json("status", name)
-    assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 5, False)
+    assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 8, False)
     assert {one["type"] for one in shown["resources"]} == {
         "Endpoint", "EndpointConfig", "Model", "S3Objects",
     }  # fmt: skip
@@ -147,7 +147,7 @@ def check_an_adopted_deployment(machine: Machine, name: str) -> None:
     updated = machine.json("deploy", *PLAN, "--name", name, "--k", "4", "--yes")
     assert (updated["k"], updated["proved"]) == (4, True)
     rolled_back = machine.json("rollback", name, "--yes")
-    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (5, served)
+    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (8, served)
     assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
     assert left_of(machine.account, name) == []
     assert not (machine.home / "deployments").exists() or not list(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
+import psutil
 import pytest
 
 from peagle.aws.client import Aws, Keys, connect
@@ -31,13 +33,11 @@ INSTANCE_TYPE = "ml.g6e.2xlarge"
 BUCKET = "models"
 WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
 
-_WRAPPER = """#!{python}
-import os, sys
-if "-c" in sys.argv:
-    print("0.28.0")
-else:
-    os.environ["PYTHONPATH"] = {packages!r}
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+_WRAPPER = """#!/bin/sh
+case " $* " in
+*" -c "*) echo 0.28.0 ;;
+*) PYTHONPATH={packages} exec {python} "$@" ;;
+esac
 """
 
 
@@ -49,8 +49,8 @@ def fake_engine(folder: Path) -> Path:
     # The entrypoint recognizes a CPU engine by it.
     (folder / "packages" / "torch-2.0.0+cpu.dist-info").mkdir()
     python = folder / "python"
-    packages = str(folder / "packages")
-    python.write_text(_WRAPPER.format(python=sys.executable, packages=packages))
+    packages = shlex.quote(str(folder / "packages"))
+    python.write_text(_WRAPPER.format(python=shlex.quote(sys.executable), packages=packages))
     python.chmod(0o755)
     return python
 
@@ -113,7 +113,8 @@ class Sandbox:
             yield
 
     def processes(self) -> list[int]:
-        """Every process of this home: the sandbox and its engines."""
+        """Every process of this home: the sandbox and its engines. What all homes share, such as
+        the process that has imported vLLM and its forks, is of none."""
         mark = os.fsencode(self.home)
         found = []
         for folder in Path("/proc").iterdir():
@@ -121,8 +122,17 @@ class Sandbox:
                 environment = (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if folder.name.isdigit() and mark in environment:
+            if folder.name.isdigit() and mark in environment and not _is_shared(int(folder.name)):
                 found.append(int(folder.name))
+        return found
+
+    def commands(self) -> list[str]:
+        """The command lines of its processes, which a failed test shows."""
+        found = []
+        for pid in self.processes():
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                found.append(f"{pid} (of {process.ppid()}): {shlex.join(process.cmdline())}")
         return found
 
 
@@ -167,15 +177,17 @@ class Account:
         named, _, digest = image.partition("@")
         repository, _, tag = named.partition("/")[2].partition(":")
         if repository not in self._repositories:
-            ecr.create_repository(repositoryName=repository)
+            with suppress(ecr.exceptions.RepositoryAlreadyExistsException):
+                ecr.create_repository(repositoryName=repository)
             self._repositories.add(repository)
-        ecr.put_image(
-            repositoryName=repository,
-            imageManifest=json.dumps({"of": image}),
-            imageManifestMediaType="application/vnd.oci.image.manifest.v1+json",
-            imageTag=tag or "latest",
-            **({"imageDigest": digest} if digest else {}),
-        )
+        with suppress(ecr.exceptions.ImageAlreadyExistsException):
+            ecr.put_image(
+                repositoryName=repository,
+                imageManifest=json.dumps({"of": image}),
+                imageManifestMediaType="application/vnd.oci.image.manifest.v1+json",
+                imageTag=tag or "latest",
+                **({"imageDigest": digest} if digest else {}),
+            )
 
     def model(self, name: str, environment: dict[str, str] | None = None, **more: Any) -> str:
         """A model whose weights are in ``s3://models/tiny/`` (or ``ModelDataSource=None``)."""
@@ -253,13 +265,27 @@ class Account:
         return json.loads(answer["Body"].read())
 
 
+_SHARED = ("import forked_server", "jsii-runtime")
+"""In the command lines of what serves all tests of a process: vLLM's imports, and the CDK."""
+
+
+def _is_shared(pid: int) -> bool:
+    """Whether the process is one that all homes share, or a child of one."""
+    try:
+        process = psutil.Process(pid)
+        lines = [" ".join(one.cmdline()) for one in (process, *process.parents())]
+        return any(mark in line for mark in _SHARED for line in lines)
+    except psutil.Error:
+        return True  # it has ended meanwhile
+
+
 @contextmanager
 def started(sandbox: Sandbox) -> Iterator[Sandbox]:
     """Start the sandbox; afterwards stop it and check that nothing is left."""
     sandbox.json("sandbox", "start")
     yield sandbox
     sandbox.peagle("sandbox", "stop")
-    until(sandbox.processes, lambda left: left == [], seconds=5)
+    until(sandbox.commands, lambda left: left == [], seconds=20)
 
 
 def folder_on_s3(prefix: str) -> dict[str, str]:

@@ -1,24 +1,39 @@
-"""``make aws-smoke`` goes through in the sandbox, and cleans up when it does not."""
+"""``make aws-smoke`` goes through in the sandbox, and cleans up when it does not.
+
+Its commands run in this process here, but one."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks import aws_smoke
 from tests.sandbox.sandboxes import Account, Sandbox
+from tests.support import run_in_process
 
 pytestmark = pytest.mark.sandbox
+
+AS_PROCESS = aws_smoke.Smoke.peagle
 
 
 @pytest.fixture
 def address(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Account:
-    """This process's boto3, and the commands it starts, reach the sandbox as AWS."""
+    """This process's boto3, and the commands of a smoke, reach the sandbox as AWS."""
     for name, value in sandbox.json("sandbox", "env").items():
         monkeypatch.setenv(name, value)
+
+    def here(
+        smoke: aws_smoke.Smoke, home: Path, arguments: Sequence[str]
+    ) -> subprocess.CompletedProcess[str]:
+        return run_in_process(*arguments, env={**os.environ, "PEAGLE_HOME": str(home)})
+
+    monkeypatch.setattr(aws_smoke.Smoke, "peagle", here)
     return Account(sandbox)
 
 
@@ -63,6 +78,17 @@ def test_a_run_that_ends_early_removes_everything(
     assert code == 1
     assert json.loads(output.read_text("utf-8"))["failure"] == failure
     assert _inventory(address) == []
+
+
+def test_a_command_is_a_process_with_the_home_of_its_machine(
+    address: Account, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    smoke = aws_smoke.Smoke((tmp_path, tmp_path), (), (), "", None, tmp_path / "smoke.json")
+
+    done = AS_PROCESS(smoke, tmp_path / "there", ("status", aws_smoke.NAME, "--json"))
+
+    assert (done.returncode, done.args[0]) == (2, aws_smoke.PEAGLE), done.stderr
+    assert json.loads(done.stderr)["error"]["code"] == "not-found"
 
 
 def test_what_another_run_made_is_left_alone(

@@ -32,7 +32,7 @@ def test_its_price_and_quota_are_found(sandbox: Sandbox, own: str) -> None:
     assert plan["price_per_hour_usd"] == 3.21
     about = ("price-", "quota-")
     found = sorted(f["code"] for f in plan["findings"] if f["code"].startswith(about))
-    assert found == ["price-not-amazons", "quota-enough"]
+    assert found == ["price-not-from-aws", "quota-enough"]
 
 
 def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:

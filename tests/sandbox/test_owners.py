@@ -28,6 +28,7 @@ pytestmark = pytest.mark.sandbox
 
 EVERY_SECOND = {"Delay": 1}
 DEPLOY = ("deploy", *PLAN, "--yes")
+SYNTHESIZED = Path(__file__).parents[1] / "golden" / "synthesized" / "uploaded.json"
 PRICE = 1.408
 """USD per hour of one instance."""
 
@@ -60,35 +61,62 @@ def test_what_a_rendered_script_made(machine: Machine, tmp_path: Path) -> None:
     check_an_adopted_deployment(machine, name)
 
 
-def create_stack(machine: Machine, name: str, stack: str, folder: Path) -> Any:
-    """A stack of a rendered template, complete; CloudFormation's client."""
-    upload_weights(machine.account, name)
-    template = machine.render("cloudformation", name, folder) / "template.yaml"
+ACCOUNT_VALUES = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET}
+
+
+def change_stack(machine: Machine, change: str, stack: str, template: str, **more: str) -> Any:
+    """Create or update a stack, and wait until it is complete; CloudFormation's client."""
     stacks = machine.account.client("cloudformation")
-    values = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET}
+    values = {**ACCOUNT_VALUES, **more}
     given = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
-    stacks.create_stack(StackName=stack, TemplateBody=template.read_text(), Parameters=given)
-    stacks.get_waiter("stack_create_complete").wait(StackName=stack, WaiterConfig=EVERY_SECOND)
+    call = getattr(stacks, f"{change}_stack")
+    call(StackName=stack, TemplateBody=template, Parameters=given)
+    waiter = stacks.get_waiter(f"stack_{change}_complete")
+    waiter.wait(StackName=stack, WaiterConfig=EVERY_SECOND)
     return stacks
+
+
+def outputs_of(stacks: Any, stack: str) -> dict[str, str]:
+    (found,) = stacks.describe_stacks(StackName=stack)["Stacks"]
+    return {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
 
 
 def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -> None:
     name = "by-stack"
-    create_stack(machine, name, "chat", tmp_path / "stack")
+    upload_weights(account, name)
+    template = machine.render("cloudformation", name, tmp_path / "stack") / "template.yaml"
+    stacks = change_stack(machine, "create", "chat", template.read_text())
 
     assert tags_of(account, name)["peagle:stack"] == "chat"
     check_a_foreign_deployment(machine, name, "CloudFormation stack chat")
+    made = outputs_of(stacks, "chat")
+    assert (made["EndpointName"], "DashboardURL" in made) == (name, False)
+    assert made["EndpointConfigName"] == account.describe(name)["EndpointConfigName"]
+
+    changed = machine.render("cloudformation", name, tmp_path / "changed", "--k", "4")
+    text = (changed / "template.yaml").read_text()
+    two = {"InitialInstanceCount": "2", "Observability": "true"}
+    change_stack(machine, "update", "chat", text, **two)
+    shown = machine.json("status", name)
+    assert (shown["k"], shown["instance_count"]) == (4, 2)
+    outputs = outputs_of(stacks, "chat")
+    assert outputs["DashboardURL"].endswith(f"#dashboards/dashboard/peagle-{name}-us-east-1")
+    assert outputs["ModelName"] != made["ModelName"]
+
     assert machine.peagle("adopt", name, "--yes").returncode == 0
     assert machine.json("status", name)["owner"] == "peagle"
     assert machine.peagle("destroy", name, "--yes").returncode == 0
     assert left_of(account, name) == []
 
 
-def test_a_stack_leaves_a_log_an_alarm_and_a_scaling_target(
-    machine: Machine, account: Account, tmp_path: Path
+def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
+    machine: Machine, account: Account
 ) -> None:
-    name = "left"
-    stacks = create_stack(machine, name, "left", tmp_path / "stack")
+    """The template is the one that the CDK app synthesizes for this plan (``test_cdk``)."""
+    name = "tiny"
+    upload_weights(account, name)
+    stacks = change_stack(machine, "create", "left", SYNTHESIZED.read_text())
+    assert machine.json("status", name)["owner"] == "a CDK app"
     scaling, alarms = account.client("application-autoscaling"), account.client("cloudwatch")
     variant = {
         "ServiceNamespace": "sagemaker",
@@ -117,14 +145,11 @@ def test_a_stack_leaves_a_log_an_alarm_and_a_scaling_target(
     assert alarms.describe_alarms()["MetricAlarms"] == []
 
 
-def test_a_script_leaves_an_earlier_revision(machine: Machine, tmp_path: Path) -> None:
-    """It deletes the endpoint, and what its own plan names."""
+def test_what_a_script_made_is_left_without_its_endpoint(machine: Machine, tmp_path: Path) -> None:
     name = "rendered-twice"
-    scripts = [
-        machine.render("boto3", name, tmp_path / k, "--k", k) / "deploy.py" for k in ("5", "4")
-    ]
-    run_script(machine, scripts[0], *script_arguments())
-    run_script(machine, scripts[1], "--delete")
+    script = machine.render("boto3", name, tmp_path / "script") / "deploy.py"
+    run_script(machine, script, *script_arguments())
+    machine.account.delete(name)
     assert machine.row(name)["price_per_hour_usd"] == 0
 
     refused = machine.peagle("destroy", name, "--yes")

@@ -1,4 +1,5 @@
-"""AWS clients work with the sandbox: plain boto3, the AWS CLI, Terraform,"""
+"""AWS clients work with the sandbox: plain boto3 and the AWS CLI; Terraform does in
+test_owners_terraform.py."""
 
 from __future__ import annotations
 
@@ -8,23 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.sandbox.sandboxes import (
-    IMAGE,
-    INSTANCE_TYPE,
-    ROLE,
-    Account,
-    Sandbox,
-    folder_on_s3,
-)
+from tests.sandbox.sandboxes import Sandbox
 
 pytestmark = pytest.mark.sandbox
-
-PROVIDER = "registry.terraform.io/hashicorp/aws"
-MIRROR_PLACES = ("/opt/*", "/usr/share/terraform/*", "/usr/local/share/terraform/*")
 
 
 def in_shell(
@@ -79,108 +69,3 @@ def test_the_aws_cli_works(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
     assert "weights" in aws("s3", "ls", "s3://models/cli/")
     group = f"/aws/sagemaker/Endpoints/{live}"
     assert "fake: INFO starting" in aws("logs", "filter-log-events", "--log-group-name", group)
-
-
-def provider_mirror() -> Path | None:
-    """A local folder with Terraform's AWS provider, for use without a network."""
-    for pattern in MIRROR_PLACES:
-        for folder in sorted(Path("/").glob(pattern[1:])):
-            if (folder / PROVIDER).is_dir():
-                return folder
-    return None
-
-
-def terraform_document(model: str) -> dict[str, Any]:
-    variant = {
-        "variant_name": "AllTraffic",
-        "model_name": "${aws_sagemaker_model.m.name}",
-        "initial_instance_count": 1,
-        "instance_type": INSTANCE_TYPE,
-        "container_startup_health_check_timeout_in_seconds": "${var.timeout}",
-    }
-    source = {"s3_uri": model, "s3_data_type": "S3Prefix", "compression_type": "None"}
-    container = {"image": IMAGE, "model_data_source": [{"s3_data_source": [source]}]}
-    batch = {"maximum_batch_size": [{"type": "INSTANCE_COUNT", "value": 1}]}
-    rolling = {"rolling_update_policy": [{**batch, "wait_interval_in_seconds": 0}]}
-    return {
-        "terraform": {"required_providers": {"aws": {"source": "hashicorp/aws"}}},
-        "variable": {"timeout": {"default": 600}},
-        "resource": {
-            "aws_sagemaker_model": {
-                "m": {
-                    "name": "terraformed",
-                    "execution_role_arn": ROLE,
-                    "primary_container": [container],
-                    "tags": {"a": "b"},
-                }
-            },
-            "aws_sagemaker_endpoint_configuration": {
-                "c": {
-                    "name_prefix": "terraformed-",
-                    "production_variants": [variant],
-                    "lifecycle": {"create_before_destroy": True},
-                }
-            },
-            "aws_sagemaker_endpoint": {
-                "e": {
-                    "name": "terraformed",
-                    "endpoint_config_name": "${aws_sagemaker_endpoint_configuration.c.name}",
-                    "deployment_config": [rolling],
-                    "tags": {"a": "b"},
-                }
-            },
-            "aws_appautoscaling_target": {
-                "t": {
-                    "min_capacity": 1,
-                    "max_capacity": 2,
-                    "service_namespace": "sagemaker",
-                    "scalable_dimension": "sagemaker:variant:DesiredInstanceCount",
-                    "resource_id": "endpoint/${aws_sagemaker_endpoint.e.name}/variant/AllTraffic",
-                }
-            },
-        },
-    }
-
-
-@pytest.mark.skipif(
-    not (shutil.which("terraform") and provider_mirror()),
-    reason="Terraform or an offline mirror of its AWS provider is not on this machine",
-)
-def test_terraform_applies_plans_no_change_updates_and_destroys(
-    sandbox: Sandbox, account: Account, tmp_path: Path
-) -> None:
-    document = terraform_document(folder_on_s3("tiny/")["S3Uri"])
-    (tmp_path / "main.tf.json").write_text(json.dumps(document))
-    settings = tmp_path / "settings.tfrc"
-    mirror = json.dumps(str(provider_mirror()))
-    settings.write_text(f"provider_installation {{ filesystem_mirror {{ path = {mirror} }} }}")
-
-    def terraform(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return in_shell(
-            sandbox,
-            "terraform",
-            *arguments,
-            "-no-color",
-            folder=tmp_path,
-            TF_CLI_CONFIG_FILE=str(settings),
-            TF_IN_AUTOMATION="1",
-        )
-
-    def succeeds(*arguments: str) -> None:
-        done = terraform(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    succeeds("init")
-    succeeds("apply", "-auto-approve")
-    first = account.describe("terraformed")
-    assert first["EndpointStatus"] == "InService"
-    succeeds("plan", "-detailed-exitcode")  # 2 would mean that something changes
-    succeeds("apply", "-auto-approve", "-var", "timeout=900")
-    second = account.describe("terraformed")
-    assert second["EndpointStatus"] == "InService"
-    assert second["EndpointConfigName"] != first["EndpointConfigName"]
-    succeeds("destroy", "-auto-approve")
-    account.wait_until_deleted("terraformed")  # the provider does not wait for the engine's end
-    for listing, key in (("list_endpoints", "Endpoints"), ("list_models", "Models")):
-        left = getattr(account.sagemaker, listing)()[key]
-        assert [one for one in left if "terraformed" in json.dumps(one, default=str)] == []

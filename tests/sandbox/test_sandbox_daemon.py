@@ -70,7 +70,7 @@ def test_the_port_can_be_set_and_a_port_in_use_is_an_error(home: Sandbox) -> Non
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: port {port} cannot be used: Address already in use")
         assert "--port" in done.stderr
-        until(home.processes, lambda left: left == [], seconds=5)
+        until(home.commands, lambda left: left == [], seconds=20)
     assert home.json("sandbox", "start", "--port", port)["url"].endswith(f":{port}")
     done = home.peagle("sandbox", "start", "--port", "1")
     assert (done.returncode, f"already running on port {port}" in done.stderr) == (2, True)
@@ -156,7 +156,7 @@ def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
 def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     serving(home)
     _kill_daemon(home)
-    assert len(home.processes()) == 2, "the entrypoint and its engine still run"
+    until(home.processes, lambda left: len(left) == 2)  # the entrypoint and its engine still run
     status = home.peagle("sandbox", "status")
     assert "still running: 1" in status.stderr
     assert home.json("sandbox", "stop") == {"was_running": False, "engines": 1}

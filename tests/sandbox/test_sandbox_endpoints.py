@@ -63,7 +63,7 @@ def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) 
     assert found["FailureReason"] == (
         "The primary container for production variant AllTraffic did not pass the ping health "
         "check. Please check CloudWatch logs for this endpoint. "
-        "The engine ended: ValueError: the head does not belong to this target"
+        "The engine exited: ValueError: the head does not belong to this target"
     )
 
 
@@ -228,7 +228,7 @@ def test_an_endpoint_whose_engine_dies_later_is_failed_with_its_reason(account: 
     )
     found = account.describe(name)
     assert found["EndpointStatus"] == "Failed"
-    assert found["FailureReason"] == "The engine ended: RuntimeError: the engine crashed"
+    assert found["FailureReason"] == "The engine exited: RuntimeError: the engine crashed"
     code, message = refusal(account.invoke, name=name, document={})
     assert (code, message.endswith("its state is Failed.")) == ("ValidationError", True)
     account.delete(name)

@@ -162,7 +162,7 @@ def test_an_engine_that_died_makes_its_endpoint_failed(sandbox: Sandbox, account
     found = until(
         lambda: account.describe(name), lambda found: found["EndpointStatus"] != "InService"
     )
-    assert (found["EndpointStatus"], found["FailureReason"][:16]) == ("Failed", "The engine ended")
+    assert (found["EndpointStatus"], found["FailureReason"][:17]) == ("Failed", "The engine exited")
     with pytest.raises(ClientError, match="its state is Failed"):
         account.invoke(name, {})
     daemon = sandbox.address.pid

@@ -37,7 +37,7 @@ def plan_online(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
 def test_quota_available(sandbox: Sandbox) -> None:
     plan, found, code = plan_online(sandbox)
 
-    assert (sorted(found), code) == (["price-not-amazons", "quota-enough"], 0)
+    assert (sorted(found), code) == (["price-not-from-aws", "quota-enough"], 0)
     assert plan["price_per_hour_usd"] > 0
 
 
@@ -48,7 +48,7 @@ def test_quota_of_zero(sandbox: Sandbox) -> None:
 
     _, found, code = plan_online(sandbox)
 
-    assert (sorted(found), code) == (["price-not-amazons", "quota-zero"], 3)
+    assert (sorted(found), code) == (["price-not-from-aws", "quota-zero"], 3)
 
 
 def test_quota_used_up(sandbox: Sandbox, account: Account) -> None:
@@ -56,7 +56,7 @@ def test_quota_used_up(sandbox: Sandbox, account: Account) -> None:
 
     _, found, code = plan_online(sandbox)
 
-    assert (sorted(found), code) == (["price-not-amazons", "quota-in-use"], 0)
+    assert (sorted(found), code) == (["price-not-from-aws", "quota-in-use"], 0)
     assert ", ".join(sorted(names)) in found["quota-in-use"]
     for name in names:
         account.wait_until_stable(name)

@@ -257,7 +257,7 @@ def test_names_and_tags_of_buckets_follow_the_rules(account: Account) -> None:
 @pytest.mark.parametrize(
     ("service", "operation", "parameters", "code"),
     [
-        ("sagemaker", "list_inference_components", {}, "UnknownOperationException"),
+        ("sagemaker", "list_optimization_jobs", {}, "UnknownOperationException"),
         ("pricing", "describe_services", {}, "UnknownOperationException"),
         ("cloudwatch", "list_managed_insight_rules", {"ResourceARN": "a"}, "UnknownOp"),
         ("sts", "decode_authorization_message", {"EncodedMessage": "x"}, "InvalidAction"),

@@ -39,9 +39,9 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
 
     document = json.loads(failed.stdout)
     assert failed.returncode == 3, failed.stderr
-    assert "changes     K 5 -> 3\n" in failed.stderr
+    assert "changes     K 8 -> 3\n" in failed.stderr
     assert json.loads(failed.stderr.splitlines()[-1])["error"]["code"] == "rolled-back"
-    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 5, True)
+    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 8, True)
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     assert _models(account) == 1
 
@@ -50,8 +50,8 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert _models(account) == 2
 
     returned = sandbox.json("rollback", NAME, "--sandbox", "--yes")
-    assert (returned["state"], returned["k"]) == ("InService", 5)
-    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 5}]
+    assert (returned["state"], returned["k"]) == ("InService", 8)
+    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 8}]
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
 
     removed = sandbox.json("destroy", NAME, "--previous", "--sandbox", "--yes")["removed"]

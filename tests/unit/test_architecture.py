@@ -38,7 +38,8 @@ FILE_TEXTS = {
     Path(path)
     for path in (
         "render/files.py", "render/formats/cloudformation.py", "render/formats/dockerfile.py",
-        "render/formats/terraform.py", "engine/container.py",
+        "render/formats/terraform.py", "render/formats/hyperpod.py", "render/formats/kserve.py",
+        "render/kubernetes.py", "engine/container.py", "render/formats/compose.py",
     )
 }  # fmt: skip
 """Modules with the text of files, which others than the user may read."""

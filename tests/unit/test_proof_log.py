@@ -206,7 +206,7 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
             "not-proved",
             f"{TWO} responds but drafts nothing",
         ),
-        ({ONE: COUNTED}, "instances-unproved", "only 1 of 2 instances"),
+        ({ONE: COUNTED}, "instances-unproved", "only 1 of 2 engines"),
         ({ONE: COUNTED, TWO: Counters(99, 495, 200)}, "too-few-drafts", f"{TWO} made 99 drafts"),
         (
             {ONE: COUNTED, TWO: Counters(150, 750, 75)},

@@ -18,6 +18,7 @@ from peagle.text import (
     format_usd,
     parse_duration,
     parse_requests,
+    parse_share,
     parse_tokens,
     usd_per_million,
 )
@@ -146,3 +147,16 @@ def test_duration_as_an_argument_is_rounded_up(seconds: float) -> None:
 )
 def test_size_is_in_mb_or_gb(size: float, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("10%", 0.1), ("0.25", 0.25), ("99.9%", 0.999), ("0.1%", 0.001)]
+)
+def test_a_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
+    assert parse_share(text) == share
+
+
+@pytest.mark.parametrize("text", ["", ".", "0", "100%", "1", "-5%", "ten", "0.01%"])
+def test_other_text_is_no_share(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 10%"):
+        parse_share(text)

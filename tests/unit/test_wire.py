@@ -18,7 +18,7 @@ from peagle.protocol import (
     Piece,
     acceptance_length,
     parse_counters,
-    piece_of,
+    parse_piece,
     pieces,
     request_body,
 )
@@ -56,7 +56,7 @@ def test_completions_and_chats_are_read_in_the_same_way() -> None:
     completion = {"choices": [{"text": "hi"}], "usage": {"completion_tokens": 2}}
     chat = {"choices": [{"message": {"content": "hi"}}], "usage": {"completion_tokens": 2}}
 
-    assert piece_of(completion) == piece_of(chat)
+    assert parse_piece(completion) == parse_piece(chat)
 
 
 def test_a_chat_request_has_messages_and_a_completion_a_prompt() -> None:
@@ -89,7 +89,7 @@ class Thinking:
     def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
         for delta in ({"reasoning": "It is "}, {"reasoning": "a"}, {"content": "He"},
                       {"content": "llo"}):  # fmt: skip
-            yield piece_of({"choices": [{"delta": delta}]})
+            yield parse_piece({"choices": [{"delta": delta}]})
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"choices": [{"message": {"reasoning": "It is a", "content": "Hello"}}]}
@@ -110,6 +110,6 @@ def test_reasoning_is_shown_before_the_answer(stream: bool) -> None:
 
 
 def test_an_answer_of_reasoning_only_is_no_empty_answer() -> None:
-    piece = piece_of({"choices": [{"message": {"content": None, "reasoning": "It is"}}]})
+    piece = parse_piece({"choices": [{"message": {"content": None, "reasoning": "It is"}}]})
 
     assert (piece.text, piece.written) == ("", "It is")

@@ -13,6 +13,8 @@ from tests.fuzz.parsers import (
     commands,
     container,
     engines,
+    metrics,
+    project,
     records,
     sandbox,
     warm,
@@ -21,7 +23,7 @@ from tests.fuzz.parsers import (
 
 MODULES = (
     container, warm, checkpoints, catalog, commands, records, engines, aws, weights, sandbox,
-    bench, bench_load, bench_results,
+    bench, bench_load, bench_results, metrics, project,
 )  # fmt: skip
 
 PARSERS: dict[str, Parser] = {one.name: one for module in MODULES for one in module.PARSERS}

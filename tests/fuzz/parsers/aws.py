@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from peagle.aws import codebuild, ecr, runtime
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing, translated
+from peagle.aws.components import describe_component
+from peagle.aws.errors import Missing
 from peagle.aws.prices import _attributes, hosting_regions, prices_in
 from peagle.aws.quotas import QuotaNeed, default_quotas, quota_findings
 from peagle.aws.refresh_sources import sdk_images, with_types
 from peagle.aws.roles import find_role
 from peagle.aws.runtime import Tail
-from peagle.aws.s3 import S3Source
+from peagle.aws.s3_source import S3Source
+from peagle.aws.translation import translated
+from peagle.aws.vpc import find_routes, find_security_groups, find_subnets
 from peagle.catalog import load_catalog
 from peagle.deploy.diff import changes
 from peagle.deploy.discover import find_deployment, find_deployments
@@ -47,6 +50,7 @@ from tests.fuzz.parsers.account import (
 )
 from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, STREAMS, WHOLE_LOG
 from tests.fuzz.parsers.files import folder, written
+from tests.unit.aws.network import GROUP, NAT, S3_GATEWAY, SUBNETS, Network, group, table
 
 
 class Answers(Aws):
@@ -96,6 +100,20 @@ def _account(answers: Any) -> None:
         changes(other, revisions[0].served)
 
 
+COMPONENT = {
+    "InferenceComponentName": "mine",
+    "InferenceComponentArn": "arn:aws:sagemaker:us-east-1:123456789012:inference-component/mine",
+    "InferenceComponentStatus": "InService",
+    "Specification": {"ModelName": "mine-0a1b2c3d", "StartupParameters": {}},
+    "RuntimeConfig": {"DesiredCopyCount": 4, "CurrentCopyCount": 3},
+}
+
+
+def _component(answer: dict[str, Any]) -> None:
+    answers = Answers(describe_inference_component={**answer, "LastModifiedTime": NOW})
+    describe_component(answers, "mine")
+
+
 def _proof(tags: dict[str, str]) -> None:
     proof_in(tags, "0a1b2c3d")
     revision_in(tags, "peagle:previous")
@@ -137,6 +155,13 @@ def _images(content: bytes) -> None:
 def _types(entry: Any) -> None:
     with_types(load_catalog().instances, ["ml.g6.xlarge", "ml.g99.xlarge"],
                {"ml.g6.xlarge": entry, "ml.g99.xlarge": entry})  # fmt: skip
+
+
+def _network(answers: Any) -> None:
+    aws = Answers(**answers)
+    find_subnets(aws, ["subnet-0a1b2c3d"])
+    find_security_groups(aws, [GROUP])
+    find_routes(aws, "vpc-1", SUBNETS)
 
 
 def _build(case: Any) -> None:
@@ -193,7 +218,17 @@ def _listing(entries: Any) -> None:
         source.digests(name)
 
 
+_NETWORK = {
+    "describe_subnets": {"Subnets": Network().subnets},
+    "describe_security_groups": {
+        "SecurityGroups": [group(), group(IpProtocol="tcp", FromPort=80, ToPort=443)]
+    },
+    "describe_route_tables": {"RouteTables": [table(NAT), table(NAT, subnet=SUBNETS[0])]},
+    "describe_vpc_endpoints": {"VpcEndpoints": [S3_GATEWAY]},
+}
+
 PARSERS = (
+    Parser("network", _network, documents(_NETWORK, typed=True), (PeagleError,), [_NETWORK]),
     Parser(
         "account", _account, documents(ACCOUNT, typed=True, kept=KEPT), (PeagleError,), [ACCOUNT]
     ),
@@ -213,6 +248,13 @@ PARSERS = (
         st.tuples(documents(QUOTA, typed=True), documents(ACCOUNT, typed=True, kept=KEPT)),
         (PeagleError,),
         [(QUOTA, ACCOUNT)],
+    ),
+    Parser(
+        "inference-component",
+        _component,
+        documents(COMPONENT, typed=True, kept=("InferenceComponentName", "InferenceComponentArn")),
+        (PeagleError,),
+        [COMPONENT],
     ),
     Parser("price-list", _prices, json_texts(PRODUCT), (), [json.dumps(PRODUCT)]),
     Parser(

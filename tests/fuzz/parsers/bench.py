@@ -7,9 +7,9 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.imposed import rates_of, read_acceptance
 from peagle.bench.lossless import first_difference
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.prompts import read_prompts
 from peagle.bench.transcripts import read_transcript
 from peagle.errors import EngineError, PeagleError, UserError
@@ -47,7 +47,7 @@ ACCEPTANCE = {
     "request": {"max_tokens": 256, "temperature": 0.0, "concurrency": 4,
                 "groups": 20},
     "total": COUNTED, "domains": [{**COUNTED, "domain": "code"}],
-    "refused": [{"line": 3, "message": "too long"}], "others_sent": False, "ended": "",
+    "refused": [{"line": 3, "message": "too long"}], "others_sent": False, "incomplete": "",
     "format": 1,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from peagle.catalog.documents import BadFile, parse_document, plain_value, read_document
 from peagle.catalog.evidence import read_evidence, read_speeds
 from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
+from peagle.catalog.starts import read_starts
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.validation import validate
 from peagle.catalog.writing import rewritten
@@ -99,7 +100,7 @@ def _document(content: bytes) -> None:
 
 def _evidence(content: bytes) -> None:
     path = written("catalog/evidence/one.json", content)
-    for read in (read_evidence, read_speeds):
+    for read in (read_evidence, read_speeds, read_starts):
         try:
             read(path)
         except BadFile:

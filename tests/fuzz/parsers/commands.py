@@ -14,19 +14,21 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
+from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
-from peagle.cli.account import leads_to_sandbox
 from peagle.cli.check import _parsed
+from peagle.cli.copies_option import parse_copies
 from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS, USD
 from peagle.cli.output.console import terminal_width
 from peagle.cli.sandbox_rehearse import _times
-from peagle.errors import PeagleError
+from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
 from peagle.planning.pins import pins_of
+from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
@@ -34,7 +36,14 @@ from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
 from peagle.speed.workloads import WORKLOADS
-from peagle.text import format_duration, parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.text import (
+    format_duration,
+    parse_duration,
+    parse_requests,
+    parse_share,
+    parse_tokens,
+    sanitize,
+)
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
 from tests.fuzz.inputs import documents, json_bytes, json_texts, texts, variables
@@ -55,6 +64,10 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--min-tokens-per-second": ("100",), "--env": ("A=b", "VLLM_LOGGING_LEVEL=DEBUG"),
     "--set": ("max-num-batched-tokens=8192", "gpu-memory-utilization=0.8", "no-enforce-eager",
               'compilation-config={"a": 1}'),
+    "--subnets": ("subnet-0a1b2c3d,subnet-0a1b2c3e",), "--security-groups": ("sg-0a1b2c3d",),
+    "--kms-key": ("alias/models", "arn:aws:kms:us-east-1:123456789012:alias/x"),
+    "--tag": ("team=ml", "cost center=a b"), "--name-prefix": ("acme-",),
+    "--permissions-boundary": ("arn:aws:iam::123456789012:policy/boundary",),
 }  # fmt: skip
 """Options of `peagle plan`, with valid values."""
 
@@ -264,6 +277,8 @@ PARSERS = (
             ("tiny", []),
             ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-batched-tokens=8192")]),
             ("gpt-oss-20b", [("--image", IMAGES[0]), ("--env", "A=b")]),
+            ("tiny", [("--tag", "a=b"), ("--kms-key", "alias/models"), ("--name-prefix", "a-")]),
+            ("tiny", [("--subnets", "subnet-0a1b2c3d"), ("--security-groups", "sg-0a1b2c3d")]),
         ],
     ),
     Parser("command-fit", quietly(_fit), st.tuples(PAIRS, TYPED), ERRORS, [("gpt-oss-20b", [])]),
@@ -317,6 +332,9 @@ PARSERS = (
     Parser(
         "tokens", parse_tokens, texts("8192", "8k", "1.5k", "8,192"), (ValueError,), ["8k", "8,192"]
     ),
+    Parser("rollout-step", parse_step, texts("2", "25%"), (UserError,), ["2", "25%"]),
+    Parser("share", parse_share, texts("10%", "0.25"), (ValueError,), ["10%", "0.25", "."]),
+    Parser("copies", parse_copies, texts("4", "auto"), (ValueError,), ["4", "auto"]),
     Parser("requests", parse_requests, texts("5000", "5,000"), (ValueError,), ["5000"]),
     Parser(
         "image-name",

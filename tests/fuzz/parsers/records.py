@@ -13,7 +13,8 @@ from unittest import mock
 from peagle.aws import image_records
 from peagle.aws.prices import DayCache, _checked
 from peagle.aws.quotas import _cached_quota
-from peagle.deploy import state as deployments
+from peagle.deploy import records as deployments
+from peagle.deploy.state import Deployment, Resource
 from peagle.engine import install
 from peagle.engine import local as local_engines
 from peagle.engine import state as engines
@@ -49,14 +50,15 @@ def cached(value: Any) -> dict[str, Any]:
 def records() -> tuple[dict[str, Any], ...]:
     """A record of each format."""
     revision = a_revision(a_plan())
-    now = deployments.Deployment(
+    now = Deployment(
         name="mine", scope="123456789012", account="123456789012", region="us-east-1",
         serving=revision, pending=revision,
-        resources=(deployments.Resource(type="Model", name="m", revision="0a1b2c3d", keys=("k",)),),
+        resources=(Resource(type="Model", name="m", revision="0a1b2c3d", keys=("k",)),),
     ).model_dump(mode="json")  # fmt: skip
     second = json.loads(json.dumps(now)) | {"format": 2}
     second.pop("previous")
     for role in ("serving", "pending"):
+        second[role]["config"] = second[role].pop("name")
         for added in ("served", "model"):
             second[role].pop(added)
     first = json.loads(json.dumps(second)) | {"format": 1, "failure": "no capacity"}

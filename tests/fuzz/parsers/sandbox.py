@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import PurePosixPath
-from typing import IO, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 from unittest import mock
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -22,16 +22,17 @@ from peagle.catalog import load_catalog
 from peagle.engine.process import EngineProcess
 from peagle.errors import PeagleError
 from peagle.request_validation.model import service_model
-from peagle.sandbox import control, sagemaker, services
+from peagle.sandbox import alarms, control, sagemaker, services
 from peagle.sandbox.client import _request
 from peagle.sandbox.endpoint import instances_of
 from peagle.sandbox.faults import FAULTS, SERVICES
 from peagle.sandbox.launch import ModelDataError, download
 from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
-from peagle.sandbox.prerequisites import _trusts_sagemaker
+from peagle.sandbox.prerequisites import may_be_assumed
 from peagle.sandbox.protocol import BodyRefused
 from peagle.sandbox.relay import BrokenResponse, HttpExchange
 from peagle.sandbox.router import _REGION_KEY, _response, create_app
+from peagle.sandbox.scheduler import _due
 from peagle.sandbox.signatures import InvalidToken, Verifier
 from peagle.sandbox.stack_resources import _typed, in_order
 from peagle.sandbox.state import AccessKey
@@ -140,6 +141,7 @@ def _control(case: tuple[str, str, bytes]) -> None:
     finally:
         FAULTS.clear()
         services.reset()
+        alarms.reset()
 
 
 def _token(text: str) -> None:
@@ -161,14 +163,16 @@ def _exchange(received: bytes) -> None:
 
 
 def _archive(content: bytes) -> None:
-    class Client:
-        def download_fileobj(self, bucket: str, key: str, file: IO[bytes]) -> None:
-            file.write(content)
+    def save(_: object, file: Path) -> None:
+        file.write_bytes(content)
 
     root = folder() / "ml"
     shutil.rmtree(root, ignore_errors=True)
     data = ModelData("s3://bucket/model.tar.gz", PurePosixPath("model"), archive=True)
-    with mock.patch("peagle.sandbox.launch._client", return_value=Client()):
+    with (
+        mock.patch("peagle.sandbox.launch.objects", return_value=[("model.tar.gz", None)]),
+        mock.patch("peagle.sandbox.launch.save", save),
+    ):
         download(data, root, "us-east-1")
 
 
@@ -201,6 +205,8 @@ def _launch(case: tuple[Any, Any]) -> None:
         stand_in_for(spec.environment, load_catalog().targets["peagle/tiny"])
     instances_of(config["ProductionVariants"])
 
+
+AT = "at(2030-01-31T20:00:00)"
 
 TEMPLATE = {
     "Model": {"Type": "AWS::SageMaker::Model", "Properties": CREATE_MODEL},
@@ -259,10 +265,13 @@ FAULT = {"operation": "CreateEndpoint", "kind": "insufficient-capacity", "times"
 QUOTA = {"instance_type": "ml.g6.xlarge", "value": 5.0, "region": "us-east-1"}
 INSTANCE = [{"type": "ml.g9.xlarge", "gpu": "L9", "gpu_count": 1, "gpu_memory_mib": 1000,
              "gpu_architecture": "sm_90", "vcpus": 4, "memory_gib": 16}]  # fmt: skip
+MINUTE = {"seconds": 5}
 CONTROL = st.tuples(
     METHODS,
-    st.sampled_from(("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/x")),
-    json_bytes(FAULT, QUOTA, INSTANCE),
+    st.sampled_from(
+        ("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/minute", "/x")
+    ),
+    json_bytes(FAULT, QUOTA, INSTANCE, MINUTE),
 )
 TYPED = {"ProductionVariants": CREATE_CONFIG["ProductionVariants"]}
 CONTAINER = ACCOUNT["describe_model"]
@@ -312,6 +321,7 @@ PARSERS = (
             ("GET", "/status", b""),
             ("PUT", "/quota", json.dumps(QUOTA).encode()),
             ("PUT", "/instances", json.dumps(INSTANCE).encode()),
+            ("PUT", "/minute", json.dumps(MINUTE).encode()),
         ],
         installed,
     ),
@@ -346,9 +356,16 @@ PARSERS = (
     Parser("template", _template, documents(TEMPLATE), (), [TEMPLATE]),
     Parser(
         "trust-policy",
-        _trusts_sagemaker,
+        may_be_assumed,
         json_texts(ROLE["AssumeRolePolicyDocument"]),
         (),
         [json.dumps(ROLE["AssumeRolePolicyDocument"])],
+    ),
+    Parser(
+        "schedule",
+        lambda given: _due(given[0], {"schedule_expression_timezone": given[1]}),
+        st.tuples(texts(AT, "rate(1 day)", more=("at(", ")")), texts("UTC", "Europe/Paris")),
+        (),
+        [(AT, "UTC")],
     ),
 )

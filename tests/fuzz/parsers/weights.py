@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from peagle.aws.errors import Missing
 from peagle.errors import PeagleError
-from peagle.weights.bucket import Bucket, LockHolder
+from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
+from peagle.weights.lock import LockHolder
 from peagle.weights.manifest import read_manifest
 from peagle.weights.pins import archive_sha256s
 from peagle.weights.sync import _checksum

@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from peagle.aws.client import Aws
 from tests.packed import Packed
+from tests.unit.aws.cloud_components import FakeComponents
+from tests.unit.aws.fake_scheduler import FakeScheduler
+from tests.unit.aws.network import Network
+from tests.unit.aws.network import service_error as service_error
 
 ACCOUNT = "111122223333"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/peagle-execution"
@@ -35,10 +37,6 @@ TRUSTS_SAGEMAKER = {
 Hook = Callable[[str], None]
 
 
-def service_error(code: str, message: str, operation: str = "Op", **more: Any) -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": message}, **more}, operation)
-
-
 @dataclass
 class FakeEndpoint:
     config: str
@@ -48,6 +46,8 @@ class FakeEndpoint:
     changed: float = START
     updates: int = 0
     created: float = START
+    count: int | None = None
+    weights: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,10 +107,13 @@ class Cloud:
         self.models: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.endpoints: dict[str, FakeEndpoint] = {}
+        self.components = FakeComponents(lambda text: service_error("ValidationException", text))
         self.tags: dict[str, dict[str, str]] = {}
         self.region = "us-east-1"
         self.deleted: dict[str, dict[str, str]] = {}
         self.buckets: dict[str, dict[str, dict[str, Any]]] = {}
+        self.lifecycles: dict[str, list[dict[str, Any]]] = {}
+        self.topics: dict[str, dict[str, str]] = {}
         self.bucket_tags: dict[str, list[dict[str, str]]] = {}
         self.roles: list[dict[str, Any]] = [
             {
@@ -120,14 +123,29 @@ class Cloud:
             }
         ]
         self.caller_arn = f"arn:aws:iam::{ACCOUNT}:user/someone"
+        self.network = Network()
         self.quotas: dict[str, float] = {"ml.g5.xlarge for endpoint usage": 4}
         self.quota_codes: dict[str, str] = {}
         self.log: list[dict[str, Any]] = []
         self.log_groups: set[str] = set()
+        self.metrics: dict[tuple[str, str], float] = {}
+        self.metric_time: float | None = None
         self.alarms: dict[str, str] = {}
+        self.made_alarms: dict[str, dict[str, Any]] = {}
+        self.firing: set[str] = set()
+        self.dashboards: dict[str, str] = {}
+        self.retention: dict[str, int] = {}
+        self.log_tags: dict[str, dict[str, str]] = {}
+        self.metric_filters: dict[str, dict[str, Any]] = {}
+        self.updates: list[dict[str, Any]] = []
         self.scaled: set[str] = set()
+        self.bounds: dict[str, tuple[int, int]] = {}
+        self.policies: dict[str, dict[str, Any]] = {}
+        self.wake_up_policies: dict[str, dict[str, Any]] = {}
+        self.scheduler = FakeScheduler(self)
         self.engine = Engine()
         self.streams: dict[str, Engine] = {}
+        self.engines: dict[str, Engine] = {}
         self.log_delay = 0.0
         self._turn = 0
         self.packed = Packed()
@@ -142,18 +160,34 @@ class Cloud:
     @property
     def is_empty(self) -> bool:
         """Whether no resource is left that costs money or occupies a name."""
-        return not (self.models or self.configs or self.endpoints or self.buckets)
+        kept = (self.models, self.configs, self.endpoints, self.buckets, self.scheduler.schedules)
+        return not any(kept)
 
     def call(self, operation: str, **parameters: Any) -> Any:
         self.calls.append(operation)
         self.before(operation)
         try:
-            return getattr(self, f"_{operation}")(**parameters)
+            own = self if hasattr(self, f"_{operation}") else self.scheduler
+            return getattr(own, f"_{operation}")(**parameters)
         finally:
             self.after(operation)
 
     def _get_caller_identity(self) -> Any:
         return {"Account": ACCOUNT, "Arn": self.caller_arn}
+
+    # EC2
+
+    def _describe_subnets(self, SubnetIds: list[str]) -> Any:
+        return {"Subnets": [self.network.described("Subnets", one) for one in SubnetIds]}
+
+    def _describe_security_groups(self, GroupIds: list[str]) -> Any:
+        return {"SecurityGroups": [self.network.described("SecurityGroups", i) for i in GroupIds]}
+
+    def _describe_route_tables(self, Filters: Any) -> Any:
+        return {"RouteTables": self.network.route_tables}
+
+    def _describe_vpc_endpoints(self, Filters: Any) -> Any:
+        return {"VpcEndpoints": self.network.endpoints}
 
     # IAM, quotas, prices, logs
 
@@ -206,7 +240,9 @@ class Cloud:
         startTime: int,
         endTime: int | None = None,
         logStreamNames: list[str] | None = None,
+        filterPattern: str = "",
     ) -> Any:
+        """Every event: what is asked for by a pattern is a part of them."""
         if not self.log:
             raise service_error(
                 "ResourceNotFoundException", "The specified log group does not exist."
@@ -221,6 +257,19 @@ class Cloud:
             ]
         }
 
+    def _get_metric_data(self, MetricDataQueries: Any, **_: Any) -> Any:
+        """``metrics``: the value of each statistic in the last minute, or that of
+        ``metric_time``."""
+        now = datetime.fromtimestamp(self.metric_time or self.now, UTC)
+        minute = now.replace(second=0, microsecond=0)
+        results = []
+        for query in MetricDataQueries:
+            stat = query["MetricStat"]
+            value = self.metrics.get((stat["Metric"]["MetricName"], stat["Stat"]))
+            found = ([minute], [value]) if value is not None else ([], [])
+            results.append({"Id": query["Id"], "Timestamps": found[0], "Values": found[1]})
+        return {"MetricDataResults": results}
+
     def write_log(self, message: str, stream: str = "AllTraffic/i-1") -> None:
         """Write a line of an engine's log, now."""
         number = len(self.log)
@@ -231,13 +280,82 @@ class Cloud:
 
     def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
         names = sorted(name for name in self.log_groups if name.startswith(logGroupNamePrefix))
-        return {"logGroups": [{"logGroupName": name} for name in names]}
+        days = self.retention
+        return {
+            "logGroups": [
+                {"logGroupName": name, **({"retentionInDays": days[name]} if name in days else {})}
+                for name in names
+            ]
+        }
 
     def _delete_log_group(self, logGroupName: str) -> Any:
         self.log_groups.remove(logGroupName)
         return {}
 
-    def _describe_alarms(self) -> Any:
+    def _create_log_group(self, logGroupName: str, tags: dict[str, str] | None = None) -> Any:
+        self.log_groups.add(logGroupName)
+        self.log_tags[logGroupName] = tags or {}
+        return {}
+
+    def _put_retention_policy(self, logGroupName: str, retentionInDays: int) -> Any:
+        if logGroupName not in self.log_groups:
+            raise service_error("ResourceNotFoundException", "no such log group")
+        self.retention[logGroupName] = retentionInDays
+        return {}
+
+    def _put_dashboard(self, DashboardName: str, DashboardBody: str) -> Any:
+        self.dashboards[DashboardName] = DashboardBody
+        return {"DashboardValidationMessages": []}
+
+    def _get_dashboard(self, DashboardName: str) -> Any:
+        if DashboardName not in self.dashboards:
+            message = f"Dashboard {DashboardName} does not exist"
+            raise service_error("ResourceNotFound", message)
+        return {"DashboardName": DashboardName, "DashboardBody": self.dashboards[DashboardName]}
+
+    def _delete_dashboards(self, DashboardNames: list[str]) -> Any:
+        for name in DashboardNames:
+            if self.dashboards.pop(name, None) is None:
+                raise service_error("ResourceNotFound", f"Dashboard {name} does not exist")
+        return {}
+
+    def _put_metric_filter(self, logGroupName: str, filterName: str, **parameters: Any) -> Any:
+        if logGroupName not in self.log_groups:
+            message = "The specified log group does not exist."
+            raise service_error("ResourceNotFoundException", message)
+        self.metric_filters[filterName] = parameters
+        return {}
+
+    def _describe_metric_filters(self, logGroupName: str, filterNamePrefix: str) -> Any:
+        found = {
+            one: given
+            for one, given in self.metric_filters.items()
+            if one.startswith(filterNamePrefix)
+        }
+        return {"metricFilters": [{"filterName": one, **given} for one, given in found.items()]}
+
+    def _delete_metric_filter(self, logGroupName: str, filterName: str) -> Any:
+        if self.metric_filters.pop(filterName, None) is None:
+            message = "The specified metric filter does not exist."
+            raise service_error("ResourceNotFoundException", message)
+        return {}
+
+    def _put_metric_alarm(self, AlarmName: str, **parameters: Any) -> Any:
+        self.made_alarms[AlarmName] = parameters
+        return {}
+
+    def _describe_alarms(self, AlarmNames: Any = (), StateValue: str = "") -> Any:
+        if StateValue == "ALARM":
+            return {
+                "MetricAlarms": [{"AlarmName": one} for one in sorted(self.firing & {*AlarmNames})]
+            }
+        if AlarmNames:
+            made = self.made_alarms
+            return {
+                "MetricAlarms": [
+                    {"AlarmName": one, **made[one]} for one in AlarmNames if one in made
+                ]
+            }
         return {
             "MetricAlarms": [
                 {"AlarmName": name, "Dimensions": [{"Name": "EndpointName", "Value": endpoint}]}
@@ -247,20 +365,77 @@ class Cloud:
 
     def _delete_alarms(self, AlarmNames: list[str]) -> Any:
         for name in AlarmNames:
-            del self.alarms[name]
+            known = self.made_alarms if name in self.made_alarms else self.alarms
+            if known.pop(name, None) is None:
+                raise service_error("ResourceNotFound", f"{name} does not exist.")
         return {}
 
-    def _describe_scalable_targets(self, ServiceNamespace: str) -> Any:
-        dimension = "sagemaker:variant:DesiredInstanceCount"
+    def _describe_scalable_targets(
+        self, ServiceNamespace: str, ResourceIds: list[str] | None = None
+    ) -> Any:
+        dimensions = {
+            "endpoint": "sagemaker:variant:DesiredInstanceCount",
+            "inference-component": "sagemaker:inference-component:DesiredCopyCount",
+        }
+        bounds = {one: self.bounds.get(one, (1, 2)) for one in sorted(self.scaled)}
         return {
             "ScalableTargets": [
-                {"ResourceId": resource, "ScalableDimension": dimension}
-                for resource in sorted(self.scaled)
+                {
+                    "ResourceId": resource,
+                    "ScalableDimension": dimensions[resource.partition("/")[0]],
+                    "MinCapacity": least,
+                    "MaxCapacity": most,
+                }
+                for resource, (least, most) in bounds.items()
+                if not ResourceIds or resource in ResourceIds
             ]
         }
 
     def _deregister_scalable_target(self, ResourceId: str, **_: Any) -> Any:
+        if ResourceId not in self.scaled:
+            raise service_error("ObjectNotFoundException", "No scalable target found", "Deregister")
         self.scaled.remove(ResourceId)
+        self.policies.pop(ResourceId, None)
+        self.wake_up_policies.pop(ResourceId, None)
+        return {}
+
+    def _register_scalable_target(
+        self, ResourceId: str, MinCapacity: int, MaxCapacity: int, **_: Any
+    ) -> Any:
+        self.scaled.add(ResourceId)
+        self.bounds[ResourceId] = (MinCapacity, MaxCapacity)
+        return {}
+
+    def _put_scaling_policy(self, ResourceId: str, **policy: Any) -> Any:
+        if ResourceId not in self.scaled:
+            raise service_error("ObjectNotFoundException", "No scalable target found", "Put")
+        arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:{policy['PolicyName']}"
+        if policy["PolicyType"] == "StepScaling":
+            self.wake_up_policies[ResourceId] = {**policy, "PolicyARN": arn}
+        else:
+            self.policies[ResourceId] = policy
+        return {"PolicyARN": arn}
+
+    def _delete_scaling_policy(self, ResourceId: str, **_: Any) -> Any:
+        if ResourceId not in self.wake_up_policies:
+            raise service_error("ObjectNotFoundException", "No scaling policy found", "Delete")
+        del self.wake_up_policies[ResourceId]
+        return {}
+
+    def _describe_scaling_policies(self, ResourceId: str, **_: Any) -> Any:
+        known = (self.policies.get(ResourceId), self.wake_up_policies.get(ResourceId))
+        return {"ScalingPolicies": [one for one in known if one]}
+
+    def _update_endpoint_weights_and_capacities(
+        self, EndpointName: str, DesiredWeightsAndCapacities: list[dict[str, Any]]
+    ) -> Any:
+        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
+        self._refuse_busy(endpoint)
+        for variant in DesiredWeightsAndCapacities:
+            endpoint.count = variant.get("DesiredInstanceCount", endpoint.count)
+            if "DesiredWeight" in variant:
+                endpoint.weights[variant["VariantName"]] = variant["DesiredWeight"]
+        endpoint.script = self._script("Updating")
         return {}
 
     # SageMaker
@@ -279,6 +454,7 @@ class Cloud:
                 {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
                 for arn, tags in [*self.tags.items(), *self.deleted.items()]
                 if self.region in arn
+                and (not ResourceTypeFilters or "inference-component" not in arn)
                 and wanted["Key"] in tags
                 and tags[wanted["Key"]] in wanted.get("Values", tags.values())
             ]
@@ -317,7 +493,8 @@ class Cloud:
     def _create_endpoint_config(self, EndpointConfigName: str, Tags: Any, **parameters: Any) -> Any:
         self._refuse_duplicate(self.configs, "endpoint configuration", EndpointConfigName)
         for variant in parameters["ProductionVariants"]:
-            self._find(self.models, "model", variant["ModelName"])
+            if "ModelName" in variant:
+                self._find(self.models, "model", variant["ModelName"])
         self.configs[EndpointConfigName] = parameters | {"CreationTime": self._time()}
         self._tag(self._arn("endpoint-config", EndpointConfigName), Tags)
         return {}
@@ -352,9 +529,12 @@ class Cloud:
         )
         return {}
 
-    def _update_endpoint(self, EndpointName: str, EndpointConfigName: str, **_: Any) -> Any:
+    def _update_endpoint(self, EndpointName: str, EndpointConfigName: str, **more: Any) -> Any:
         endpoint = self._find(self.endpoints, "endpoint", EndpointName)
         self._refuse_busy(endpoint)
+        self.updates.append(more)
+        if not more.get("RetainAllVariantProperties"):
+            endpoint.count = None
         self._find(self.configs, "endpoint configuration", EndpointConfigName)
         endpoint.next_config = EndpointConfigName
         endpoint.script = self._script("Updating")
@@ -372,6 +552,7 @@ class Cloud:
         if status == "InService" and endpoint.next_config:
             if reason is None:
                 endpoint.config = endpoint.next_config
+                endpoint.weights = {}
                 endpoint.updates += 1
             endpoint.next_config = None
         if len(endpoint.script) > 1:
@@ -383,18 +564,28 @@ class Cloud:
             "EndpointArn": endpoint.arn,
             "EndpointStatus": status,
             "EndpointConfigName": endpoint.config,
-            "ProductionVariants": self._running(endpoint.config),
+            "ProductionVariants": self._running(endpoint.config, endpoint.count, endpoint.weights),
             "CreationTime": datetime.fromtimestamp(endpoint.created, UTC),
             "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
             **({"FailureReason": reason} if reason else {}),
         }
 
-    def _running(self, config: str) -> list[dict[str, Any]]:
-        """The variants of a configuration, with all their instances running."""
+    def _running(
+        self,
+        config: str,
+        count: int | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The variants of a configuration, with all their instances running, or ``count``, and
+        with the weights that they got since."""
         return [
             {
                 "VariantName": variant["VariantName"],
-                "CurrentInstanceCount": variant["InitialInstanceCount"],
+                "CurrentInstanceCount": count or variant["InitialInstanceCount"],
+                "DesiredWeight": (weights or {}).get(
+                    variant["VariantName"], variant.get("InitialVariantWeight", 1.0)
+                ),
+                **{key: variant[key] for key in ("ManagedInstanceScaling",) if key in variant},
             }
             for variant in self.configs.get(config, {}).get("ProductionVariants", [])
             if "VariantName" in variant
@@ -411,7 +602,39 @@ class Cloud:
     def _delete_endpoint(self, EndpointName: str) -> Any:
         endpoint = self._find(self.endpoints, "endpoint", EndpointName)
         self._refuse_busy(endpoint)
+        if EndpointName in self.components.by_name:
+            raise service_error("ValidationException", "Cannot delete: it has components.")
         endpoint.script = [("Deleting", None)]
+        return {}
+
+    def _create_inference_component(self, Tags: Any, **parameters: Any) -> Any:
+        endpoint = self._find(self.endpoints, "endpoint", parameters["EndpointName"])
+        if endpoint.script[0][0] != "InService":
+            raise service_error("ValidationException", "The endpoint is not in service.")
+        self._find(self.models, "model", parameters["Specification"]["ModelName"])
+        self.components.create(self.now, parameters)
+        self._tag(self._arn("inference-component", parameters["InferenceComponentName"]), Tags)
+        return {}
+
+    def _update_inference_component(self, **parameters: Any) -> Any:
+        self.components.rollouts.append(parameters.pop("DeploymentConfig", None))
+        self._find(self.models, "model", parameters["Specification"]["ModelName"])
+        self.components.update(self.now, parameters)
+        return {}
+
+    def _update_inference_component_runtime_config(
+        self, InferenceComponentName: str, DesiredRuntimeConfig: dict[str, Any]
+    ) -> Any:
+        self.components.scale(self.now, InferenceComponentName, DesiredRuntimeConfig)
+        return {}
+
+    def _describe_inference_component(self, InferenceComponentName: str) -> Any:
+        arn = self._arn("inference-component", InferenceComponentName)
+        return self.components.describe(InferenceComponentName) | {"InferenceComponentArn": arn}
+
+    def _delete_inference_component(self, InferenceComponentName: str) -> Any:
+        self.components.delete(self.now, InferenceComponentName)
+        self.tags.pop(self._arn("inference-component", InferenceComponentName), None)
         return {}
 
     def _list_tags(self, ResourceArn: str) -> Any:
@@ -424,26 +647,49 @@ class Cloud:
 
     # the engine
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self, variant: str = "AllTraffic") -> dict[str, Any]:
         """The counters of the engine that the call reaches."""
-        return self.engine.counters()
+        return self.engines.get(variant, self.engine).counters()
 
     def _invoke_endpoint(self, EndpointName: str, Body: bytes, **more: Any) -> Any:
-        self._find(self.endpoints, "endpoint", EndpointName)
+        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
+        self._require_component(endpoint, more)
         attributes = more.get("CustomAttributes")
         if attributes == "peagle=warm":
             return {"Body": io.BytesIO(self._warm(json.loads(Body)))}
-        document = self.counters() if attributes else self._answer(EndpointName, json.loads(Body))
+        variant = more.get("TargetVariant", "AllTraffic")
+        if attributes:
+            document = self.counters(variant)
+        else:
+            document = self._answer(EndpointName, json.loads(Body), variant)
         return {"Body": io.BytesIO(json.dumps(document).encode())}
 
-    def _answer(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _require_component(self, endpoint: FakeEndpoint, given: dict[str, Any]) -> None:
+        variants = self.configs.get(endpoint.config, {}).get("ProductionVariants", [])
+        hosts = any("ManagedInstanceScaling" in variant for variant in variants)
+        if hosts and "InferenceComponentName" not in given:
+            text = "Inference Component Name header is required for endpoints to which you plan to"
+            raise service_error("ValidationError", f"{text} deploy inference components.")
+        if hosts and not self.components.copies_on(given["InferenceComponentName"]):
+            text = "Inference Component has no capacity to process this request."
+            text += " ApplicationAutoScaling may be in-progress (if configured)"
+            raise service_error("ValidationError", text)
+
+    def _answer(self, name: str, body: dict[str, Any], variant: str) -> dict[str, Any]:
         """The answer of one of the engines in ``streams``, in turn, which logs its statistics;
         without any, ``engine`` is every instance's."""
         endpoint = self.endpoints[name]
-        running = self._running(endpoint.config)
-        count = sum(variant["CurrentInstanceCount"] for variant in running)
-        first = 100 * endpoint.updates + 1  # an update starts other instances
-        every = {f"AllTraffic/i-{first + number}": self.engine for number in range(count)}
+        running = {
+            one["VariantName"]: one["CurrentInstanceCount"]
+            for one in self._running(endpoint.config)
+        }
+        copies = self.components.copies_on(name)
+        updates = endpoint.updates + self.components.updates
+        first = 100 * updates + 1  # an update starts other engines
+        every = {
+            f"{variant}/i-{first + number}": self.engines.get(variant, self.engine)
+            for number in range(copies or running.get(variant, 0))
+        }
         streams = self.streams or every
         stream = list(streams)[self._turn % len(streams)]
         self._turn += 1
@@ -463,8 +709,9 @@ class Cloud:
         return answer.body
 
     def _invoke_endpoint_with_response_stream(
-        self, EndpointName: str, Body: bytes, **_: Any
+        self, EndpointName: str, Body: bytes, **more: Any
     ) -> Any:
+        self._require_component(self.endpoints[EndpointName], more)
         self.engine.answer(json.loads(Body))
         texts = [
             json.dumps({"choices": [{"delta": {"content": word}}]}) for word in self.engine.tokens
@@ -498,6 +745,26 @@ class Cloud:
         if Bucket not in self.bucket_tags:
             raise service_error("NoSuchTagSet", "The TagSet does not exist")
         return {"TagSet": self.bucket_tags[Bucket]}
+
+    def _get_bucket_lifecycle_configuration(self, Bucket: str) -> Any:
+        if Bucket not in self.lifecycles:
+            raise service_error("NoSuchLifecycleConfiguration", "The lifecycle does not exist")
+        return {"Rules": self.lifecycles[Bucket]}
+
+    def _put_bucket_lifecycle_configuration(
+        self, Bucket: str, LifecycleConfiguration: Any, **more: Any
+    ) -> Any:
+        self.lifecycles[Bucket] = LifecycleConfiguration["Rules"]
+        return {}
+
+    def _delete_bucket_lifecycle(self, Bucket: str) -> Any:
+        self.lifecycles.pop(Bucket, None)
+        return {}
+
+    def _get_topic_attributes(self, TopicArn: str) -> Any:
+        if TopicArn not in self.topics:
+            raise service_error("NotFound", "Topic does not exist")
+        return {"Attributes": self.topics[TopicArn]}
 
     def _delete_bucket(self, Bucket: str) -> Any:
         if self._bucket(Bucket):
@@ -556,8 +823,9 @@ class Cloud:
     ) -> None:
         with open(path, "rb") as stream:
             content = stream.read()
-        self._bucket(bucket)[key] = {"ContentLength": len(content), "Content": content,
-                                     "Metadata": ExtraArgs["Metadata"]}  # fmt: skip
+        self._bucket(bucket)[key] = {
+            "ContentLength": len(content), "Content": content, **ExtraArgs,
+        }  # fmt: skip
         Callback(len(content))
 
     def _list_multipart_uploads(self, Bucket: str) -> Any:

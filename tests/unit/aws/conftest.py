@@ -54,7 +54,7 @@ def plain_writes(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document))
 
-    monkeypatch.setattr("peagle.deploy.state.write_json", write)
+    monkeypatch.setattr("peagle.deploy.records.write_json", write)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peagle.deploy.state import record_path
+from peagle.deploy.records import record_path
 from tests.unit.aws.world import NAME, READING, World
 
 

@@ -19,6 +19,7 @@ from peagle.aws.build_role import ensure_build_role
 from peagle.aws.client import Aws, Clock
 from peagle.errors import CloudError
 from peagle.images.context import member_of
+from peagle.planning.company import Company
 from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
 
@@ -304,3 +305,39 @@ def test_equal_contexts_give_equal_zip_files(tmp_path: Path) -> None:
 def test_the_build_logs_in_without_the_password_in_an_argv() -> None:
     (login,) = codebuild.BUILDSPEC["phases"]["pre_build"]["commands"]  # type: ignore[index]
     assert "--password-stdin" in login
+
+
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
+
+
+def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> None:
+    company = Company(permissions_boundary=BOUNDARY, tags={"team": "ml"})
+    given = ("builder", "peagle-tiny", "bucket/peagle-images/", "peagle-tiny")
+
+    def boundary() -> object:
+        role = aws.call("iam", "get_role", RoleName="builder")["Role"]
+        return role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
+
+    ensure_build_role(aws, *given)
+    assert boundary() is None
+    ensure_build_role(aws, *given, company)
+    assert boundary() == BOUNDARY
+    aws.call("iam", "delete_role_policy", RoleName="builder", PolicyName="build-one-image")
+    aws.call("iam", "delete_role", RoleName="builder")
+    ensure_build_role(aws, *given, company)
+    assert boundary() == BOUNDARY
+    tags = aws.call("iam", "list_role_tags", RoleName="builder")["Tags"]
+    assert {"Key": "team", "Value": "ml"} in tags
+
+
+def test_a_build_names_its_role_and_tags_what_it_creates_as_a_company_prescribes(aws: Aws) -> None:
+    company = Company(name_prefix="acme-", tags={"team": "ml"}, kms_key="alias/models")
+    codebuild.build(aws, replace(ORDER, company=company), lambda line: None, InstantClock())
+
+    roles = [role["RoleName"] for role in aws.call("iam", "list_roles")["Roles"]]
+    assert "acme-peagle-tiny-us-east-1" in roles
+    (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
+    assert {"key": "team", "value": "ml"} in project["tags"]
+    (repository,) = aws.call("ecr", "describe_repositories")["repositories"]
+    tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
+    assert {"Key": "team", "Value": "ml"} in tags["tags"]

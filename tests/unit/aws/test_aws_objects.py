@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import AccessDenied
-from peagle.aws.s3 import S3Source
+from peagle.aws.s3_source import S3Source
 from peagle.checkpoints import Checkpoint, read_checkpoint
 from peagle.errors import CheckpointError, CloudError, PeagleError
 from tests.support import raises_code
@@ -206,7 +206,7 @@ def test_a_deleted_object_is_an_error(web: Web, aws: Aws) -> None:
 
 
 def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
-    """A model with one file of 300 MB; a server that is not honest ignores the byte range."""
+    """A model with one file of 300 MB; a server with ``honest=False`` ignores Range."""
     head = head_of({"w": ("U8", (LARGE,))})
     size = len(head) + LARGE
     if is_listing(request):

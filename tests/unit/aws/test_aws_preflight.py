@@ -16,6 +16,7 @@ from peagle.findings import warning
 from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, READING, World
 
 
@@ -75,12 +76,39 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
     assert _codes(world.preflight(a_plan())) == {}
 
 
-def test_an_update_that_needs_a_second_instance_is_a_warning(world: World) -> None:
+def test_an_update_beyond_the_quota_is_refused_as_aws_would(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
     world.deploy(a_plan())
 
-    assert _codes(world.preflight(another(a_plan()))) == {"quota-tight": "warning"}
+    (found,) = world.preflight(another(a_plan())).findings
+    assert (found.code, found.level) == ("quota-tight", "error")
+    assert found.message == (
+        "the update needs 1 more meanwhile; the quota 'ml.g5.xlarge for endpoint usage' is 1, and "
+        "1 is in use by peagle-pair"
+    )
+    assert "--rollout" not in found.fix  # one instance has no smaller steps
     assert _codes(world.preflight(a_plan())) == {}
+
+
+@pytest.mark.parametrize(
+    ("quota", "fits"),
+    [(6, "--rollout rolling --rollout-step 2"), (5, "--rollout rolling --rollout-step 1"), (4, "")],
+)
+def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: str) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 8}
+    world.deploy(a_plan(instance_count=4, price_per_hour_usd=5.632))
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
+    plan = rolled_out(another(a_plan(instance_count=4, price_per_hour_usd=5.632)))
+    assert plan.rollout is not None
+    whole = plan.rollout.model_copy(update={"extra_instances": 4})
+
+    (found,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
+
+    assert (found.code, found.level) == ("quota-tight", "error")
+    assert "needs 4 more meanwhile" in found.message
+    assert fits in found.fix
+    assert bool(fits) is ("--rollout" in found.fix)
+    assert "request an increase" in found.fix
 
 
 def test_an_unknown_price_is_looked_up(world: World) -> None:
@@ -144,7 +172,7 @@ def test_another_machine_updates_the_endpoint(
 
     assert [resource.type for resource in record.resources].count("Endpoint") == 1
     assert record.serving is not None
-    assert world.cloud.endpoints[NAME].config == record.serving.config
+    assert world.cloud.endpoints[NAME].config == record.serving.name
 
 
 def test_a_record_follows_an_update_of_another_machine(

@@ -11,9 +11,11 @@ import pytest
 from peagle.aws.roles import find_role, trust_policy, trusts_sagemaker
 from peagle.deploy.preflight import Preflight
 from peagle.findings import Finding
+from peagle.planning.observe_model import Capture, Observe
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import World
 
 FOR_MACHINES = {
@@ -245,3 +247,43 @@ def test_a_role_of_the_name_that_the_policies_allow_is_proposed(world: World) ->
     command = none.value.command  # type: ignore[attr-defined]
     assert command[:5] == ("aws", "iam", "create-role", "--role-name", "peagle-execution")
     assert json.loads(command[-1]) == trust_policy(ACCOUNT)
+
+
+@pytest.mark.parametrize(
+    ("action", "level"),
+    [
+        ("cloudwatch:DescribeAlarms", "error"),
+        ("s3:PutObject", "warning"),
+        ("kms:GenerateDataKey", "warning"),
+        ("kms:Decrypt", "warning"),
+    ],
+)
+def test_a_role_without_the_permissions_of_rollouts_and_captured_data(
+    world: World, action: str, level: str
+) -> None:
+    key = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1"
+    capture = Capture(s3_uri="s3://theirs/captured/", percent=10, kms_key=key)
+    plan = rolled_out(a_plan(), "errors")
+    plan = plan.model_copy(update={"observe": Observe(dashboard=False, capture=capture)})
+    assert "role-lacks-permission" not in {one.code for one in world.preflight(plan).findings}
+    world.cloud.not_allowed = {action}
+
+    found = one(world.preflight(plan), "role-lacks-permission")
+
+    assert found.level == level
+    assert action in found.message
+    assert found.command is not None
+    (statement,) = json.loads(found.command[-1])["Statement"]
+    assert statement["Action"] == action
+    assert world.preflight(a_plan()).findings == ()
+
+
+def test_captured_data_goes_below_the_folder_of_the_deployment(world: World) -> None:
+    capture = Capture(s3_uri=f"s3://{MINE}/captured", percent=10)
+    plan = a_plan().model_copy(update={"observe": Observe(dashboard=False, capture=capture)})
+    world.cloud.not_allowed = {"s3:PutObject"}
+
+    found = one(world.preflight(plan), "role-lacks-permission")
+
+    assert found.level == "error"
+    assert f"arn:aws:s3:::{MINE}/captured/{plan.name}/*" in found.message

@@ -10,7 +10,8 @@ from moto import mock_aws
 
 from peagle.aws import s3 as storage
 from peagle.aws.client import Aws
-from peagle.aws.s3 import Upload, files_below
+from peagle.aws.s3 import Upload
+from peagle.checkpoints.contents import files_below
 from peagle.errors import UserError
 from peagle.weights.bucket import Bucket
 from tests.support import raises_code

@@ -10,9 +10,11 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, NotFound, Refused
+from peagle.planning.company import Company
 from peagle.weights import upload as uploading
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
+from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import copied_pair
 from peagle.weights.sync import sync_weights
 from peagle.weights.transfer import SyncProgress
@@ -355,3 +357,20 @@ def test_inspect_after_foreign_changes(aws: Aws, target: Path) -> None:
     assert {file.state for file in damaged.files["target"]} == {"differs", "whole"}
     assert damaged.others == {"pair/mine.txt": 1}
     assert not damaged.complete
+
+
+def test_what_a_sync_writes_is_encrypted_with_the_key_and_a_new_bucket_is_tagged(
+    aws: Aws, target: Path, drafter: Path
+) -> None:
+    company = Company(kms_key="alias/models", tags={"team": "ml"})
+    new = weights_prefix("s3://new-models/pair")
+    weights = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
+    plan = plan_for(aws, new, **weights)
+    sync_weights(aws, plan, COPIED, lambda progress: None, company=company)
+
+    for key in keys(aws, "new-models"):
+        found = aws.call("s3", "head_object", Bucket="new-models", Key=key)
+        assert found["ServerSideEncryption"] == "aws:kms", key
+        assert found["SSEKMSKeyId"].endswith("alias/models")
+    tags = aws.call("s3", "get_bucket_tagging", Bucket="new-models")["TagSet"]
+    assert {"Key": "team", "Value": "ml"} in tags

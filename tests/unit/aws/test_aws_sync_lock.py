@@ -16,16 +16,9 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, Refused
-from peagle.weights.bucket import (
-    RENEW_SECONDS,
-    Bucket,
-    Lock,
-    LockHolder,
-    LockState,
-    hold_lock,
-    read_lock,
-)
+from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
+from peagle.weights.lock import RENEW_SECONDS, Lock, LockHolder, LockState, hold_lock, read_lock
 from peagle.weights.sync import sync_weights
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
@@ -41,7 +34,7 @@ from tests.unit.aws.syncing import (
     write_model,
 )
 
-LOCKING = "peagle.weights.bucket"
+LOCKING = "peagle.weights.lock"
 
 
 @pytest.fixture

@@ -273,6 +273,31 @@ def test_requests_to_other_services_are_checked() -> None:
     assert found.path == "MinCapacity"
 
 
+ALARM = {
+    "AlarmName": "a", "ComparisonOperator": "LessThanThreshold", "EvaluationPeriods": 2,
+    "Threshold": 1.0,
+}  # fmt: skip
+STAT = {"Metric": {"Namespace": "N", "MetricName": "M"}, "Period": 60, "Stat": "Sum"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"Period": 60, "EvaluationPeriods": 1440}, None),
+        ({"Period": 60, "EvaluationPeriods": 1441}, "EvaluationPeriods"),
+        ({"Period": 3600, "EvaluationPeriods": 168}, None),
+        ({"Period": 3600, "EvaluationPeriods": 169}, "EvaluationPeriods"),
+        ({"Metrics": [{"Id": "a", "MetricStat": STAT}]}, None),
+        ({"Metrics": [{"Id": "a", "MetricStat": STAT, "ReturnData": False}]}, "Metrics"),
+    ],
+)
+def test_an_alarm_has_one_value_and_evaluates_at_most_a_day_of_short_periods(
+    changes: dict[str, Any], path: str | None
+) -> None:
+    found = validate("cloudwatch", "put_metric_alarm", {**ALARM, **changes}, REGION)
+    assert [one.path for one in found] == ([path] if path else [])
+
+
 def test_an_invalid_request_is_not_sent(world: World) -> None:
     wrong = put(GOOD["create_endpoint"], "EndpointName", "under_score")
 

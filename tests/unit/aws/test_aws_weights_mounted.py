@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import translated
+from peagle.aws.translation import translated
 from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.weights.bucket import Bucket, Lock
+from peagle.weights.bucket import Bucket
+from peagle.weights.lock import Lock
 from peagle.weights.manifest import SyncedPair
 from peagle.weights.mounted import mounted_findings
 from peagle.weights.sync import sync_weights

@@ -17,7 +17,9 @@ from tests.unit.aws.world import NAME, World
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake account has neither credentials nor an address."""
     monkeypatch.setattr(FakeAws, "bearer_token", lambda *_: "sagemaker-api-key-x")
-    monkeypatch.setattr(FakeAws, "openai_base_url", lambda _, name: f"https://r/{name}/openai/v1")
+    monkeypatch.setattr(
+        FakeAws, "openai_base_url", lambda _, name, component="": f"https://r/{name}/openai/v1"
+    )
 
 
 def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:

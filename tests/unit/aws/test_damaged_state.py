@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.aws.prices import answer_cache
-from peagle.deploy import state as records
+from peagle.deploy import records
 from peagle.deploy.status import list_deployments
 from peagle.engine import state as engines
 from peagle.engine.install import lock_of

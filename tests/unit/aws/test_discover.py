@@ -9,14 +9,17 @@ import pytest
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy import state as records
+from peagle.deploy import records
 from peagle.deploy.discover import current_deployment, find_deployment, find_deployments
 from peagle.deploy.owner import adopt, require_own
+from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment
+from peagle.planning.observe_model import Observe
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
+from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, World
 
 
@@ -47,6 +50,35 @@ def test_a_deployment_is_found_without_its_record(world: World, head: Path) -> N
     assert found.owner == ""
     assert {r.type for r in found.resources} == {r.type for r in made.resources}
     assert found.of_type("S3Objects")[0].keys == made.of_type("S3Objects")[0].keys
+
+
+def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> None:
+    watched = rolled_out(a_plan()).model_copy(
+        update={"observe": Observe(dashboard=True, log_retention_days=30)}
+    )
+    made = world.deploy(watched)
+    theirs = {"Dimensions": [{"Name": "EndpointName", "Value": "pair"}]}
+    world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
+
+    found = elsewhere(world)
+    destroy(world.aws, found, clock=world.clock)
+
+    assert {r.text for r in found.resources} == {r.text for r in made.resources}
+    assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
+    assert world.cloud.metric_filters == {}
+    assert world.cloud.dashboards == {}
+
+
+def test_what_may_not_be_looked_at_is_not_found(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+
+    def deny(operation: str) -> None:
+        if operation in ("describe_alarms", "describe_metric_filters", "get_dashboard"):
+            raise service_error("AccessDenied", "no")
+
+    world.cloud.before = deny
+
+    assert not elsewhere(world).of_type("Alarm")
 
 
 def test_the_proof_is_found(world: World) -> None:
@@ -131,7 +163,7 @@ def test_an_adopted_deployment_is_updated_and_removed(world: World) -> None:
 
     assert record.id == found.id
     assert record.serving is not None
-    assert world.cloud.endpoints[NAME].config == record.serving.config
+    assert world.cloud.endpoints[NAME].config == record.serving.name
     world.destroy()
     assert world.cloud.is_empty
 
@@ -178,7 +210,7 @@ def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: Wo
 
     assert found.serving is not None
     assert made.serving is not None
-    assert found.serving.config == made.serving.config
+    assert found.serving.name == made.serving.name
     assert found.serving.model == made.serving.model
     assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
 
@@ -204,13 +236,13 @@ def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, hea
 def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: World) -> None:
     made = world.deploy(a_plan())
     assert made.serving is not None
-    del world.cloud.configs[made.serving.config]
-    del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.config)]
+    del world.cloud.configs[made.serving.name]
+    del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.name)]
 
     found = elsewhere(world)
 
     assert found.serving is not None
-    assert found.serving.config == made.serving.config
+    assert found.serving.name == made.serving.name
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served.usd_per_hour is None
     assert found.serving.proof is not None
@@ -231,5 +263,5 @@ def test_a_rollback_on_another_machine_is_seen_by_the_record_of_this_one(world: 
     assert found.previous is not None
     assert first is not None
     assert second.serving is not None
-    assert found.serving.config == first.config
-    assert found.previous.config == second.serving.config
+    assert found.serving.name == first.name
+    assert found.previous.name == second.serving.name

@@ -13,12 +13,14 @@ from botocore.awsrequest import AWSResponse
 from peagle.aws import ecr, prices, quotas, refresh_sources, roles, runtime, s3, sagemaker
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.image_records import image_resources
+from peagle.aws.s3_source import S3Source
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
 from peagle.sandbox.protocol import payload_part, stream_error
-from peagle.weights.bucket import Bucket, read_lock
+from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix
+from peagle.weights.lock import read_lock
 from peagle.weights.manifest import read_manifest
 
 REGION = "us-east-1"
@@ -54,7 +56,7 @@ READERS: dict[str, Callable[[Aws], Any]] = {
     "bucket": lambda aws: s3.bucket_exists(aws, "a-bucket"),
     "own bucket": lambda aws: s3.is_our_bucket(aws, "a-bucket"),
     "delete objects": lambda aws: s3.delete_objects(aws, "a-bucket", ["a"]),
-    "names": lambda aws: s3.S3Source(aws, "s3://a-bucket/weights").names(),
+    "names": lambda aws: S3Source(aws, "s3://a-bucket/weights").names(),
     "sizes": lambda aws: Bucket(aws, "a-bucket").sizes("weights/"),
     "head": lambda aws: Bucket(aws, "a-bucket").head("a"),
     "part size": lambda aws: Bucket(aws, "a-bucket").part_size("a"),

@@ -10,8 +10,9 @@ import pytest
 
 from peagle.errors import Refused
 from peagle.findings import Finding
+from peagle.planning.options import Options
 from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
-from peagle.planning.plan import Options, Pins, Plan
+from peagle.planning.plan import Pins, Plan
 from peagle.weights.pins import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error

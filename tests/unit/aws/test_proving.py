@@ -81,7 +81,7 @@ def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
     with raises_code("instances-unproved", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
 
-    assert "only 1 of 2 instances" in failed.value.message
+    assert "only 1 of 2 engines" in failed.value.message
 
 
 def test_an_image_without_counters_is_proved_from_the_log(logging: World) -> None:

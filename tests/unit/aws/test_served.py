@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from peagle.catalog import load_catalog
 from peagle.deploy.live import served_live
 from peagle.deploy.served import Served, served_by_plan
 from peagle.planning import make_plan
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Options, Plan
+from peagle.planning.options import Options
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.requests import requests, with_replaced
 from tests.unit.aws.cloud import ROLE
 from tests.unit.aws.world import World
@@ -22,6 +24,7 @@ FILLED = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: "mine"}
 KINDS: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
 
 
+@cache
 def made(pair: str, **options: Any) -> Plan:
     return make_plan(Options(pair=pair, **options), CATALOG)
 

@@ -9,8 +9,8 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.proving.prove import prove
+from peagle.deploy.records import save
 from peagle.deploy.rollback import previous_resources
-from peagle.deploy.state import save
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
@@ -29,7 +29,7 @@ def test_what_served_before_an_update_is_the_previous_revision(
 
     assert record.serving is not None
     assert record.previous is not None
-    assert (record.previous.config, record.serving.config) == (before, after)
+    assert (record.previous.name, record.serving.name) == (before, after)
     assert set(world.cloud.configs) == set(world.cloud.models) == {before, after}
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert tags["peagle:previous"].startswith(f"revision={record.previous.fingerprint} passed=yes")
@@ -77,7 +77,7 @@ def test_a_failed_update_keeps_the_previous_revision(
     assert set(world.cloud.configs) == set(updated)
     record = world.saved()
     assert record.previous is not None
-    assert record.previous.config == updated[0]
+    assert record.previous.name == updated[0]
 
 
 def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:
@@ -152,7 +152,7 @@ def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     assert world.state() == "InService"
     assert record.pending is None
     assert record.previous is not None
-    assert record.previous.config == before
+    assert record.previous.name == before
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert record.previous.fingerprint in tags["peagle:previous"]
 
@@ -198,7 +198,7 @@ def test_rollback_swaps_the_two_revisions(world: World, updated: tuple[str, str]
     assert world.serves() == before
     assert world.state() == "InService"
     assert record.previous is not None
-    assert record.previous.config == after
+    assert record.previous.name == after
     assert record.pending is None
     assert set(world.cloud.configs) == {before, after}
     world.rollback()
@@ -232,7 +232,7 @@ def test_deploying_the_previous_plan_again_is_a_rollback(
     assert world.serves() == updated[0]
     record = world.saved()
     assert record.previous is not None
-    assert record.previous.config == updated[1]
+    assert record.previous.name == updated[1]
     assert world.cloud.calls.count("create_model") == created + 1
     assert len(world.cloud.models) == 2
 
@@ -325,7 +325,7 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     record = world.saved()
     assert record.id == first.id
     assert record.previous is not None
-    assert record.previous.config == after
+    assert record.previous.name == after
     world.destroy()
     assert world.cloud.is_empty
 
@@ -374,4 +374,4 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     assert unproved not in world.cloud.configs
     record = world.saved()
     assert record.previous is not None
-    assert record.previous.config == updated[0]
+    assert record.previous.name == updated[0]

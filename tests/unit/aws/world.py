@@ -8,15 +8,16 @@ from typing import Any
 from peagle.aws.client import Clock
 from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
-from peagle.deploy import state as records
+from peagle.deploy import records
 from peagle.deploy.apply import deploy
+from peagle.deploy.comparison import drop, promote, start_comparison
 from peagle.deploy.context import Progress
 from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
+from peagle.deploy.removal import destroy
 from peagle.deploy.rollback import end_rollback, remove_previous, rollback
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
-from peagle.deploy.steps import destroy
 from peagle.errors import NotProved
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
@@ -55,11 +56,12 @@ class World:
         return preflight(self.aws, plan, load_catalog().instances, **choices)
 
     def deploy(
-        self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False, **choices: Any
-    ) -> Deployment:
+        self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False,
+        wait: bool = True, **choices: Any,
+    ) -> Deployment:  # fmt: skip
         found = self.preflight(plan, **choices)
         return deploy(
-            self.aws, found, self.shown.append, clock=self.clock,
+            self.aws, found, self.shown.append, clock=self.clock, wait=wait,
             keep_unproved=keep_unproved, prove_first=prove_first,
         )  # fmt: skip
 
@@ -68,23 +70,33 @@ class World:
         try:
             record = self.rollback_unreported()
         except NotProved:
-            end_rollback(self._known())
+            end_rollback(self.known())
             raise
         end_rollback(record)
         return record
 
     def rollback_unreported(self) -> Deployment:
         """Roll back, and be killed before the result is reported."""
-        return rollback(self.aws, self._known(), load_catalog(), self.shown.append, self.clock)
+        return rollback(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
 
     def remove_previous(self) -> tuple[Resource, ...]:
-        return remove_previous(self.aws, self._known(), self.shown.append, self.clock)
+        return remove_previous(self.aws, self.known(), self.shown.append, self.clock)
+
+    def compare(self, plan: Plan, share: float = 0.1) -> Deployment:
+        found = self.preflight(plan, beside=True)
+        return start_comparison(self.aws, found, share, self.shown.append, self.clock)
+
+    def promote(self) -> Deployment:
+        return promote(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
+
+    def drop(self) -> Deployment:
+        return drop(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
 
     def forget(self) -> None:
         """Continue as another machine does, without the record."""
         records.remove_record(self.saved())
 
-    def _known(self) -> Deployment:
+    def known(self) -> Deployment:
         found = current_deployment(self.aws, NAME, self.record())
         assert found is not None
         return found

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from peagle.bench.asking import OpenAiServer, PromptRefused
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
+from peagle.bench.openai_server import OpenAiServer, PromptRefused
 from peagle.bench.prompts import PromptSet, parse_prompts
 from peagle.protocol import Counters
 

@@ -46,7 +46,8 @@ def send(endpoint: dict[str, Any], body: str) -> dict[str, Any]:
     route = "chat/completions" if endpoint["type"] == "chat" else "completions"
     key = endpoint.get("api_key", "")
     assert not key or key == "${PEAGLE_BENCH_KEY}", "the key itself is not in a file"
-    headers = {"Authorization": f"Bearer {os.environ['PEAGLE_BENCH_KEY']}"} if key else {}
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {os.environ['PEAGLE_BENCH_KEY']}"} if key else {}
     metadata: dict[str, Any] = {"request_start_ns": time.time_ns()}
     times = [time.time()]
     usage: dict[str, int] = {}

@@ -48,7 +48,7 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert chat.interval == Interval(2.0, 2.0, 2.0)
     assert found.total.acceptance.length == 1 + (60 + 60) / (20 + 60)
     assert found.total.interval.low < 2.5 < found.total.interval.high <= 4.0
-    assert (found.k, found.ended, found.others_sent) == (3, "", False)
+    assert (found.k, found.incomplete, found.others_sent) == (3, "", False)
     assert found.server.name == "peagle-tiny"
     assert chat.acceptance.basis == "measured"
     assert chat.is_reliable is False
@@ -114,7 +114,7 @@ def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) ->
         )
 
     assert [one.domain for one in kept[0].domains] == ["code", "chat"]
-    assert kept[0].ended == why
+    assert kept[0].incomplete == why
     assert kept[0].total.prompts == 2
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.asking import PromptRefused, RefusedPrompt
 from peagle.bench.lossless import (
     LosslessResult,
     check_lossless,
@@ -17,6 +16,7 @@ from peagle.bench.lossless import (
 )
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchSetting
+from peagle.bench.openai_server import PromptRefused, RefusedPrompt
 from peagle.bench.transcripts import Transcript, read_transcript, transcripts
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
@@ -231,7 +231,7 @@ def test_a_target_that_dies_leaves_what_was_compared() -> None:
             ours.target(), nullcontext(alone.target()), prompts_of("a", "b"), 9, keep=kept.append
         )
 
-    assert (kept[0].prompts, kept[0].ended) == (1, "the engine is gone")
+    assert (kept[0].prompts, kept[0].incomplete) == (1, "the engine is gone")
 
 
 def test_a_server_that_drafts_nothing_proves_nothing() -> None:

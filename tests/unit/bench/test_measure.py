@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.measure import BenchTarget, evaluate, times_of
 from peagle.bench.models import (
     BenchedServer,
@@ -17,6 +16,7 @@ from peagle.bench.models import (
     BenchWorkload,
     Interval,
 )
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.saturation import grows, queue_reason, with_saturation
 from peagle.bench.sender import Sent, SentRequest, busiest_share, machine_share
 from peagle.errors import EngineError
@@ -106,14 +106,14 @@ def test_without_counters_it_is_unknown_whether_a_server_speculates() -> None:
 
 def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
     sent = requests(1.0, 1.0, 1.0)
-    died = [replace(one, error="the server refuses connections") for one in sent[8:]]
+    died = [replace(one, error="the server refuses the connection") for one in sent[8:]]
 
     row = evaluated([*sent[:8], *died])
 
     assert row.tokens_per_second.value == pytest.approx(82.0)
     assert len(row.repetitions) == 2  # the second lost two requests
     assert "1 of 3 repetitions are complete" in row.incomplete
-    assert "the server refuses connections" in row.incomplete
+    assert "the server refuses the connection" in row.incomplete
 
 
 def test_without_a_successful_request_the_error_says_why() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.models import BenchWorkload
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import (
     NoStreaming,
     Probe,

@@ -49,7 +49,7 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (REFUSED, "the server refuses connections"),
+        (REFUSED, "the server refuses the connection"),
         (FAILED, "HTTP 500: EngineCore died"),
         ({"type": "ClientPayloadError", "message": "x"}, "closed the connection"),
         ({"type": "New", "message": "what\x1b is it"}, "what is it"),

@@ -92,7 +92,9 @@ def test_the_report_begins_with_the_summary_and_has_every_number() -> None:
         assert f"{one.tokens_per_second.value:,.1f}" in reader.text
     for text in ("vLLM 0.28.0", "1 x H200", "$6.00 per hour", "Intel(R) Xeon(R)", "aiperf 0.3.0"):
         assert text in reader.text
-    assert "no speculation from 38" in reader.text  # the change in the plot
+    stops = "speculation stops paying at about 42 requests (38 to 47), at $0.15"
+    assert f"By the fastest repetitions, {stops}" in reader.text
+    assert "speculation stops paying at 42" in reader.text, "in the plot"
 
 
 def test_the_report_loads_nothing() -> None:
@@ -130,7 +132,7 @@ def hostile(texts: list[str]) -> BenchResult:
     )  # fmt: skip
     return replace(
         RESULT, server=server, rows=tuple(rows), price_source=price, sender=(source, price),
-        command=("peagle", command), ended=ended, started=source, toolkit=command,
+        command=("peagle", command), incomplete=ended, started=source, toolkit=command,
         host=replace(RESULT.host, system=name, python=pair, cpu=source),
     )  # fmt: skip
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.bench import measure, revisions, sweeping
+from peagle.bench import measure, revisions, sweep_request
 from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
 from peagle.bench.revisions import kept_plan, plan_before, plan_with
-from peagle.bench.sweeping import SweepRequest, sweep_on_endpoint
+from peagle.bench.sweep_request import SweepRequest, sweep_on_endpoint
 from peagle.catalog import load_catalog
 from peagle.deploy.state import Deployment
 from peagle.errors import EngineError, UserError
@@ -68,7 +68,7 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
 
     sender = SimpleNamespace(identity=("aiperf", "1"))
     monkeypatch.setattr("peagle.bench.aiperf.load_sender", lambda: sender)
-    monkeypatch.setattr(sweeping, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(sweep_request, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(measure, "probe", lambda server: None)
@@ -80,7 +80,7 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     return made
 
 
-def prepared(path: Path, record: Deployment | None = None) -> sweeping.EndpointSweep:
+def prepared(path: Path, record: Deployment | None = None) -> sweep_request.EndpointSweep:
     aws = cast(Aws, SimpleNamespace(scope="123456789012", region="us-east-1"))
     return sweep_on_endpoint(
         REQUEST, path, aws, record or record_of(PLAN), CATALOG, lambda progress: None
@@ -99,7 +99,7 @@ def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     result = one.run(None, lambda progress: None)
 
     assert [r.setting.k for r in result.rows] == [0, 3]
-    assert ks(endpoint.plans) == [0, 3, 5]
+    assert ks(endpoint.plans) == [0, 3, 8]
     assert endpoint.plans[-1] == PLAN
     assert not kept_plan(record_of(PLAN)).exists()
     # Three updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
@@ -126,7 +126,7 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
 
     again.run(None, lambda progress: None)
 
-    assert ks(endpoint.plans) == [0, 3, 3, 5]
+    assert ks(endpoint.plans) == [0, 3, 3, 8]
     assert not kept.exists()
 
 
@@ -149,6 +149,16 @@ def test_the_sandbox_has_no_default_limit(endpoint: Endpoint, tmp_path: Path) ->
     one = prepared(tmp_path / "r.json")
     aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
     assert replace(one, revisions=replace(one.revisions, aws=aws)).default_limit is None
+
+
+def test_the_sandbox_imposes_no_acceptance(endpoint: Endpoint, tmp_path: Path) -> None:
+    aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
+    request = replace(REQUEST, acceptance=tmp_path / "acceptance.json")
+    with raises_code("imposes-on-gpu-only", UserError):
+        sweep_on_endpoint(
+            request, tmp_path / "r.json", aws, record_of(PLAN), CATALOG, lambda progress: None
+        )
+    assert endpoint.plans == []
 
 
 def test_a_limit_that_is_too_small_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.compare import slo_summary, summary_of
+from peagle.bench.compare import crossovers, slo_summary, summary_of
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from peagle.bench.models import BenchResult, BenchRow, BenchWorkload
 from peagle.bench.prices import price_of_gpus, priced_result
@@ -18,10 +18,12 @@ from peagle.bench.results import SLOWEST_AND_FASTEST, read_result
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
+from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.speed.crossover import crossover_text
 from peagle.speed.models import Workload
 from peagle.speed.slo import Slo
 from tests.support import raises_code
-from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, row, two_workloads
+from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
 
 
 def save(folder: Path, result: BenchResult) -> Path:
@@ -46,6 +48,22 @@ def test_planning_reads_what_is_saved(tmp_path: Path) -> None:
     assert one.ttft_seconds
     assert one.ttft_seconds.p99 == 0.16
     assert (None, 0, 1, 2_048) in speeds
+
+
+def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path) -> None:
+    path = save(tmp_path, RESULT)
+    catalog = load_catalog(tmp_path)
+    target = "openai/gpt-oss-20b"
+    runs = tuple(run for run in catalog.speeds[target] if run.file == path.name)
+    catalog = catalog.model_copy(update={"speeds": {target: runs}})
+    request = VerdictRequest(
+        f"{target}+p-eagle", gpu="H200", workloads={"short-prompt": SHORT.size}, loads=(1, 8, 64)
+    )
+    (decided,) = make_verdict(request, catalog).workloads
+    (ours,), (theirs,) = crossovers(RESULT.rows), decided.crossovers
+    assert ours == theirs.model_copy(update={"usd_per_million_tokens": None})
+    text = crossover_text(crossovers(ROWS, 6.0)[0])
+    assert summary_of(ROWS, 6.0).endswith(text.removeprefix("S"))
 
 
 def test_a_saved_result_is_read_again(tmp_path: Path) -> None:

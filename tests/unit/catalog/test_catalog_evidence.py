@@ -80,3 +80,32 @@ def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: 
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
     assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]
+
+
+def starts_file(folder: Path, **changed: Any) -> Path:
+    start = {"pair": "gpt-oss-20b", "kind": "cold", "green_seconds": 300.5, **changed}
+    runs = {"first": {"starts": [start]}}
+    document = {"device": "NVIDIA H100", "engine": {"version": "0.28.0"}, "runs": runs}
+    return write_evidence(folder, document)
+
+
+def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path: Path) -> None:
+    starts_file(tmp_path)
+
+    found = load_catalog(tmp_path).starts
+
+    (own,) = [one for one in found if one.file == "gpt.json"]
+    assert (own.target, own.kind, own.seconds) == ("gpt-oss-20b", "cold", 300.5)
+    assert (own.device, own.vllm) == ("NVIDIA H100", "0.28.0")
+    assert {one.kind for one in load_catalog().starts} == {"cold", "kept", "restored"}
+
+
+def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:
+    path = starts_file(tmp_path, green_seconds="soon")
+    found = load_catalog(tmp_path).starts
+
+    with raises_code("catalog", CatalogError) as caught:
+        len(found)
+
+    assert "runs.first.starts[0].green_seconds" in caught.value.message
+    assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]

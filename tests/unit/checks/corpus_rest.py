@@ -136,6 +136,38 @@ def harmony_case(model: str, image: str = OWN_IMAGE) -> Case:
 
 VOCABULARIES = (
     Broken(
+        "weights of the hub in a container without a network",
+        lambda f: replace(harmony_case("openai/gpt-oss-20b"), network_isolation=True),
+        "isolated-container",
+        left="the container cannot tell whether the endpoint has egress",
+        not_shown="engines on this machine have its network",
+    ),
+    Broken(
+        "streamed weights in a container without a network",
+        lambda f: replace(harmony_case("s3://bucket/gpt-oss/"), network_isolation=True),
+        "isolated-container",
+        left="the container cannot tell whether the endpoint has egress",
+        not_shown="engines on this machine have its network",
+    ),
+    Broken(
+        "a key for an instance with local storage",
+        lambda f: catalog_case(
+            "tiny", instance_type="ml.g5.xlarge", ami=NEW_AMI, kms_key="alias/models"
+        ),
+        "volume-key",
+        "note",
+        left="a note about what SageMaker encrypts",
+        not_shown="this machine has no such storage",
+    ),
+    Broken(
+        "a container in the user's own VPC",
+        lambda f: replace(harmony_case("openai/gpt-oss-20b"), in_vpc=True),
+        "vpc-routes",
+        "note",
+        left="a note about what must be reached",
+        not_shown="a note about what must be reached",
+    ),
+    Broken(
         "mounted weights without a vocabulary",
         lambda f: replace(harmony_case("/opt/ml/model"), image=None),
         "vocabulary-download",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from peagle.aws.client import Aws, Clock
@@ -16,6 +18,7 @@ NAME = "peagle-tiny"
 FIRST = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge")
 
 
+@cache
 def price_of(instance_type: str = "ml.g5.xlarge") -> float | None:
     """USD per hour in us-east-1, as the catalogue has it today."""
     return make_plan(
@@ -68,7 +71,7 @@ def nothing_was_created(terminal: Terminal) -> bool:
 
 def without_record(terminal: Terminal) -> None:
     """Remove the record, as if something other than ``peagle deploy`` had created the endpoint."""
-    from peagle.deploy import state as records
+    from peagle.deploy import records
 
     (record,) = records.all_records()
     records.remove_record(record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peagle.deploy import state as records
+from peagle.deploy import records
 from peagle.deploy.state import Deployment, Resource, ResourceType
 from peagle.planning.plan import Mount
 from tests.unit.aws.plans import a_plan, a_revision

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.bench.aiperf import load_sender
-from peagle.bench.asking import OpenAiServer
 from peagle.bench.install import SenderMissing, find_sender
 from peagle.bench.models import BenchResult
+from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.simulated import SimulatedTiming, simulated_server
 from peagle.errors import EngineError
 from peagle.store import read_record
@@ -40,13 +41,13 @@ def test_a_url_is_measured_and_shown_as_a_table(peagle: Peagle) -> None:
 def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
-                      "--price-per-hour", "3.6")  # fmt: skip
+                      "--price-per-hour", "$3.6")  # fmt: skip
 
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert document["server"]["model"] == "simulated"
     assert document["sender"] == ["aiperf", "0.13.0"]
-    assert document["ended"] == ""
+    assert document["incomplete"] == ""
     assert len(row["repetitions"]) == 3
     # Nominal: eight outputs of two tokens, 10 ms to the first and 2 ms between them.
     assert row["ttft"]["p50"] >= 0.01
@@ -118,7 +119,7 @@ def test_a_server_that_cannot_be_measured_is_one_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("http://127.0.0.1:9",), "does not answer"),
+        (("http://127.0.0.1:9",), "does not respond"),
         (("http://user@host",), "is not the URL of a server"),
         (("local",), "no engine of this machine is running"),
         (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
@@ -150,7 +151,12 @@ def test_a_sender_that_fails_before_sending_says_why() -> None:
         load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
 
 
-def test_the_check_passes_and_prints_both_times(peagle: Peagle) -> None:
+def test_the_check_passes_and_prints_both_times(
+    peagle: Peagle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.bench.check._OUTPUTS", 10)  # 40 take a second of each request
+    monkeypatch.setattr("peagle.bench.check.SimulatedTiming", partial(SimulatedTiming, ttft=0.05))
+
     done = peagle("bench", "check", "--concurrency", "1", "--json")
 
     document = json.loads(done.stdout)

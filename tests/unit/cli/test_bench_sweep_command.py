@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from peagle.bench import local
+from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.results import read_result
 from peagle.bench.simulated import SimulatedServer, SimulatedTiming, simulated_server
 from peagle.engine.process import EngineProcess
@@ -17,6 +18,7 @@ from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
 from peagle.planning import Plan
 from tests.support import Peagle
+from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.installed import install_mini
 
 FAST = SimulatedTiming(ttft=0.005, itl=0.001)
@@ -85,6 +87,30 @@ def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: E
     assert json.loads(again.stdout)["file"] == "bench-peagle-tiny.json"
     assert len(engines.started) == 2
     assert [evidence] == list(Path("mine/evidence").iterdir())
+
+
+def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
+    peagle: Peagle, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = prompts_of("chat 1", "chat 2")
+    measured = measure_acceptance(Drafting().target(), prompts, AcceptanceRequest())
+    Path("a.json").write_text(json.dumps(measured.document()))
+    monkeypatch.setattr("peagle.cli.bench_sweep.local_image", lambda *_: None)
+    imposed = (*SWEEP, "--impose-acceptance", "a.json", "--engine", "docker", "--gpus")
+
+    done = peagle(*imposed, "--save", "mine", "--report", "r.html", "--json")
+
+    assert done.returncode == 0, done.stderr
+    rates = list(measured.total.acceptance.per_position)
+    alone, drafting = engines.started
+    assert alone.speculation is None
+    assert drafting.speculation
+    assert drafting.speculation.settings["synthetic_acceptance_rates"] == pytest.approx(rates)
+    found = [row["setting"]["imposed_rates"] for row in json.loads(done.stdout)["rows"]]
+    assert found == [[], [], pytest.approx(rates), pytest.approx(rates)]
+    (evidence,) = Path("mine/evidence").iterdir()
+    assert json.loads(evidence.read_text())["synthetic"] is True
+    assert "Acceptance was imposed" in Path("r.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -176,7 +202,7 @@ def test_bad_input_is_one_error(
 def test_a_report_of_evidence_has_the_price_of_its_gpus(peagle: Peagle, tmp_path: Path) -> None:
     html = tmp_path / "r.html"
     done = peagle(
-        "bench", "report", str(FROZEN), "-o", str(html), "--price-per-hour", "5", "--json"
+        "bench", "report", str(FROZEN), "-o", str(html), "--price-per-hour", "$5", "--json"
     )
 
     assert done.returncode == 0, done.stderr

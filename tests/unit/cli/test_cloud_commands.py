@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -136,7 +137,7 @@ def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_s
     assert document["failure_command"] == ["peagle", "rollback", NAME]
     assert f"finish it: peagle rollback {NAME}" in deployed.run("status", NAME).out
     done = deployed.run(*document["failure_command"][1:], "--yes", "--json").document
-    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 5)
+    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 8)
 
 
 def test_a_stand_in_is_named(deployed: Terminal) -> None:
@@ -324,6 +325,27 @@ def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal)
     assert document["instances_running"] == 3
     assert document["price_per_hour_usd"] == pytest.approx(3 * (price_of() or 0))
     assert "1 x ml.g5.xlarge, us-east-1, 3 running" in shown
+
+
+def test_scale_off_shows_also_the_instances_that_start(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert deployed.run("scale", NAME, "--max", "3", "--target-concurrency", "4", "--yes").code == 0
+    described = deployed.cloud._describe_endpoint
+
+    def starting(EndpointName: str) -> Any:
+        found = described(EndpointName)
+        found["ProductionVariants"][0]["DesiredInstanceCount"] = 3
+        return found
+
+    monkeypatch.setattr(deployed.cloud, "_describe_endpoint", starting)
+
+    done = deployed.run("scale", NAME, "--off", "--yes", "--json")
+
+    assert (done.document["instances_running"], done.document["instances_desired"]) == (1, 3)
+    assert f"price       ${3 * (price_of() or 0):.2f} per hour" in done.err
+    again = deployed.run("scale", NAME, "--off", "--yes")
+    assert f"{NAME} runs 1 instance, on the way to 3" in again.out
 
 
 @pytest.mark.parametrize(("status", "price"), [("Failed", 0.0), ("Creating", None)])

@@ -26,7 +26,7 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert price_shown() in shown
     assert "1 x ml.g5.xlarge (1 x A10G), us-east-1" in shown
     assert "peagle/tiny+p-eagle" in shown
-    assert "K=5" in shown
+    assert "K=8" in shown
     assert f"creates endpoint {NAME}" in shown
     assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
@@ -100,8 +100,8 @@ def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
 
     assert done.code == 0
     assert done.document["k"] == 3
-    assert done.document["changes"] == [{"setting": "k", "before": 5, "after": 3}]
-    assert "changes     K 5 -> 3\n" in done.err
+    assert done.document["changes"] == [{"setting": "k", "before": 8, "after": 3}]
+    assert "changes     K 8 -> 3\n" in done.err
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert "update_endpoint" in terminal.cloud.calls
 
@@ -270,3 +270,26 @@ def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) ->
     assert done.code == 0
     assert "MB are in S3 already" in done.err
     assert "Uploading" not in done.err
+
+
+def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
+    watched = (*FIRST, "--yes", "--observe", "--json")
+    done = deployed.run(*watched)
+
+    assert "change      only settings beside the endpoint, which keeps serving" in done.err
+    assert "alarms none -> acceptance, errors, load" in done.err
+    assert done.document["changed"] is True
+    assert {one["setting"] for one in done.document["changes"]} == {"dashboard", "alarms"}
+    again = deployed.run(*watched)
+    assert "change      none: this plan is in service and proved" in again.err
+    assert again.document["changed"] is False
+    assert "-> none" in deployed.run(*FIRST, "--yes").err
+
+
+def test_captured_data_is_named_by_deploy_and_destroy(deployed: Terminal) -> None:
+    capture = ("--capture-data", "s3://peagle-captured/a", "--capture-retention", "7")
+    shown = deployed.run(*FIRST, "--yes", *capture).err
+    assert "capture     100% of prompts and answers to s3://peagle-captured/a" in shown
+
+    done = deployed.run("destroy", NAME, "--yes")
+    assert "Captured data stays in s3://peagle-captured/a/peagle-tiny/" in done.err

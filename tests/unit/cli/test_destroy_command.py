@@ -97,7 +97,7 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
 
 
 def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
-    from peagle.deploy import state as records
+    from peagle.deploy import records
 
     with records.deployment_lock("111122223333", "us-east-1", NAME):
         done = deployed.run("destroy", NAME, "--yes")
@@ -149,6 +149,19 @@ def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
     assert done.code == 0
     assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
     assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
+
+
+def test_a_dashboard_that_an_earlier_endpoint_left_is_named_and_removed(
+    terminal: Terminal,
+) -> None:
+    terminal.cloud.dashboards = {f"{NAME}-us-east-1": f'["EndpointName", "{NAME}"]'}
+
+    named = terminal.run("destroy", NAME, "--yes")
+    done = terminal.run("destroy", NAME, "--all", "--yes")
+
+    assert f"Dashboard {NAME}-us-east-1" in named.err
+    assert f"removed Dashboard {NAME}-us-east-1" in done.out
+    assert terminal.cloud.dashboards == {}
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:

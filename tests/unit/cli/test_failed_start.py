@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import Done
 from tests.unit.aws.cloud import START
-from tests.unit.aws.test_watch import OUT_OF_MEMORY
+from tests.unit.aws.test_wait import OUT_OF_MEMORY
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 
 

@@ -37,6 +37,9 @@ EXAMPLES = sorted(
     }
 )
 
+PROJECT = "environments: {staging: {}, production: {}}\nendpoints: {chat: {pair: tiny}}\n"
+"""The project file of the examples."""
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example_of_itself(name: str) -> None:
@@ -69,6 +72,8 @@ def test_the_command_line_takes_it(
         if word.endswith(".yaml"):  # a file of the user's, which must be there
             Path(word).parent.mkdir(parents=True)
             Path(word).touch()
+    if "-e" in words:
+        Path("peagle.yaml").write_text(PROJECT, encoding="utf-8")
     command: click.Command = cli
     context = command.make_context("peagle", words)
     while isinstance(command, click.Group):

@@ -15,7 +15,7 @@ from peagle.engine.container import container_name, remove_unused_image
 from peagle.errors import CloudError, UserError
 from peagle.images import Docker
 from peagle.images.inspect import unchecked_image
-from peagle.planning.plan import Overrides
+from peagle.planning.options import Overrides
 from peagle.store import write_json
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker

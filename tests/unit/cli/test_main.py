@@ -101,6 +101,16 @@ def test_a_process_ends_as_a_command_in_this_one(
     [
         (["plan"], "Missing argument"),
         (["plan", "gpt-oss-20b", "--k", "many"], "'many' is not a valid integer"),
+        (
+            ["plan", "tiny", "--budget", "free"],
+            "'free' is not an amount in USD above 0, such as 200 or $1.50",
+        ),
+        (["plan", "tiny", "--budget", "nan"], "'nan' is not an amount in USD above 0"),
+        (["plan", "tiny", "--ttl", "soon"], "'soon' is not a duration such as 90s, 10m, 12h or 2d"),
+        (
+            ["scale", "x", "--target-concurrency", "many"],
+            "'many' is not a number of requests above 0, such as 8",
+        ),
         (["nothing"], "No such command"),
         (["delete", "peagle-tiny"], "use destroy"),
         (["update", "peagle-tiny"], "deploy the changed plan again"),

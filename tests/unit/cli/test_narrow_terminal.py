@@ -7,8 +7,8 @@ import re
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.cli.image import table
 from peagle.cli.output.console import align_columns, fit_columns, indented
+from peagle.cli.output.image import image_table
 from peagle.cli.output.weights import file_line
 from peagle.images import Image
 from peagle.weights.inspect import FileStatus
@@ -119,7 +119,7 @@ def test_images_lose_columns() -> None:
         created="2026-11-01T00:00:00Z", layer_bytes=None, user="10001", digests=(),
         labels={"peagle.pair": "openai/gpt-oss-20b+amazon/head", "peagle.runtime": "gpu"},
     )  # fmt: skip
-    lines = [*table([image], WIDTH)]
+    lines = [*image_table([image], WIDTH)]
 
     assert "peagle-gpt-oss-20b:0.28.0-gpu-3f2a9c1b7d20" in lines[1]
     assert max(map(len, lines[:2])) <= WIDTH

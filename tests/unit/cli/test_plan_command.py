@@ -240,7 +240,7 @@ def test_the_region_comes_from_the_option_then_from_the_environment() -> None:
 def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     run("tiny", "--out", str(out))
-    out.write_text(out.read_text().replace('"k": 5', '"k": 4'))
+    out.write_text(out.read_text().replace('"k": 8', '"k": 4'))
     error = refusal(str(out))
     assert "'speculation'" in error.message
     assert error.exit_code == 2

@@ -133,7 +133,7 @@ def test_plan_shows_engine_arguments_and_memory(width: str) -> None:
 
 
 def test_a_plan_shows_the_best_places_and_says_what_is_not_known() -> None:
-    done = run("plan", "tiny", "--verbose")
+    done = run("plan", "tiny+ngram", "--verbose")
     table = done.stdout.partition("Best instances for this load")[2].partition("\n\n")[0]
     _, heads, *lines, legend, _ = table.splitlines()
     assert "USD/hour" in heads

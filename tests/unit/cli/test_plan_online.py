@@ -110,7 +110,7 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
 
     done = terminal.run(*PLAN, "--json")
 
-    reported = {one["code"]: one for one in done.document["findings"]}["price-not-amazons"]
+    reported = {one["code"]: one for one in done.document["findings"]}["price-not-from-aws"]
     assert reported["level"] == "note"
     assert "the sandbox" in reported["message"]
     shown = terminal.run(*PLAN).out

@@ -108,7 +108,10 @@ def test_the_next_command_knows_the_catalogue(tmp_path: Path) -> None:
         (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
         (("plan", "tiny", "--tp", "2"), "choose an --instance-type"),
         (("plan", "tiny", "--max-num-seqs", "2"), "--concurrency"),
-        (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency?"),
+        (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency"),
+        (("deploy", "tiny", "--share", "2%"), "it is an option of compare"),
+        (("plan", "tiny", "--push"), "it is an option of image build"),
+        (("compare", "x", "--with"), "peagle compare --help"),
     ],
 )
 def test_misplaced_option_gets_a_hint(

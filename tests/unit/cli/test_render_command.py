@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 from peagle.aws.images import ImageRequest
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.output.console import write_folder
 from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan
 from peagle.render import RenderedFile, plan_bytes, render
+from peagle.render.folder import write_folder
+from peagle.render.formats import format_files
 from peagle.render.plan_file import read_plan
 from tests.support import Peagle, raises_code
 
@@ -39,7 +40,7 @@ def refusal(*arguments: str) -> PeagleError:
     ("format", "files"),
     [
         ("cloudformation", ["README.md", "template.yaml"]),
-        ("terraform", ["README.md", "main.tf.json"]),
+        ("terraform", ["README.md", "endpoint", "main.tf", "values.json"]),
         ("boto3", ["README.md", "deploy.py"]),
     ],
 )
@@ -48,7 +49,8 @@ def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_pat
     done = run(format, "tiny", "-o", str(out))
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in out.iterdir()) == files
-    assert sorted(done.stdout.split()) == [str(out / name) for name in files]
+    listed = {Path(line).relative_to(out).parts[0] for line in done.stdout.split()}
+    assert sorted(listed) == files
     assert [path.name for path in out.parent.iterdir()] == ["here"], "no draft is left"
 
 
@@ -64,7 +66,7 @@ def test_the_document_lists_the_files(tmp_path: Path) -> None:
     assert made == {
         "format": "terraform",
         "pair": "peagle/tiny+p-eagle",
-        "files": [str(tmp_path / "tf" / name) for name in ("main.tf.json", "README.md")],
+        "files": [str(tmp_path / "tf" / name) for name in format_files("terraform")],
     }
 
 
@@ -95,14 +97,14 @@ def test_force_replaces_only_what_is_rendered(tmp_path: Path) -> None:
     assert run("terraform", "tiny", "-o", str(tmp_path), "--force").exit_code == 0
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "README.md").read_text() != "old"
-    assert (tmp_path / "main.tf.json").is_file()
+    assert (tmp_path / "main.tf").is_file()
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     out = tmp_path / "empty"
     out.mkdir()
     assert run("terraform", "tiny", "-o", str(out)).exit_code == 0
-    assert (out / "main.tf.json").is_file()
+    assert (out / "main.tf").is_file()
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -225,7 +227,8 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     assert "nameplate: name.txt" in described[1]
     assert "'nameplate'" in unknown[1]
     assert refused[0] == 3
-    assert "use boto3 or cloudformation or dockerfile or terraform" in refused[1]
+    others = "boto3 or cdk or cloudformation or hyperpod or kserve or terraform"
+    assert f"use {others}" in refused[1]
     assert "nameplate" in two_prefixes[1]
 
 

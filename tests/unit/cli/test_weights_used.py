@@ -10,7 +10,7 @@ import pytest
 
 from peagle.checkpoints import FolderSource
 from peagle.cli.context import in_context
-from peagle.deploy.state import refuse_weights_in_use
+from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
 from peagle.sandbox.client import Address

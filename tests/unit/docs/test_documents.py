@@ -14,9 +14,14 @@ import pytest
 from peagle.cli.main import cli
 from peagle.data import BUNDLED_CATALOG
 from tests.support import Peagle
+from tests.unit.cli.test_help_examples import PROJECT
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENTS = [ROOT / "README.md", ROOT / "infra" / "README.md"]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "infra" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -37,6 +42,7 @@ def test_a_command_in_the_documents_is_accepted(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_catalog").mkdir()
+    (tmp_path / "peagle.yaml").write_text(PROJECT, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     reached: list[str] = []
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: reached.append(self.name))
@@ -70,24 +76,35 @@ def test_the_documents_show_commands() -> None:
         "$ peagle fit gpt-oss-120b --gpu-memory-gib 79.2 --max-model-len 32768 --max-num-seqs 32",
         "$ peagle plan gpt-oss-20b --concurrency 10 --max-model-len 8k",
         "$ peagle plan gpt-oss-20b --verbose",
+        "$ peagle verdict gpt-oss-20b --gpu H200 --prompt-tokens 2k --output-tokens 256 "
+        "--concurrency 1,8,32,64,128,256",
     ],
 )
-def test_output_in_the_readme_is_what_the_command_prints(shown: str, peagle: Peagle) -> None:
-    """Line by line in order, with ``...`` where lines were left out. A plan's numbers are those of
-    the bundled evidence, which changes more often: they are not compared."""
-    plans = shown.startswith("$ peagle plan")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme[readme.index(f"{shown}\n") :]
-    expected = block[: block.index("\n```")].splitlines()[1:]
+def test_output_in_the_documents_is_what_the_command_prints(shown: str, peagle: Peagle) -> None:
+    """Line by line in order, with ``...`` where lines were left out. The numbers of
+    plans and verdicts are those of the bundled evidence, which changes more often: they are not
+    compared."""
+    plans = shown.startswith(("$ peagle plan", "$ peagle verdict"))
     command = shlex.split(shown)[2:]
     bundled = {BUNDLED_CATALOG: str(ROOT / "model_catalog")} if plans else {}
     done = peagle(*command, env={**os.environ, "COLUMNS": "120", **bundled}, cwd=ROOT)
     compared = _without_numbers if plans else str.rstrip
-    printed = iter([compared(line) for line in done.stdout.splitlines()])
+    shown_outputs = _outputs_shown(shown)
+    assert shown_outputs
 
-    for line in expected:
-        found = line == "..." or compared(line) in printed
-        assert found, f"not printed, or not in this order: {line!r}"
+    for expected in shown_outputs:
+        printed = iter([compared(line) for line in done.stdout.splitlines()])
+        for line in expected:
+            found = line == "..." or compared(line) in printed
+            assert found, f"not printed, or not in this order: {line!r}"
+
+
+def _outputs_shown(command: str) -> list[list[str]]:
+    """What each block of the documents shows below this command."""
+    text = "".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    return [
+        block[: block.index("\n```")].splitlines() for block in text.split(f"\n{command}\n")[1:]
+    ]
 
 
 def _without_numbers(line: str) -> str:
@@ -102,3 +119,14 @@ def test_policies_are_json_of_the_current_policy_language(path: Path) -> None:
 
     assert document["Version"] == "2012-10-17"
     assert all(statement["Effect"] == "Allow" for statement in document["Statement"])
+
+
+def test_the_run_of_the_pipelines_is_quoted_from_its_transcript() -> None:
+    text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    section = text[text.index("## One run from a new repository") : text.index("## Tests")]
+    transcript = (ROOT / "docs" / "pipelines-run.txt").read_text(encoding="utf-8")
+    quoted = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+    assert len(quoted) == 2
+    assert [one for one in quoted if one not in transcript] == []
+    assert "== Every step ended as it must" in transcript

@@ -19,7 +19,7 @@ ROW: dict[str, Any] = {
     "workload": "short-prompt", "concurrency": 1, "prompt_tokens": 128, "output_tokens": 400,
     "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
     "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
-    "tensor_parallel_size": 1, "temperature": 1.0,
+    "tensor_parallel_size": 1, "temperature": 1.0, "biases": "zero", "drafted_tokens": "random",
     "host": {"cpus": 16}, "command": "python -m benchmarks.gpu.speed",
 }  # fmt: skip
 ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
@@ -57,18 +57,34 @@ def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> N
     assert len(path.read_text().splitlines()) < 50
 
 
+MANY = {"concurrency": 32}
+
+
 @pytest.mark.parametrize(
-    ("changes", "has_caveat"),
-    [({}, True), ({"biases": "zero"}, False), ({"pair": "qwen3-coder-30b"}, False)],
-)
-def test_rows_of_gpt_oss_with_the_biases_of_dummy_weights_have_a_caveat(
-    changes: dict[str, Any], has_caveat: bool, tmp_path: Path
+    ("changes", "compared", "caveat"),
+    [
+        ({}, True, evidence.INDEPENDENT_EXPERTS),
+        ({"drafted_tokens": "dummy"}, False, evidence.REPEATED_EXPERTS),
+        ({**MANY, "biases": "dummy"}, False, evidence.REPEATED_EXPERTS),
+        ({**MANY, "biases": "dummy", "pair": "qwen3-coder-30b"}, True,
+         evidence.INDEPENDENT_EXPERTS),
+        ({**MANY, "drafted_tokens": "dummy", "pair": "gemma-4-31b"}, True, ""),
+    ],
+)  # fmt: skip
+def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
+    changes: dict[str, Any], compared: bool, caveat: str, tmp_path: Path
 ) -> None:
+    found = document(tmp_path, {**ROW, **changes}, {**ALONE, **changes})
+    assert ("speeds" in found) == compared
+    assert found.get("caveat", "") == caveat
     path = tmp_path / "speed.json"
-    evidence.write(path, document(tmp_path, {**ROW, **changes}, {**ALONE, **changes}))
+    evidence.write(path, found)
     run = read_speeds(path)
-    assert run
-    assert run.caveat == (evidence.SAME_EXPERTS if has_caveat else "")
+    assert (run.caveat if run else None) == (caveat if compared else None)
+
+
+def test_one_request_of_a_biased_target_alone_repeats_nothing() -> None:
+    assert not evidence.repeats_experts({**ALONE, "biases": "dummy"}, "gpt-oss-20b")
 
 
 def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,7 @@ from peagle.errors import NotFound, UserError
 from peagle.images import (
     Docker,
     build,
-    image_name,
     remove_image,
-    repository_of,
     show_image,
     with_digest,
 )
@@ -25,7 +24,8 @@ from peagle.images.build import Packages, context, context_of, engine_image, eng
 from peagle.images.context import baked, source_revision, tar
 from peagle.images.inspect import check_pair
 from peagle.planning import Options, Plan, make_plan
-from peagle.render.image import Recipe
+from peagle.render.image import Recipe, image_name
+from peagle.render.image_names import repository_of
 from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker
 from tests.unit.rendering.plans import CATALOG
@@ -33,6 +33,7 @@ from tests.unit.rendering.plans import CATALOG
 RECIPE = Recipe("cpu", "base", None)
 
 
+@cache
 def plan_for(pair: str, **options: Any) -> Plan:
     return make_plan(Options(pair=pair, **options), CATALOG)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import venv
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,12 @@ def plan_for() -> PlanFor:
     """
     catalog = load_catalog()
 
+    @cache
+    def planned(**options: Any) -> Plan:
+        return make_plan(Options(**{"pair": "tiny", "name": NAME, **options}), catalog)
+
     def make(behavior: str = "", **options: Any) -> Plan:
-        plan = make_plan(Options(**{"pair": "tiny", "name": NAME, **options}), catalog)
+        plan = planned(**options)
         environment = {**plan.environment, "STAND_IN": behavior}
         return plan.model_copy(update={"environment": environment})
 

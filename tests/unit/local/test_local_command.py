@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from peagle.cli.engine import engine
-from peagle.cli.local import local
+from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.process import is_alive
@@ -30,8 +29,7 @@ def command() -> Command:
     """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
-        group = {"local": local, "engine": engine}[words[0]]
-        return CliRunner().invoke(group, words[1:], catch_exceptions=False, standalone_mode=False)
+        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
 
     return run
 

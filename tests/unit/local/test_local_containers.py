@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ AS_ERROR: Any = {"catch_exceptions": False, "standalone_mode": False}
 """Settings of click's runner that raise the error of a command."""
 
 
+@cache
 def plan_for(pair: str, **more: Any) -> Plan:
     return make_plan(Options(pair=pair, **more), load_catalog())
 

@@ -58,6 +58,7 @@ def test_gpu_settings_of_the_speculation_are_dropped() -> None:
         "model": "/opt/ml/ä",
         "num_speculative_tokens": 7,
         "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [0.7, 0.5],
         "draft_tensor_parallel_size": 2,
     }
 

@@ -14,9 +14,8 @@ from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
-from peagle.cli.local import local
+from peagle.cli.main import cli
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.warm import warm
 from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.machine import Engine, check_compiler
@@ -40,8 +39,7 @@ def command() -> Command:
     """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
-        group = {"local": local, "warm": warm}[words[0]]
-        return CliRunner().invoke(group, words[1:], catch_exceptions=False, standalone_mode=False)
+        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
 
     return run
 
@@ -164,7 +162,7 @@ def test_a_cancelled_pipeline_leaves_no_engine(
     words = ["--name", NAME, "--local", "--to", str(engine_home / "kept")]
     usual = signal.signal(signal.SIGTERM, before)
     try:
-        done = CliRunner().invoke(warm, ["tiny", *words], standalone_mode=False)
+        done = CliRunner().invoke(cli, ["warm", "tiny", *words], standalone_mode=False)
         assert isinstance(done.exception, Abort)
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
@@ -206,7 +204,9 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     monkeypatch.setattr("peagle.warm.collect.fetch", interrupted)
     monkeypatch.setattr(warming, "stop_engine", interrupted)
 
-    done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)
+    done = CliRunner().invoke(
+        cli, ["warm", "tiny", "--name", NAME, "--local"], standalone_mode=False
+    )
 
     assert isinstance(done.exception, Abort)
     assert f"The engine is still running. Stop it: peagle local down {NAME}-warm\n" in done.stderr

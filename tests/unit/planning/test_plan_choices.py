@@ -127,7 +127,7 @@ def test_a_version_that_a_region_lacks_is_an_error() -> None:
 
 def test_the_users_image_replaces_that_of_aws() -> None:
     own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-    made = plan(image=own)
+    made = plan(image=own, copies=1)
     assert made.runtime.image == own
     assert because(made, "image") is None
     assert codes(made) == ["gpus-idle", "image-by-tag"], "ml.g5.12xlarge has four GPUs"

@@ -125,7 +125,7 @@ def test_the_corpus_covers_the_findings_of_planning() -> None:
         "cache-below-concurrency",
         "several-instances",
         "price-above-limit",
-        "speed-below-wanted",
+        "speed-below-minimum",
         "slo-missed",
         "requests-above-context",
         "k-above-trained",

@@ -145,9 +145,10 @@ def test_gpus_are_a_power_of_two_that_divides_the_heads() -> None:
 
 
 def test_idle_gpus_are_a_note() -> None:
-    assert "gpus-idle" in codes(plan(instance_type="ml.p6-b200.48xlarge"), "note")
-    assert "gpus-idle" not in codes(plan(instance_type="ml.g7e.2xlarge"))
-    assert "gpus-idle" in codes(plan(), "note"), "the cheapest, with two of four GPUs idle"
+    assert "gpus-idle" in codes(plan(instance_type="ml.p6-b200.48xlarge", copies=1), "note")
+    assert "gpus-idle" not in codes(plan(instance_type="ml.g7e.2xlarge", copies=1))
+    assert "gpus-idle" in codes(plan(copies=1), "note"), "the cheapest, with idle GPUs"
+    assert "gpus-idle" not in codes(plan(instance_type="ml.p6-b200.48xlarge"))
 
 
 def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> None:
@@ -201,6 +202,7 @@ def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
         plan(
             instance_type="ml.p6-b200.48xlarge",
             instance_count=1,
+            copies=1,
             concurrency=load,
             speculation=False,
         ).fit

@@ -134,7 +134,7 @@ def test_the_rules_look_at_what_the_user_sets() -> None:
 
 def test_the_ami_and_the_timeouts_reach_the_request() -> None:
     made = plan(ami="the-other", startup_timeout=1800, model_source="s3://bucket/target/",
-                download_timeout=900)  # fmt: skip
+                download_timeout=900, copies=1)  # fmt: skip
 
     (variant,) = requests(made)[1].parameters["ProductionVariants"]
     assert variant["InferenceAmiVersion"] == "the-other"

@@ -8,6 +8,7 @@ import pytest
 
 from peagle.catalog import find_instance, load_catalog
 from peagle.catalog.tables import Instance, Price
+from peagle.planning import Options, make_plan
 from peagle.planning.candidates import price_of
 from tests.support import bundled_catalog
 from tests.unit.planning.small_catalog import plan
@@ -29,6 +30,21 @@ def test_a_missing_price_is_one_finding(limit: float | None) -> None:
     said = [f for f in made.findings if "price" in f.message]
     assert [f.code for f in said] == ["price-above-limit" if limit else "price-unknown"]
     assert "price" in said[0].message
+
+
+@pytest.mark.parametrize(
+    "type", ["ml.p5e.48xlarge", "ml.p6-b200.48xlarge", "ml.p6-b300.48xlarge", "ml.g7.2xlarge"]
+)
+def test_types_that_have_no_price_say_once_how_to_get_one(type: str) -> None:
+    with bundled_catalog():
+        options = Options(pair="gpt-oss-20b", instance_type=type)
+        made = make_plan(options, load_catalog())
+
+    assert made.price_per_hour_usd is None
+    (finding,) = (one for one in made.findings if "price" in one.code)
+    assert (finding.code, finding.level) == ("price-unknown", "warning")
+    refresh = ("peagle", "catalog", "refresh", "--prices", "--region", "us-east-1")
+    assert finding.command == refresh
 
 
 def test_a_price_of_another_region_is_named_and_not_used(unpriced: Instance) -> None:

@@ -93,6 +93,24 @@ def test_costs_within_the_precision_of_estimates_leave_the_choice_to_the_price()
     assert plan(catalog=catalog, concurrency=8).instance_type == "ml.g6e.xlarge"
 
 
+@pytest.mark.parametrize(("speed", "chosen"), [(920, "p-eagle"), (950, "eagle3")])
+def test_another_drafter_must_be_faster_than_what_counts_as_equal(
+    speed: float, chosen: str
+) -> None:
+    """The pair's own drafter reaches 900 tokens/s."""
+    one = run(FAST)
+    rows = tuple(
+        each.model_copy(update={"output_tokens_per_second": speed})
+        if (each.drafter, each.concurrency) == ("eagle3", 8)
+        else each
+        for each in one.speeds
+    )
+    catalog = measured(one.model_copy(update={"speeds": rows}), catalog=only(FAST))
+    made = plan(catalog=catalog, concurrency=8)
+    assert made.speculation is not None
+    assert made.pair == f"acme/chat+acme/chat-{chosen}"
+
+
 def only(*gpus: str) -> Catalog:
     """The small catalogue with the types that have one of these GPUs, priced in us-east-1."""
     kept = [one for one in CATALOG.instances.instances if one.gpu in gpus]
@@ -154,7 +172,7 @@ def test_an_unmeasured_instance_has_a_warning_with_a_measured_one() -> None:
 def test_a_missed_speed_is_an_error_with_the_fastest() -> None:
     made = plan(catalog=MEASURED, instance_type="ml.g7e.2xlarge", min_tokens_per_second=5000)
     code, message, fix = error_of(made)
-    assert code == "speed-below-wanted"
+    assert code == "speed-below-minimum"
     assert "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s" in message
     assert "1,920 tokens/s, 8 times one measured instance" in message, "8 streams of 240"
     assert fix == "lower --min-tokens-per-second to 1920"
@@ -174,7 +192,7 @@ def test_fixes_for_a_missed_requirement(options: dict[str, Any], fix: str) -> No
     settings: dict[str, Any] = {"instance_count": 1, "instance_type": "ml.g7e.2xlarge", **options}
     made = plan("chat+p-eagle", catalog=MEASURED, **settings)
     code, _, found = error_of(made)
-    assert code == ("slo-missed" if "slo" in options else "speed-below-wanted")
+    assert code == ("slo-missed" if "slo" in options else "speed-below-minimum")
     assert fix in found
 
 

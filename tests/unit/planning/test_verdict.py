@@ -13,6 +13,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import support_of
 from peagle.errors import PeagleError
+from peagle.planning.options import Options
+from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.speed.models import Workload
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Setting, Verdict, WorkloadVerdict
@@ -119,10 +121,23 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
 
 
-def test_measurements_that_overstate_a_speed_say_so() -> None:
+def test_a_plan_uses_the_acceptance_of_a_verdict() -> None:
+    with bundled_catalog():
+        catalog = load_catalog()
+        verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), catalog)
+        made = make_plan(Options(pair="tiny+p-eagle", instance_type="ml.g6.xlarge"), catalog)
+    assert made.speed is not None
+    assert made.speculation is not None
+    assert made.speed.acceptance_basis == "measured"
+    speeds = (one for load in verdict.workloads[0].loads for one in load.speeds)
+    lengths = {one.acceptance_length for one in speeds if one.setting.k == made.speculation.k}
+    assert lengths == {made.speed.acceptance_length}
+
+
+def test_measurements_say_what_they_do_not_show() -> None:
     with bundled_catalog():
         verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
-    assert any("nearly the same experts" in text for text in texts(verdict, "evidence"))
+    assert any("share experts only by chance" in text for text in texts(verdict, "evidence"))
 
 
 def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> None:

@@ -21,7 +21,13 @@ from peagle.request_validation.model import service_model
 from tests.unit.policies.evaluation import Access
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-_TAGGING = {"ecr": "ecr:TagResource", "iam": "iam:TagRole", "sagemaker": "sagemaker:AddTags"}
+_TAGGING = {
+    "cloudwatch": "cloudwatch:TagResource",
+    "ecr": "ecr:TagResource",
+    "iam": "iam:TagRole",
+    "logs": "logs:TagResource",
+    "sagemaker": "sagemaker:AddTags",
+}
 _PASSED = {
     "ExecutionRoleArn": "sagemaker.amazonaws.com",
     "serviceRole": "codebuild.amazonaws.com",
@@ -53,6 +59,8 @@ class Call:
     def tags(self) -> dict[str, str]:
         """The tags in the request."""
         given = self.parameters.get("Tags") or self.parameters.get("tags") or []
+        if isinstance(given, dict):
+            return given
         pairs = ({key.lower(): value for key, value in tag.items()} for tag in given)
         return {pair["key"]: pair["value"] for pair in pairs}
 
@@ -83,17 +91,23 @@ def condition_keys(action: str) -> set[str]:
 def accesses(call: Call, tags: Mapping[str, Mapping[str, str]]) -> Iterator[Access]:
     """Everything that the call needs to be allowed; ``tags`` are those of existing resources."""
     resources = list(_resources(call))
+    namespace = call.parameters.get("ServiceNamespace")
+    scaling = {"application-autoscaling:service-namespace": namespace} if namespace else {}
     requested = {f"aws:RequestTag/{key}": value for key, value in call.tags.items()}
     for resource in resources:
         own = {f"aws:ResourceTag/{key}": value for key, value in tags.get(resource, {}).items()}
-        yield Access(call.action, resource, own | requested)
-        if call.tags and call.service in _TAGGING and call.operation.startswith("create_"):
+        yield Access(call.action, resource, own | requested | scaling)
+        creates = call.operation.startswith(("create_", "put_metric_alarm"))
+        if call.tags and call.service in _TAGGING and creates:
             action = {"sagemaker:TaggingAction": call.name} if call.service == "sagemaker" else {}
             yield Access(_TAGGING[call.service], resource, requested | action)
     for parameter, service in _PASSED.items():
         if parameter in call.parameters:
             context = {"iam:PassedToService": service}
             yield Access("iam:PassRole", call.parameters[parameter], context)
+    if call.service == "scheduler" and "Target" in call.parameters:
+        context = {"iam:PassedToService": "scheduler.amazonaws.com"}
+        yield Access("iam:PassRole", call.parameters["Target"]["RoleArn"], context)
     if source := call.parameters.get("CopySource"):
         yield Access("s3:GetObject", f"arn:aws:s3:::{source['Bucket']}/{source['Key']}")
     yield from _entailed(call)
@@ -107,6 +121,10 @@ def _entailed(call: Call) -> Iterator[Access]:
         yield Access("kms:Decrypt", f"arn:aws:kms:{place}:key/1", context)
         if call.operation in _WRITTEN:
             yield Access("kms:GenerateDataKey", f"arn:aws:kms:{place}:key/1", context)
+    if "KmsKeyId" in call.parameters:  # SageMaker creates the volumes on the caller's behalf
+        context = {"kms:ViaService": f"sagemaker.{call.region}.amazonaws.com"}
+        for action in ("kms:CreateGrant", "kms:DescribeKey"):
+            yield Access(action, f"arn:aws:kms:{place}:key/1", context)
     if call.operation == "delete_endpoint":
         context = {"application-autoscaling:service-namespace": "sagemaker"}
         target = f"arn:aws:application-autoscaling:{place}:scalable-target/1"
@@ -117,6 +135,10 @@ def _resources(call: Call) -> Iterator[str]:
     """The ARNs of what the call names; ``*`` for nothing."""
     if given := call.parameters.get("ResourceArn") or call.parameters.get("resourceArn"):
         yield str(given)
+        return
+    if call.service == "application-autoscaling" and resource_forms(call.action):
+        place = f"{call.region}:{call.account}"
+        yield f"arn:aws:application-autoscaling:{place}:scalable-target/1"
         return
     found = False
     for form in resource_forms(call.action).values():
@@ -137,6 +159,10 @@ def _values(call: Call) -> Iterator[dict[str, str]]:
         if value is not None:
             text = str(value[0] if isinstance(value, list) else value)
             one[variable] = text.rpartition(":role/")[2]
+    if call.service == "scheduler":
+        one |= {"GroupName": "default", "ScheduleName": given["Name"]}
+    if call.service == "sns":
+        one["TopicName"] = given["TopicArn"].rpartition(":")[2]
     if call.service == "ecr":
         one["Account"] = given.get("registryId", call.account)
     if call.service == "codebuild" and "ProjectName" in one:
@@ -150,11 +176,13 @@ _PARAMETERS = {
     "ModelName": ("ModelName",),
     "EndpointConfigName": ("EndpointConfigName",),
     "EndpointName": ("EndpointName",),
+    "InferenceComponentName": ("InferenceComponentName",),
     "BucketName": ("Bucket",),
     "RepositoryName": ("repositoryName", "repositoryNames"),
     "RoleNameWithPath": ("RoleName", "PolicySourceArn"),
     "ProjectName": ("name", "projectName", "ids", "id"),
-    "AlarmName": ("AlarmNames",),
+    "AlarmName": ("AlarmName", "AlarmNames"),
+    "DashboardName": ("DashboardName", "DashboardNames"),
     "LogGroupName": ("logGroupName", "logGroupNamePrefix"),
     "LogStreamName": ("logStreamName",),
 }

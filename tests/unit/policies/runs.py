@@ -10,6 +10,7 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,28 @@ from moto import mock_aws
 from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.image_records import remove_image_resources
+from peagle.deploy.network import ROLE_ACTIONS
 from peagle.images.context import member_of
+from peagle.planning.company import Company
 from peagle.planning.plan import Weights
+from peagle.store import home
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from tests.unit.aws.cloud import ACCOUNT, FakeAws
+from tests.unit.aws.network import GROUP, SUBNETS
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.syncing import CONFIG, PART, folder_weights, shard, sync, write_model
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_capacity import NO_INSTANCE
-from tests.unit.cli.commands import FIRST, NAME, Terminal
+from tests.unit.cli.commands import FIRST, NAME, Terminal, without_record
 from tests.unit.policies.accesses import Call, accesses
 from tests.unit.policies.evaluation import Access
 
 Runs = dict[str, list[Access]]
 
 MOTO_ACCOUNT = "123456789012"
+_END_ROLE = "peagle-ends-"
 
 
 class Recorder:
@@ -90,9 +96,18 @@ class Recorder:
             account, known = ACCOUNT, aws.cloud.tags
         call = Call(service, operation, parameters, account, aws.region)
         found = list(accesses(call, {**self._tags, **known}))
-        self.add(self._command, *found)
+        of_end = service == "scheduler" or _END_ROLE in str(parameters.get("RoleName"))
+        ending = "drift of an end" if self._command == "drift" else "deploy with an end"
+        self.add(ending if of_end else self._command, *found)
         if operation.startswith("create_") and call.tags:
             self._tags.setdefault(found[0].resource, {}).update(call.tags)
+
+
+_COMPANY = (
+    "--subnets", ",".join(SUBNETS), "--security-groups", GROUP, "--kms-key", "alias/models",
+    "--tag", "team=ml",
+)  # fmt: skip
+"""Options of a company's account."""
 
 
 class _NoPause(Clock):
@@ -131,22 +146,141 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run(*FIRST, "--yes", "--k", "3")
     run(*FIRST, "--yes", "--k", "4", "--prove-first")
     run("rollback", NAME, "--yes")
+    run(
+        *FIRST,
+        "--yes",
+        "--k",
+        "5",
+        "--rollout",
+        "all-at-once",
+        "--slo",
+        "ttft=0.5",
+        "--tag",
+        "team=ml",
+    )
+    terminal.cloud.firing = {f"{NAME}-5xx"}
+    terminal.cloud.next_scripts = [[("Updating", None), ("InService", "an alarm")]]
+    with recorder.command("deploy"):
+        assert terminal.run(*FIRST, "--yes", "--k", "6", "--rollout", "all-at-once").code == 4
     run("list")
     run("status", NAME)
     terminal.cloud.write_log("a line")
     run("logs", NAME)
+    run("top", NAME, "--once")
+    captured = ("--capture-data", "s3://peagle-captured/a")
+    topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:on-call"
+    terminal.cloud.topics[topic] = {"SubscriptionsConfirmed": "1"}
+    run(*FIRST, "--yes", "--k", "4", "--observe", "--alarm-topic", topic, *captured)
+    run("drift", NAME)
+    theirs = {"ID": "theirs", "Status": "Enabled", "Expiration": {"Days": 9}}
+    terminal.cloud.lifecycles["peagle-captured"].insert(0, theirs)
+    run(*FIRST, "--yes", "--k", "4", *captured, "--capture-retention", "0")
+    run("drift", NAME)
+    run(*FIRST, "--yes", "--k", "4")
     run("invoke", NAME, "Hello")
+    quotas, terminal.cloud.quotas = terminal.cloud.quotas, {"ml.g5.xlarge for endpoint usage": 9}
+    for end in ("drop", "promote"):
+        run("compare", NAME, "--with", "tiny --k 2", "--yes")
+        run("compare", NAME, "--share", "50%", "--yes")
+        run("compare", NAME)
+        run(end, NAME, "--yes")
+    run("rollback", NAME, "--yes")
+    terminal.cloud.quotas = quotas
     run("token", NAME)
     run("invoke", NAME, "Hello", "--no-stream")
     run("prove", NAME)
     terminal.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}"}
     terminal.cloud.alarms = dict.fromkeys(_ALARMS, NAME)
+    run(*FIRST, "--yes", "--k", "4", *_COMPANY)
+    run(*FIRST, "--yes", "--k", "4", *_COMPANY, "--tag", "stage=test")
     run("destroy", NAME, "--previous", "--yes")
+    _scaling(recorder, terminal)
+    run("status", NAME)
     run("destroy", NAME, "--all", "--yes")
+    run(*FIRST, "--yes", "--ttl", "8h")
+    run(*FIRST, "--yes", "--ttl", "9h")
+    terminal.cloud.now += 10 * 3600
+    run("reap", "--yes", "--region", "us-east-1")
     by_template(terminal.world, a_plan(), "terraform")
     run("adopt", "peagle-pair", "--yes")
     run("destroy", "peagle-pair", "--yes")
     _unlucky(recorder, terminal, patch)
+    _copies(recorder, patch)
+    _drift_elsewhere(recorder, patch)
+
+
+def _drift_elsewhere(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+    """A machine without a record compares a plan file: all topics, and weights in S3."""
+    terminal = Terminal(patch)
+    terminal.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 4
+    for name in ("config.json", "model.safetensors"):
+        terminal.cloud.put("peagle-models", f"tiny/{name}", b"{}")
+    plan = str(home() / "plan.json")
+    from_s3 = ("--model-source", "s3://peagle-models/tiny/")
+    more = ("--observe", "--log-retention", "30", "--rollout", "all-at-once", "--ttl", "9h")
+    steps: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("plan --online", ("plan", "--online", *FIRST[1:], *from_s3, *more, "-o", plan)),
+        ("deploy", ("deploy", plan, "--yes")),
+        ("drift", ("drift", plan)),
+        ("destroy", ("destroy", NAME, "--all", "--yes")),
+    )
+    for command, words in steps:
+        if command == "drift":
+            without_record(terminal)
+        with recorder.command(command):
+            done = terminal.run(*words)
+            assert done.code == 0, done.err + done.out
+
+
+def _copies(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+    """Copies of the engine on one instance."""
+    terminal = Terminal(patch)
+    terminal.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
+    terminal.cloud.log_groups = {f"/aws/sagemaker/InferenceComponents/{NAME}"}
+    deploy = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
+    plain: tuple[tuple[str, ...], ...] = (
+        deploy,
+        (*deploy, "--tag", "team=web"),
+        (*deploy, "--ttl", "8h", "--observe"),
+        (*deploy, "--k", "3"),
+        ("top", NAME, "--once"),
+        ("rollback", NAME, "--yes"),
+        ("invoke", NAME, "Hello"),
+        ("logs", NAME),
+        ("destroy", NAME, "--all", "--yes"),
+    )
+    for words in plain:
+        with recorder.command("copies"):
+            done = terminal.run(*words)
+            assert done.code == 0, done.err
+    zero = (*deploy, "--scale-to-zero", "--max-instances", "2")
+    scaled: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("deploy with scaling", zero),
+        ("drift with scaling", ("drift", NAME)),
+        ("scale", ("scale", NAME, "--min", "1", "--yes")),
+        ("scale", ("scale", NAME, "--off", "--to", "2", "--yes")),
+        ("deploy with scaling", (*zero, "--k", "3")),
+        ("destroy", ("destroy", NAME, "--yes")),
+    )
+    for command, words in scaled:
+        with recorder.command(command):
+            done = terminal.run(*words)
+            assert done.code == 0, done.err
+
+
+def _scaling(recorder: Recorder, terminal: Terminal) -> None:
+    """Bounds are deployed, changed, and replaced by a fixed number."""
+    bounds = ("--k", "4", "--max-instances", "2")
+    runs = (
+        ("deploy with scaling", (*FIRST, "--yes", *bounds)),
+        ("scale", ("scale", NAME, "--max", "3", "--yes")),
+        ("scale", ("scale", NAME, "--off", "--to", "2", "--yes")),
+        ("deploy with scaling", (*FIRST, "--yes", *bounds)),
+    )
+    for command, words in runs:
+        with recorder.command(command):
+            done = terminal.run(*words)
+            assert done.code == 0, done.err
 
 
 def _unlucky(recorder: Recorder, terminal: Terminal, patch: pytest.MonkeyPatch) -> None:
@@ -221,6 +355,11 @@ def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
             ecr.login(aws, "host")
             ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0")
             codebuild.build(aws, order, lambda line: None, _NoPause())
+            bounded = replace(order, tag="v2", company=Company(
+                permissions_boundary="arn:aws:iam::123456789012:policy/boundary",
+                tags={"team": "ml"},
+            ))  # fmt: skip
+            codebuild.build(aws, bounded, lambda line: None, _NoPause())
             log = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "1"}  # moto has none
             codebuild._read_log(aws, log, None)
             with patch.context() as interrupting, suppress(KeyboardInterrupt):
@@ -234,13 +373,18 @@ _PLACE = "us-east-1:123456789012"
 _ENDPOINT = f"arn:aws:sagemaker:{_PLACE}:endpoint/peagle-pair"
 _TARGET = f"arn:aws:application-autoscaling:{_PLACE}:scalable-target/1"
 _ALARM = f"arn:aws:cloudwatch:{_PLACE}:alarm:TargetTracking-endpoint/peagle-pair/variant/AllTraffic"
+_ALARM_OF_COPIES = f"arn:aws:cloudwatch:{_PLACE}:alarm:TargetTracking-inference-component/peagle-x"
 _SCALING = {"application-autoscaling:service-namespace": "sagemaker"}
 _IMAGE = f"arn:aws:ecr:{_PLACE}:repository/peagle-tiny"
 _STOCK = "arn:aws:ecr:us-east-1:763104351884:repository/vllm"
 _LOG = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/Endpoints/peagle-pair"
 _S3 = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
 
-_ALARMS = (f"TargetTracking-endpoint/{NAME}/variant/AllTraffic-1", "peagle-slow")
+_ALARMS = (
+    f"TargetTracking-endpoint/{NAME}/variant/AllTraffic-1",
+    f"TargetTracking-inference-component/{NAME}-1",
+    "peagle-slow",
+)
 
 Entry = tuple[str, str, dict[str, str]]
 
@@ -260,6 +404,7 @@ BY_OTHERS: dict[str, list[Entry]] = {
         *((f"ecr:{action}", _STOCK, {}) for action in (
             "BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")),
         ("cloudwatch:PutMetricData", "*", {}),
+        ("cloudwatch:DescribeAlarms", f"arn:aws:cloudwatch:{_PLACE}:alarm:peagle-pair-5xx", {}),
         ("logs:CreateLogGroup", _LOG, {}),
         *((f"logs:{action}", f"{_LOG}:log-stream:AllTraffic/i-1", {}) for action in (
             "CreateLogStream", "PutLogEvents")),
@@ -267,7 +412,12 @@ BY_OTHERS: dict[str, list[Entry]] = {
         ("s3:ListBucket", "arn:aws:s3:::peagle-models", {}),
         ("s3:GetObject", "arn:aws:s3:::peagle-models/pair/target/config.json", {}),
         ("kms:Decrypt", f"arn:aws:kms:{_PLACE}:key/1", _S3),
+        # Data capture, to a bucket that may be encrypted.
+        ("s3:PutObject", "arn:aws:s3:::peagle-captured/peagle-pair/AllTraffic/1.jsonl", {}),
+        ("kms:GenerateDataKey", f"arn:aws:kms:{_PLACE}:key/1", _S3),
     ],
+    # The same list: "If you specify a VPC".
+    "SageMaker in a VPC": [(action, "*", {}) for action in ROLE_ACTIONS],
     # A person with the aws command line, as "Auto scaling" in SageMaker's documentation lists it.
     "scaling": [
         *((f"application-autoscaling:{action}", _TARGET, _SCALING) for action in (
@@ -276,8 +426,8 @@ BY_OTHERS: dict[str, list[Entry]] = {
         ("application-autoscaling:DescribeScalableTargets", "*", {}),
         ("application-autoscaling:DescribeScalingPolicies", "*", {}),
         ("cloudwatch:DescribeAlarms", "*", {}),
-        ("cloudwatch:PutMetricAlarm", _ALARM, {}),
-        ("cloudwatch:DeleteAlarms", _ALARM, {}),
+        *((f"cloudwatch:{action}", alarm, {}) for alarm in (_ALARM, _ALARM_OF_COPIES)
+          for action in ("PutMetricAlarm", "DeleteAlarms")),
         ("sagemaker:UpdateEndpointWeightsAndCapacities", _ENDPOINT,
          {"aws:ResourceTag/peagle:deployment": "peagle-pair"}),
         ("iam:CreateServiceLinkedRole",

@@ -35,9 +35,17 @@ ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
 COMMANDS = {
     "image-policy": {"image", "destroy --images"},
     "execution-role-policy": {"SageMaker"},
+    "execution-role-vpc-policy": {"SageMaker in a VPC"},
     "scaling-policy": {"scaling"},
+    "limit-policy": {"deploy with an end", "drift of an end"},
 }
 """Policy -> the runs that it is for; the deploy policy is for all others."""
+
+READING = {"plan --online", "drift", "drift of an end", "drift with scaling"}
+"""The runs that the policy to read is for, beside the others."""
+
+WITH_SCALING = ("deploy with scaling", "drift with scaling", "scale")
+"""Runs that need the deploy policy and the scaling policy."""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +57,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 def needed(runs: Runs, policy: str) -> list[Access]:
     """What the runs need that the policy is for."""
     others = set().union(*COMMANDS.values())
-    commands = COMMANDS.get(policy, set(runs) - others)
+    commands = COMMANDS.get(policy, set(runs) - others) - set(WITH_SCALING)
+    if policy == "read-policy":
+        commands = READING
     found = {access.text: access for command in sorted(commands) for access in runs[command]}
+    if policy in ("deploy-policy", "scaling-policy"):
+        lacking = denied(allowed_in("deploy-policy"), both(runs))
+        mine = [one for one in both(runs) if (one in lacking) is (policy == "scaling-policy")]
+        found |= {access.text: access for access in mine}
     return list(found.values())
+
+
+def both(runs: Runs) -> list[Access]:
+    """What the runs need for which a user has both policies."""
+    return [access for command in WITH_SCALING for access in runs[command]]
 
 
 def allowed_in(policy: str) -> list[dict[str, Any]]:

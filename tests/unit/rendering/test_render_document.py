@@ -111,6 +111,10 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 NEWER_KEYS = (
     "speed", "without_speculation", "alternatives", "prompt_tokens", "output_tokens", "slo",
+    "rollout",
+    "scaling",
+    "limit",
+    "observe",
 )  # fmt: skip
 """Keys that plan files of older versions lack."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from peagle.cli.output.plan import price_text
+from peagle.cli.output.plan_facts import price_text
 from peagle.findings import note
 from peagle.planning.plan import Plan
 from peagle.render.files import readme
+from peagle.render.formats.dockerfile import _HOW_TO
 from tests.unit.aws.plans import a_plan
 
-STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an account knows")
+STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an account knows")
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,13 @@ def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> Non
     assert plan.price_per_hour_usd is not None
     assert words in readme(plan, "costs{price}").content.decode()
     assert words in price_text(plan)
+
+
+def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:
+    plan = a_plan()
+    company = plan.company.model_copy(update={"tags": {"team": "search"}})
+    text = readme(plan.model_copy(update={"company": company}), _HOW_TO).content.decode()
+    commands = re.findall(r"peagle (image build|deploy) ([^`\n]*)", text)
+    flags = {command: "--resource-tag" in words.split() for command, words in commands}
+    assert flags == {"image build": True, "deploy": False}
+    assert all("team=search" in words for _, words in commands)

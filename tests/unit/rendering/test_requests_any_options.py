@@ -23,7 +23,19 @@ _DEEP = st.integers(900, 1100).map(lambda length: f"s3://heads/{'d' * length}")
 _HEADS = st.one_of(_S3, _DEEP, _WORDS.map("/data/{}".format), _ODD)
 _IMAGES = st.one_of(st.from_regex(r"[a-z0-9./:\-@]{1,80}", fullmatch=True), _ODD,
                     st.integers(200, 300).map("i".__mul__))  # fmt: skip
+_KEYS = st.one_of(st.sampled_from(["alias/models", "1234abcd-12ab-34cd-56ef-1234567890ab"]), _ODD)
+_TAG_TEXTS = st.one_of(
+    st.text(alphabet="aZ09 _.:/=+-@äß漢", max_size=300),
+    st.sampled_from(["aws:x", "AWS:x", "peagle:pair", "Peagle:x", "", " ", "a b", "a\u2028"]),
+    _ODD,
+)
 _REGIONS = st.sampled_from(["us-east-1", "eu-west-1", "cn-north-1", "us-gov-west-1", "x"])
+
+
+def _ids(kind: str) -> st.SearchStrategy[tuple[str, ...]]:
+    """Ids of subnets or security groups, some of them invalid, too many, or twice."""
+    valid = st.from_regex(rf"{kind}-[0-9a-f]{{8}}([0-9a-f]{{9}})?", fullmatch=True)
+    return st.lists(valid | _ODD, max_size=18).map(tuple)
 
 
 @st.composite
@@ -41,6 +53,13 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
         "model_source": st.one_of(_S3, _DEEP),
         "baked_weights": st.booleans(),
         "weights_by": st.sampled_from(["mount", "stream"]),
+        "subnets": _ids("subnet"),
+        "security_groups": _ids("sg"),
+        "network_isolation": st.booleans(),
+        "kms_key": _KEYS,
+        "tags": st.dictionaries(_TAG_TEXTS, _TAG_TEXTS, max_size=60),
+        "name_prefix": st.one_of(st.sampled_from(["acme-", "a", "x" * 40, "-"]), _ODD),
+        "permissions_boundary": st.one_of(st.just("arn:aws:iam::123456789012:policy/a/b"), _ODD),
     }
     given_ = draw(st.sets(st.sampled_from(sorted(choices)), max_size=4))
     return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}

@@ -13,6 +13,8 @@ from peagle.sandbox import invocations
 from peagle.sandbox.instance import Draining, EngineInstance
 from peagle.sandbox.launch_spec import LaunchSpec
 from peagle.sandbox.protocol import ErrorResponse, Invocation
+from peagle.sandbox.relay import ResponseHead
+from peagle.sandbox.traffic import MetricSource, RequestMetrics
 
 CALL = Invocation("e", "invocations", "us-east-1", {}, b"{}", None)
 
@@ -58,6 +60,8 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
 class Endless:
     """A response of an engine that never ends."""
 
+    head = ResponseHead(200, {})
+
     def chunks(self) -> Iterator[bytes]:
         while True:
             yield bytes(1 << 20)
@@ -65,7 +69,8 @@ class Endless:
 
 def test_a_response_beyond_the_limit_is_a_model_error() -> None:
     endless: Any = Endless()
-    relayed = invocations._Relayed("us-east-1", "e", instance(), endless, ExitStack())
+    metrics = RequestMetrics(MetricSource("us-east-1", "e", "AllTraffic"), 0)
+    relayed = invocations._Relayed("us-east-1", "e", instance(), endless, metrics, ExitStack())
     with pytest.raises(ErrorResponse) as raised:
         relayed.whole()
     (body,) = raised.value.response.body

@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.engine.process import EngineProcess, is_alive
-from peagle.errors import NotFound, PeagleError
+from peagle.errors import NotFound
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
-from peagle.sandbox.launch import download, launch, mount_tiny, only_in_image
-from peagle.sandbox.launch_spec import TARGET_PATH, LaunchSpec, ModelData
+from peagle.sandbox.launch import launch, mount_tiny, only_in_image
+from peagle.sandbox.launch_spec import TARGET_PATH, LaunchSpec
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
@@ -135,12 +135,3 @@ def test_a_forgotten_mount_of_an_image_of_aws_fails_in_the_engine(
     own_home: Path, tmp_path: Path
 ) -> None:
     assert only_in_image(spec(OF_AWS, SM_VLLM_MODEL="/opt/ml/model"), tmp_path) is None
-
-
-def test_nothing_is_downloaded_from_a_sandbox_that_has_stopped(
-    own_home: Path, tmp_path: Path
-) -> None:
-    data = ModelData("s3://models/tiny/", PurePosixPath("model"))
-
-    with pytest.raises(PeagleError, match="the sandbox has stopped"):
-        download(data, tmp_path, "us-east-1")

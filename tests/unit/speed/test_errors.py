@@ -6,25 +6,30 @@ Everything is held out: a GPU's rows are estimated from the other GPUs', a pair'
 
 from __future__ import annotations
 
+import random
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks import speed_errors, speed_fit, speed_rows
 from benchmarks.speed_errors import Compared, errors_of
-from benchmarks.speed_model import summaries
+from benchmarks.speed_model import CHAPTER, summaries
 from peagle.catalog.speed_model import SpeedModel
 from tests.support import bundled_catalog
-
-README = Path(__file__).parents[3] / "README.md"
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[SpeedModel]:
     """The bundled constants, with the bundled catalogue in place of the frozen one."""
-    caches = speed_rows.catalog, speed_rows.case_of, speed_rows.reference_times
+    caches = (
+        speed_rows.catalog,
+        speed_rows.case_of,
+        speed_rows.reference_times,
+        speed_fit.terms_of,
+        speed_fit.line_of,
+    )
     with bundled_catalog():
         for cached in caches:
             cached.cache_clear()
@@ -48,33 +53,31 @@ def held_out(model: SpeedModel, rows: list[speed_rows.Row]) -> dict[str, list[Co
 
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
 def test_held_out_rows_are_within_the_bars(
-    model: SpeedModel, held_out: dict[str, list[Compared]], name: str
+    rows: list[speed_rows.Row], held_out: dict[str, list[Compared]], name: str
 ) -> None:
     found = errors_of(name, held_out[name])
-    assert found.rows >= 100
+    assert found.rows >= 80
     assert found.median <= 0.15, str(found)
     assert found.p90 <= 0.30, str(found)
     assert found.inside >= 0.90, str(found)
+    group = speed_errors.HELD_OUT[name]
     for one in held_out[name]:
         high, tokens = one.estimate.high or 0, one.estimate.tokens_per_second or 1
-        runs = speed_rows.catalog().speeds[one.row.pair]
-        others = {run.gpu for run in runs if run.vllm == model.vllm} - {one.row.gpu}
-        known = others or name != "one GPU left out"
+        assert isinstance(one.row, speed_rows.Row)
+        others = [row for row in rows if group(row) != group(one.row)]
+        compared = {run.file for run in speed_rows.catalog().speeds.get(one.row.pair, ())}
+        known = any(row.file in compared or row.gpu == one.row.gpu for row in others)
         assert high / tokens - 1 <= (0.351 if known else 0.601)
 
 
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
-def test_the_regret_of_a_choice_is_at_the_measured_level(
+def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     held_out: dict[str, list[Compared]], name: str
 ) -> None:
-    """No choice should lose more than 5 % beyond the interval of the repetitions, which some do:
-    README.md says so."""
     found = errors_of(name, held_out[name]).regrets
-    worse = [one for one in found if one.loss > 0.05]
-    assert len(found) >= 75
+    assert len(found) >= 16
     assert sum(one.loss for one in found) / len(found) <= 0.03
-    assert len(worse) <= 10, worse
-    assert sum(not one.within for one in worse) <= 5, worse
+    assert not [one for one in found if one.loss > 0.05 and not one.within]
 
 
 def test_constants_are_those_that_the_script_fits_to_the_evidence(
@@ -84,8 +87,6 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
     assert again.evidence == model.evidence
     for name, value in again.constants.model_dump().items():
         assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
-    assert again.request_exponent == pytest.approx(model.request_exponent, abs=0.01)
-    assert again.token_exponent == pytest.approx(model.token_exponent, abs=0.01)
 
 
 def test_fitting_finds_the_constants_that_made_the_rows(
@@ -93,7 +94,7 @@ def test_fitting_finds_the_constants_that_made_the_rows(
 ) -> None:
     """Rows whose step times the model itself made give the same step times again."""
     made = [
-        replace(row, alike=False, step=speed_rows.times_of(row, model).decode_seconds(
+        replace(row, step=speed_rows.times_of(row, model).decode_seconds(
             row.load, row.prompt + row.answer / 2))
         for row in rows
     ]  # fmt: skip
@@ -105,11 +106,35 @@ def test_fitting_finds_the_constants_that_made_the_rows(
         assert again == pytest.approx(row.step, rel=0.08)
 
 
-def test_the_readme_shows_these_errors(
+def test_half_of_the_rows_gives_the_constants(
+    model: SpeedModel, rows: list[speed_rows.Row]
+) -> None:
+    """Constants fitted to one half of the rows give the steps of the other half about as well as
+    those fitted to all rows: they are not fitted to single rows."""
+    shuffled = random.Random(12).sample(rows, len(rows))
+    half = len(rows) // 2
+    errors = [
+        error
+        for fit, others in ((shuffled[:half], shuffled[half:]), (shuffled[half:], shuffled[:half]))
+        for error in step_errors(others, speed_fit.fitted(fit, model))
+    ]
+    assert statistics.median(errors) <= statistics.median(step_errors(rows, model)) + 0.01
+
+
+def step_errors(rows: list[speed_rows.Row], model: SpeedModel) -> list[float]:
+    """The sizes of the relative errors of these rows' decode steps."""
+    return [
+        abs(speed_rows.times_of(row, model).decode_seconds(row.load, row.prompt + row.answer / 2)
+            / row.step - 1)
+        for row in rows
+    ]  # fmt: skip
+
+
+def test_the_documents_show_these_errors(
     model: SpeedModel, rows: list[speed_rows.Row], held_out: dict[str, list[Compared]]
 ) -> None:
     compared = held_out | {"another vLLM version": speed_errors.other_versions(rows, model)}
     compared |= speed_errors.published(model)
-    readme = README.read_text(encoding="utf-8").splitlines()
+    chapter = CHAPTER.read_text(encoding="utf-8").splitlines()
     for line in summaries(compared):
-        assert line.markdown in readme, "run python -m benchmarks.speed_model again"
+        assert line.markdown in chapter, "run python -m benchmarks.speed_model again"

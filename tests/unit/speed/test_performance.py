@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import Seconds, SpeedRun
+from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.evidence import names_in_runs
 from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import StepTimes
+from peagle.speed.terms import Kernel, Terms, tile_rows
 from tests.unit.speed.cases import (
     CODER,
     GEMMA,
@@ -100,15 +102,6 @@ def test_rows_of_another_drafter_do_not_correct() -> None:
     rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2), synthetic=False)
     found = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)
     assert found.tokens_per_second == tokens(P_EAGLE, 8, length=2.9)
-
-
-def test_estimates_beside_rows_of_random_weights_agree_with_them_and_others_do_not() -> None:
-    """GPT-OSS with random weights uses nearly the same experts for all requests."""
-    rows = run(row(999, 1.0, "other", 3, acceptance_length=2.2))
-    beside = speed(ALONE, 32, runs=[rows]).tokens_per_second or 0
-    assert beside > 1.2 * tokens(ALONE, 32)
-    elsewhere = case(instance="ml.p5en.48xlarge")
-    assert speed(elsewhere, 32, runs=[rows]).tokens_per_second == tokens(elsewhere, 32)
 
 
 def test_ranges_are_wider_with_less_evidence() -> None:
@@ -210,7 +203,7 @@ def test_k_passes_in_sequence_take_longer_than_one() -> None:
         step = [speed(case(target, drafter, k), 1, length=2).itl_seconds or 0 for k in (1, 7)]
         return step[1] - step[0]
 
-    assert growth("eagle3") > 2 * growth("p-eagle")
+    assert growth("eagle3") > 1.8 * growth("p-eagle")
     assert growth("mtp", GEMMA) > 2 * growth("dflash", GEMMA)
 
 
@@ -226,15 +219,51 @@ def test_floating_point_operations_and_logits_do_not_depend_on_bytes() -> None:
     gpu = MODEL.gpu("H100")
     assert gpu
     assert P_EAGLE.drafter
-    plain = StepTimes(geometry_of(P_EAGLE), gpu, MODEL).decode_terms(8, 1000)
-    wide = replace(P_EAGLE, target=replace(P_EAGLE.target, dtype="float32"))
-    found = StepTimes(geometry_of(wide), gpu, MODEL).decode_terms(8, 1000)
-    assert found.weights > plain.weights
-    assert found.compute == plain.compute
-    narrow = replace(P_EAGLE, drafter=replace(P_EAGLE.drafter, hidden_size=1440))
-    found = StepTimes(geometry_of(narrow), gpu, MODEL).decode_terms(8, 1000)
-    assert found.weights < plain.weights
-    assert found.logits == plain.logits
+
+    def sums(of: FitCase) -> tuple[float, float, float]:
+        terms = StepTimes(geometry_of(of), gpu, MODEL).decode_terms(8, 1000)
+        reads = sum(kernel.read for kernel in terms.kernels if not kernel.of_cache)
+        return reads, sum(kernel.compute for kernel in terms.kernels), terms.logits
+
+    plain = sums(P_EAGLE)
+    wide = sums(replace(P_EAGLE, target=replace(P_EAGLE.target, dtype="float32")))
+    assert wide[0] > plain[0]
+    assert wide[1] == plain[1]
+    narrow = sums(replace(P_EAGLE, drafter=replace(P_EAGLE.drafter, hidden_size=1440)))
+    assert narrow[0] < plain[0]
+    assert narrow[2] == plain[2]
+
+
+@given(st.floats(1e-6, 1), st.floats(1e-6, 1), st.booleans(), st.booleans())
+def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
+    read: float, compute: float, grouped: bool, of_cache: bool
+) -> None:
+    kernel = Kernel(read, compute, grouped, converts=False, of_cache=of_cache)
+    sides = kernel.sides(MODEL.constants)
+    assert kernel.seconds(MODEL.constants) == max(sides)
+    converting = kernel._replace(converts=True)
+    assert converting.seconds(MODEL.constants) == sum(sides)
+    for one in (kernel, converting):
+        terms = Terms((one,), step=0.0)
+        factors = terms.coefficients(terms.bounds(MODEL.constants))
+        linear = sum(factor * getattr(MODEL.constants, name) for name, factor in factors.items())
+        assert linear == pytest.approx(terms.seconds(MODEL.constants))
+
+
+@pytest.mark.parametrize(("rows", "computed"), [(1, 16), (8, 16), (16, 32), (32, 64), (1024, 1056)])
+def test_an_expert_computes_whole_tiles(rows: float, computed: float) -> None:
+    assert tile_rows(rows) == computed
+
+
+def test_the_first_prompt_is_processed_alone() -> None:
+    gpu = MODEL.gpu("H200")
+    assert gpu
+    times = StepTimes(geometry_of(ALONE), gpu, MODEL)
+    alone = times.prefill_step_seconds(2048, 2048)
+    assert times.prefill_seconds(1, 2048, 8192) == (alone, alone)
+    whole, mean = times.prefill_seconds(5, 2048, 8192)
+    assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, 2048))
+    assert mean == pytest.approx(alone + 0.8 * (whole - alone))
 
 
 def test_sliding_windows_read_less_of_a_long_context() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.aws.sagemaker import describe
 from peagle.deploy.failed_start import remove_failed_start
-from peagle.deploy.watch import SILENT_SECONDS, WillNotServe
+from peagle.deploy.wait import SILENT_SECONDS, WillNotServe
 from peagle.errors import CloudError, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
@@ -305,7 +305,7 @@ def test_the_removal_of_a_failed_start_keeps_the_revision_that_served(world: Wor
 
     assert describe(world.aws, NAME) is None
     assert before.serving is not None
-    assert set(world.cloud.configs) == {before.serving.config}
+    assert set(world.cloud.configs) == {before.serving.name}
     record = world.record()
     assert record is not None
     assert record.serving == before.serving

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from moto.s3.models import s3_backends
 
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch import ModelDataError, download, weight_bytes
 from peagle.sandbox.launch_spec import ModelData
-from tests.sandbox.sandboxes import BUCKET, Account
-
-pytestmark = pytest.mark.sandbox
 
 MODEL = PurePosixPath("model")
+BUCKET = "models"
+
+Upload = Callable[..., None]
+"""Puts these files at a prefix of ``BUCKET``, or of another new one."""
 
 
-@pytest.fixture(autouse=True)
-def _at_home(account: Account) -> Iterator[None]:
-    with account.sandbox.at_home():
-        yield
+@pytest.fixture
+def upload() -> Iterator[Upload]:
+    s3 = s3_backends[ACCOUNT]["aws"]
+    s3.create_bucket(BUCKET, "us-east-1")
+
+    def put(prefix: str, files: dict[str, bytes], bucket: str = BUCKET) -> None:
+        if bucket not in s3.buckets:
+            s3.create_bucket(bucket, "us-east-1")
+        for name, content in files.items():
+            s3.put_object(bucket, f"{prefix}{name}", content)
+
+    yield put
+    s3.reset()
 
 
 def uri(prefix: str) -> str:
@@ -44,30 +56,30 @@ def archive(**files: bytes) -> bytes:
     return content.getvalue()
 
 
-def test_a_prefix_becomes_a_folder(account: Account, tmp_path: Path) -> None:
+def test_a_prefix_becomes_a_folder(upload: Upload, tmp_path: Path) -> None:
     files = {"target/a.safetensors": b"12345", "target/ü b.json": b"{}", "drafter/c": b""}
-    account.upload("pair/", files)
-    account.upload("pair-of-others/", {"d": b""})
+    upload("pair/", files)
+    upload("pair-of-others/", {"d": b""})
     download(ModelData(uri("pair/"), MODEL), tmp_path, "us-east-1")
     assert contents(tmp_path / "model") == files
     assert weight_bytes(tmp_path) == 5
 
 
-def test_a_channel_has_its_own_folder(account: Account, tmp_path: Path) -> None:
-    account.upload("head/", {"config.json": b"{}"})
+def test_a_channel_has_its_own_folder(upload: Upload, tmp_path: Path) -> None:
+    upload("head/", {"config.json": b"{}"})
     into = PurePosixPath("additional-model-data-sources/drafter")
     download(ModelData(uri("head/"), into), tmp_path, "eu-west-1")
     assert contents(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
 
 
-def test_an_archive_is_unpacked(account: Account, tmp_path: Path) -> None:
-    account.upload("", {"model.tar.gz": archive(weights=b"w")})
+def test_an_archive_is_unpacked(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"model.tar.gz": archive(weights=b"w")})
     download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
     assert contents(tmp_path / "model") == {"weights": b"w"}
 
 
-def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
-    account.upload("", {"alone/weights.gguf": b"w"})
+def test_one_object_is_one_file(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"alone/weights.gguf": b"w"})
     download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
     assert contents(tmp_path / "model") == {"weights.gguf": b"w"}
 
@@ -84,14 +96,11 @@ def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
     ],
 )
 def test_keys_that_fail_a_deployment_are_refused(
-    account: Account, tmp_path: Path, files: dict[str, bytes], why: str
+    upload: Upload, tmp_path: Path, files: dict[str, bytes], why: str
 ) -> None:
-    bucket = f"bad-{abs(hash(why + str(files)))}"
-    account.s3.create_bucket(Bucket=bucket)
-    for key, content in files.items():
-        account.s3.put_object(Bucket=bucket, Key=key, Body=content)
+    upload("", files, bucket="bad")
     with pytest.raises(ModelDataError, match=why):
-        download(ModelData(f"s3://{bucket}/bad/", MODEL), tmp_path / "ml", "us-east-1")
+        download(ModelData("s3://bad/bad/", MODEL), tmp_path / "ml", "us-east-1")
     assert [path.name for path in tmp_path.iterdir()] == ["ml"]
 
 
@@ -104,13 +113,16 @@ def test_keys_that_fail_a_deployment_are_refused(
         ModelData(uri("nothing"), MODEL, single=True),
     ],
 )
-def test_missing_objects_and_invalid_archives_are_refused(data: ModelData, tmp_path: Path) -> None:
+def test_missing_objects_and_invalid_archives_are_refused(
+    upload: Upload, data: ModelData, tmp_path: Path
+) -> None:
+    upload("tiny/", {"config.json": b"{}"})
     with pytest.raises(ModelDataError, match=data.uri):
         download(data, tmp_path, "us-east-1")
 
 
-def test_an_archive_cannot_write_outside_its_folder(account: Account, tmp_path: Path) -> None:
-    account.upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
+def test_an_archive_cannot_write_outside_its_folder(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
     with pytest.raises(ModelDataError):
         download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
     assert contents(tmp_path) == {}

@@ -1,0 +1,100 @@
+"""The project file ``peagle.yaml``, and the options that commands take from it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import click
+from hypothesis import strategies as st
+
+from peagle import api
+from peagle.cli.main import cli
+from peagle.cli.project_options import file_options
+from peagle.errors import PeagleError
+from peagle.project.reading import Project, ProjectFileError, parse_project
+from peagle.render.kubernetes import format_in_heading
+from tests.fuzz.inputs import texts
+from tests.fuzz.measure import quietly
+from tests.fuzz.parser import Parser
+from tests.fuzz.parsers.catalog import MORE
+from tests.fuzz.parsers.files import written
+
+GOOD = """\
+defaults: {region: us-east-1, tag: {team: search, cost: 12}, instance_type: ml.g5.xlarge}
+environments:
+  staging: {ttl: 8h, tag: {team: null, stage: a b}, budget: $15, max_instances: 4}
+endpoints:
+  chat:
+    pair: tiny
+    max_model_len: 1k
+    slo: ttft=0.5,itl=0.02
+    set: {gpu-memory-utilization: 0.90}
+    subnets: [subnet-0a1b2c3d]
+    security_groups: sg-0a1b2c3d
+    environments:
+      staging: {k: 3, gates: {prove: {floor: 2.1}}}
+gates: {bench: {concurrency: [1, 8]}}
+"""
+
+
+@cache
+def _commands() -> tuple[click.Context, click.Command]:
+    root = click.Context(cli)
+    plan = cli.get_command(root, "plan")
+    assert plan is not None
+    return root, plan
+
+
+def _project(text: str) -> Project:
+    project = parse_project(text, Path("peagle.yaml"), file_options(cli))
+    for endpoint in api.endpoints_of(project):
+        for environment in (None, *api.environments_of(project)):
+            try:
+                choice = api.choose_endpoint(project, endpoint, environment)
+                choice.deployment_name("")
+                assert choice.pair.value
+            except ProjectFileError:
+                continue
+    return project
+
+
+def _options(text: str) -> None:
+    project = _project(text)
+    file = str(written("project/peagle.yaml", text))
+    root, plan = _commands()
+    for endpoint in api.endpoints_of(project)[:2]:
+        for environment in api.environments_of(project)[:2] or [""]:
+            words = [endpoint, "--project", file]
+            words += ["--environment", environment] if environment else []
+            plan.make_context("plan", words, parent=root)
+
+
+def _pipeline(case: tuple[str, str]) -> None:
+    repository, account = case
+    api.pipeline_files("github", ["chat"], "1", {"repository": repository, "account": account})
+
+
+PARSERS = (
+    Parser(
+        "pipeline-values",
+        _pipeline,
+        st.tuples(texts("acme/models"), texts("111122223333")),
+        (PeagleError,),
+        [("acme/models", "111122223333")],
+    ),
+    Parser(
+        "manifest-heading",
+        format_in_heading,
+        texts("# tiny, from `peagle render kserve`\nkind: LLMInferenceService\n"),
+        (),
+        ["# tiny, from `peagle render kserve`\n", ""],
+    ),
+    Parser(
+        "project-file",
+        quietly(_options),
+        texts(GOOD, "endpoints: {a: {pair: tiny}}\n", more=MORE),
+        (PeagleError, click.ClickException),
+        [GOOD],
+    ),
+)

@@ -1,0 +1,98 @@
+"""Terraform with the AWS provider of an offline mirror, which may be older than a user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.planning import Plan
+from peagle.render import render
+from tests.unit.rendering.plans import CATALOG
+
+PROVIDER = Path("registry.terraform.io/hashicorp/aws")
+PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terraform.d")
+
+
+def mirrors() -> Iterator[Path]:
+    """Folders that hold the AWS provider in the layout of a filesystem mirror."""
+    for place in _candidates():
+        if (place / PROVIDER).is_dir():
+            yield place
+
+
+def _candidates() -> Iterator[Path]:
+    """The folders in the user's terraform settings, then the usual ones and their subfolders."""
+    cache = os.environ.get("TF_PLUGIN_CACHE_DIR")
+    if cache:
+        yield Path(cache)
+    config = Path(os.environ.get("TF_CLI_CONFIG_FILE", "~/.terraformrc")).expanduser()
+    if config.is_file():
+        for path in re.findall(r'(?:path|plugin_cache_dir)\s*=\s*"([^"]+)"', config.read_text()):
+            yield Path(path).expanduser()
+    for place in map(Path, PLACES):
+        folder = place.expanduser()
+        yield folder
+        yield from sorted(folder.glob("*/")) if folder.is_dir() else ()
+
+
+def configure(folder: Path) -> None:
+    """Let Terraform take its provider from a mirror; skips the test where there is none."""
+    mirror = next(mirrors(), None)
+    if shutil.which("terraform") is None or mirror is None:
+        pytest.skip("no terraform with an offline mirror of hashicorp/aws on this machine")
+    (folder / "terraform.rc").write_text(
+        f'provider_installation {{\n  filesystem_mirror {{ path = "{mirror}" }}\n}}\n'
+    )
+
+
+def run(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """``terraform`` in the folder."""
+    settings = {"TF_CLI_CONFIG_FILE": str(folder / "terraform.rc"), "CHECKPOINT_DISABLE": "1"}
+    return subprocess.run(
+        ["terraform", *arguments],
+        cwd=folder,
+        env={**os.environ, **(env or {}), **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **more,
+    )
+
+
+def write_module(folder: Path, plan: Plan) -> None:
+    """What ``peagle render terraform`` writes, as an older provider can read it."""
+    for file in render("terraform", plan, CATALOG):
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+    relax(folder)
+
+
+def relax(folder: Path) -> None:
+    """Remove what the provider 5.100 lacks: the newest AMI and a second source of weights."""
+    versions, module = folder / "endpoint" / "versions.tf", folder / "endpoint" / "main.tf"
+    versions.write_text(versions.read_text().replace('">= 6.25"', '">= 5.100"'))
+    second = re.compile(r'    dynamic "additional_model_data_source" \{.*?\n    \}\n', re.DOTALL)
+    text, removed = second.subn("", module.read_text())
+    assert removed == 1
+    module.write_text(text)
+    change(folder, lambda values: values["instances"].update(ami=None))
+
+
+def change(folder: Path, edit: Any) -> None:
+    """Edit ``values.json`` in place."""
+    path = folder / "values.json"
+    values = json.loads(path.read_text())
+    edit(values)
+    path.write_text(json.dumps(values))

@@ -1,0 +1,170 @@
+"""The parameters of a CloudFormation template: without any, its stack is the plan."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.observe import alarm_kinds
+from peagle.render.alarms import alarms
+from peagle.render.dashboard import dashboard_text
+from peagle.render.formats.cloudformation import template
+from peagle.render.limit import ends_after, limit_name
+from peagle.render.metric_filters import metric_filters
+from tests.iac.formats import from_requests, from_stack
+from tests.iac.stack import stack_of, values_of
+from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of, to_zero
+
+TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
+CONFIG = "the configuration"
+ENDS = "2031-01-31T20:00:00"
+END: dict[str, str] = {"EndsAt": ENDS}
+
+
+@cache
+def rich() -> Plan:
+    """A plan with everything, and a name without the prefix of policies."""
+    options = Options(
+        pair="gpt-oss-20b", name="chat", min_instances=4, max_instances=6, rollout="canary",
+        observe=True, alarm_topic=TOPIC, ttl=8 * 3600,
+    )  # fmt: skip
+    return make_plan(options, CATALOG)
+
+
+def of_type(stack: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The properties of the resources of a type, with the name of the configuration filled in."""
+    reference = json.dumps({"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]})
+    filled = json.loads(json.dumps(stack).replace(reference, json.dumps(CONFIG)))
+    return [one["Properties"] for one in filled.values() if one["Type"] == f"AWS::{kind}"]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "rich"])
+def test_a_stack_without_parameters_is_observed_as_the_plan_says(shape: str) -> None:
+    """``from_cloudformation`` compares endpoint and scaling."""
+    plan = rich() if shape == "rich" else plan_of(shape)
+    if any(mount.channel for mount in plan.mounts):
+        return
+    stack = stack_of(template(plan), **(END if ends_after(plan) else {}))
+
+    by_name = {one["AlarmName"]: one for one in alarms(plan, CONFIG)}
+    assert {one["AlarmName"]: one for one in of_type(stack, "CloudWatch::Alarm")} == by_name
+    counted = {one["FilterName"] for one in of_type(stack, "Logs::MetricFilter")}
+    assert counted == {one["filterName"] for one in metric_filters(plan)}
+    shown = [one["DashboardBody"] for one in of_type(stack, "CloudWatch::Dashboard")]
+    observe = plan.observe
+    assert shown == ([dashboard_text(plan)] if observe and observe.dashboard else [])
+    kept = [one["RetentionInDays"] for one in of_type(stack, "Logs::LogGroup")]
+    assert kept == ([observe.log_retention_days] if observe and observe.log_retention_days else [])
+    assert not any("KmsKeyId" in one for one in of_type(stack, "Logs::LogGroup"))
+
+
+def test_another_name_is_that_of_everything() -> None:
+    """As of a plan with that name; only schedules, whose names are hashed, differ."""
+    for plan in (rich(), plan_of("uploaded"), to_zero()):
+        given = END if ends_after(plan) else {}
+        for name in ("peagle-other", "other", f"peagle-{'x' * 56}"):
+            renamed = stack_of(template(plan), EndpointName=name, **given)
+            planned = stack_of(template(plan.model_copy(update={"name": name})), **given)
+            for stack in (renamed, planned):
+                stack.get("Schedule", {"Properties": {}})["Properties"].pop("Name", None)
+            assert renamed == planned
+
+
+def test_the_names_are_within_the_limits_of_aws() -> None:
+    longest = {"EndpointName": "x" * 63, **END}
+    stack = stack_of(template(rich()), **longest)
+    (schedule,) = of_type(stack, "Scheduler::Schedule")
+    assert schedule["Name"].startswith("peagle-ends-")
+    assert len(schedule["Name"]) <= 60, "with the end of the schedule of copies"
+    for alarm in of_type(stack, "CloudWatch::Alarm"):
+        assert len(alarm["AlarmName"]) <= 255
+        assert len(alarm["AlarmDescription"]) <= 1024
+    (planned,) = of_type(stack_of(template(limited()), **END), "Scheduler::Schedule")
+    assert planned["Name"] == limit_name("us-east-1", limited().name)
+
+
+@pytest.mark.parametrize("name", ["a_b", "-a", "a-", "", "x" * 64])
+def test_a_name_that_sagemaker_rejects_is_no_value_of_the_parameter(name: str) -> None:
+    with pytest.raises(AssertionError, match="EndpointName"):
+        values_of(template(rich()), {"EndpointName": name})
+
+
+def test_a_stack_scales_and_observes_beyond_its_plan() -> None:
+    plan = plan_of("from-hub")
+    stack = stack_of(
+        template(plan), Scaling="true", MinInstances=2, MaxInstances=5, InitialInstanceCount=2,
+        Observability="true", AlarmTopicArn=TOPIC,
+    )  # fmt: skip
+    found = from_stack(stack)
+    assert (found.scaling["MinCapacity"], found.scaling["MaxCapacity"]) == (2, 5)
+    assert found.variant["InitialInstanceCount"] == 2
+    assert found.variant["RoutingConfig"] == {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+    options = Options(pair="gpt-oss-20b", observe=True, alarm_topic=TOPIC)
+    made = of_type(stack, "CloudWatch::Alarm")
+    kinds = {f"{kind.title()}Alarm" for kind in alarm_kinds(make_plan(options, CATALOG))}
+    assert {name for name in stack if name.endswith("Alarm")} == kinds
+    assert all(one["AlarmActions"] == one["OKActions"] == [TOPIC] for one in made)
+    assert len(of_type(stack, "CloudWatch::Dashboard")) == 1
+
+
+def test_a_stack_switches_off_what_its_plan_has() -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    switches = {"Scaling": "false", "Observability": "false", "AlarmTopicArn": ""}
+    stack = stack_of(template(rich()), **switches, LogKmsKeyArn=key, LogRetentionInDays=7, **END)
+    assert of_type(stack, "ApplicationAutoScaling::ScalableTarget") == []
+    assert of_type(stack, "CloudWatch::Dashboard") == []
+    (log,) = of_type(stack, "Logs::LogGroup")
+    assert (log["RetentionInDays"], log["KmsKeyId"]) == (7, key)
+    (endpoint,) = of_type(stack, "SageMaker::Endpoint")
+    assert "RetainAllVariantProperties" not in endpoint
+    undoing = endpoint["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]
+    assert {one["AlarmName"]["Ref"] for one in undoing} == {one for one in stack if "Alarm" in one}
+    assert not any("AlarmActions" in one for one in of_type(stack, "CloudWatch::Alarm"))
+
+
+def test_a_stack_of_copies_counts_copies_and_instances() -> None:
+    given = {"Copies": 3, "MinInstances": 1, "MaxInstances": 4, "MinCopies": 1, "MaxCopies": 9}
+    stack = stack_of(template(to_zero()), **given)
+    (component,) = of_type(stack, "SageMaker::InferenceComponent")
+    assert component["RuntimeConfig"] == {"CopyCount": 3}
+    (config,) = of_type(stack, "SageMaker::EndpointConfig")
+    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
+    assert (managed["MinInstanceCount"], managed["MaxInstanceCount"]) == (1, 4)
+    (target,) = of_type(stack, "ApplicationAutoScaling::ScalableTarget")
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 9)
+
+
+def test_a_rollout_in_steps_keeps_the_instances_that_it_needs() -> None:
+    found = template(plan_of("rolled-out"))["Parameters"]
+    assert found["InitialInstanceCount"]["MinValue"] == 4
+    assert template(plan_of("from-hub"))["Parameters"]["InitialInstanceCount"]["MinValue"] == 1
+
+
+def test_every_parameter_is_in_one_group_and_has_its_use() -> None:
+    for plan in (rich(), to_zero(), plan_of("uploaded")):
+        found = template(plan)
+        groups = found["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+        grouped = [name for group in groups for name in group["Parameters"]]
+        assert grouped == list(found["Parameters"])
+        assert all(one["Description"] for one in found["Parameters"].values())
+
+
+def test_the_outputs_lead_to_what_the_stack_made() -> None:
+    outputs = template(plan_of("observed"))["Outputs"]
+    assert outputs["EndpointArn"]["Value"] == {"Ref": "Endpoint"}
+    assert outputs["ModelName"]["Value"] == {"Fn::GetAtt": ["Model", "ModelName"]}
+    assert outputs["DashboardURL"]["Condition"] == "ObservabilityOn"
+    text, own = outputs["DashboardURL"]["Value"]["Fn::Sub"]
+    assert text.startswith("https://us-east-1.console.aws.amazon.com/cloudwatch/home?")
+    assert text.endswith("#dashboards/dashboard/${OwnName}-us-east-1")
+    assert list(own) == ["OwnName"]
+
+
+def test_the_endpoint_of_a_renamed_stack_is_that_of_the_requests() -> None:
+    plan = plan_of("scaled")
+    renamed = plan.model_copy(update={"name": "chat"})
+    assert from_stack(stack_of(template(plan), EndpointName="chat")) == from_requests(renamed)

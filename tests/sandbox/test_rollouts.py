@@ -1,0 +1,219 @@
+"""Updates in steps: traffic moves, alarms watch, and an alarm returns what served before."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from peagle.sandbox.client import set_minute, set_quota
+from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
+from tests.sandbox.test_prove import engine_file
+
+pytestmark = pytest.mark.sandbox
+
+MINUTE = 1.0
+NAME = "peagle-rolled"
+DEPLOY = (
+    "deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _pace(account: Account) -> Iterator[None]:
+    """Short minutes, and enough instances."""
+    with account.sandbox.at_home():
+        set_minute(MINUTE)
+        set_quota(INSTANCE_TYPE, 8)
+        yield
+        set_quota(INSTANCE_TYPE, 2)
+        set_minute(60)
+
+
+@contextmanager
+def traffic(account: Account, name: str, body: dict[str, Any]) -> Iterator[list[str]]:
+    """Requests, one after the other; the errors that clients get besides the engine's own."""
+    ended, lost = threading.Event(), []
+
+    def send() -> None:
+        while not ended.wait(0.02):
+            try:
+                account.runtime.invoke_endpoint(
+                    EndpointName=name, Body=json.dumps(body), ContentType="application/json"
+                )
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ModelError":
+                    lost.append(str(error))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield lost
+    finally:
+        ended.set()
+        thread.join()
+
+
+def prepared(account: Account, name: str, instances: int) -> None:
+    """An endpoint ``name``, a configuration ``name-next``, and an alarm on errors of that."""
+    account.model(name)
+    for config in (name, f"{name}-next"):
+        account.config(config, name, InitialInstanceCount=instances)
+    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
+    dimensions = {
+        "EndpointName": name,
+        "VariantName": "AllTraffic",
+        "EndpointConfigName": f"{name}-next",
+    }
+    account.client("cloudwatch").put_metric_alarm(
+        AlarmName=f"{name}-5xx",
+        Namespace="AWS/SageMaker",
+        MetricName="Invocation5XXErrors",
+        Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
+        Statistic="Average",
+        Period=60,
+        EvaluationPeriods=2,
+        Threshold=0.05,
+        ComparisonOperator="GreaterThanThreshold",
+        TreatMissingData="notBreaching",
+    )
+
+
+def policy(kind: str, wait: int = 120) -> dict[str, Any]:
+    one = {"Type": "INSTANCE_COUNT", "Value": 1}
+    if kind == "rolling":
+        policy = {"MaximumBatchSize": one, "WaitIntervalInSeconds": wait}
+        return {"RollingUpdatePolicy": policy}
+    traffic: dict[str, Any] = {"Type": kind.upper(), "WaitIntervalInSeconds": wait}
+    traffic["CanarySize" if kind == "canary" else "LinearStepSize"] = one
+    blue = {"TrafficRoutingConfiguration": traffic, "TerminationWaitInSeconds": wait}
+    return {"BlueGreenUpdatePolicy": blue}
+
+
+def update(account: Account, name: str, config: dict[str, Any]) -> None:
+    rollback = {"Alarms": [{"AlarmName": f"{name}-5xx"}]}
+    account.sagemaker.update_endpoint(
+        EndpointName=name,
+        EndpointConfigName=f"{name}-next",
+        DeploymentConfig={**config, "AutoRollbackConfiguration": rollback},
+    )
+
+
+def stages(account: Account, name: str) -> tuple[list[str], Any]:
+    """The stages and states until the update ends, each once, and the endpoint."""
+    seen: list[str] = []
+    while True:
+        found = account.describe(name)
+        pending = found.get("PendingDeploymentSummary", {}).get("ProductionVariants", [])
+        status = [one["Status"] for v in pending for one in v.get("VariantStatus", [])]
+        shown = found["EndpointStatus"]
+        shown = status[0] if status and shown == "Updating" else shown
+        if shown not in seen:
+            seen.append(shown)
+        if shown in ("InService", "Failed"):
+            return seen, found
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["canary", "linear", "rolling"])
+def test_an_update_in_steps_bakes_and_loses_no_request(account: Account, kind: str) -> None:
+    name = f"steps-{kind}"
+    prepared(account, name, 2)
+
+    with traffic(account, name, {"prompt": "a"}) as lost:
+        update(account, name, policy(kind))
+        seen, found = stages(account, name)
+
+    assert lost == []
+    assert "Baking" in seen
+    assert found["EndpointConfigName"] == f"{name}-next"
+    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
+    account.delete(name)
+
+
+@pytest.mark.parametrize("kind", ["canary", "rolling"])
+def test_an_alarm_returns_what_served_before(account: Account, kind: str) -> None:
+    name = f"undone-{kind}"
+    prepared(account, name, 2)
+
+    with traffic(account, name, {"do": "status", "status": 500, "text": "broken"}) as lost:
+        update(account, name, policy(kind, wait=1800))
+        seen, found = stages(account, name)
+
+    assert lost == []
+    assert seen[-2:] == ["RollingBack", "InService"]
+    assert found["EndpointConfigName"] == name
+    assert f"{name}-5xx" in found["FailureReason"]
+    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
+    assert account.invoke(name, {"prompt": "a"})["choices"]
+    account.delete(name)
+
+
+def test_errors_of_the_old_instances_do_not_undo_an_update(account: Account) -> None:
+    name = "old-errors"
+    prepared(account, name, 1)
+    for _ in range(20):
+        with suppress(ClientError):
+            account.invoke(name, {"do": "status", "status": 500, "text": "broken"})
+
+    update(account, name, {})
+    seen, found = stages(account, name)
+
+    assert "RollingBack" not in seen
+    assert found["EndpointConfigName"] == f"{name}-next"
+    account.delete(name)
+
+
+def test_what_aws_refuses_is_refused(account: Account) -> None:
+    name = "refused"
+    prepared(account, name, 2)
+    both = {"Type": "INSTANCE_COUNT", "Value": 2}
+    rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": both, "WaitIntervalInSeconds": 0}}
+    with pytest.raises(ClientError, match="between 5% and 50%"):
+        update(account, name, rolling)
+    account.client("cloudwatch").delete_alarms(AlarmNames=["refused-5xx"])
+    with pytest.raises(ClientError, match="alarms do not exist: refused-5xx"):
+        update(account, name, {})
+    assert account.describe(name)["EndpointStatus"] == "InService"
+    account.delete(name)
+
+
+def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
+    sandbox: Sandbox, account: Account
+) -> None:
+    first = sandbox.json(*DEPLOY)
+    cloudwatch = account.client("cloudwatch")
+    rollout = ("--rollout", "all-at-once", "--baking-time", "30m")
+    body = {"prompt": "a", "max_tokens": 500}
+
+    with engine_file(sandbox, "acceptance", "1.1"), traffic(account, NAME, body) as lost:
+        failed = sandbox.peagle(*DEPLOY, "--k", "3", *rollout, "--json")
+
+    assert lost == []
+    assert failed.returncode == 4, failed.stderr
+    assert "rolls back on errors, acceptance" in failed.stderr
+    error = json.loads(failed.stderr.splitlines()[-1])["error"]
+    assert error["code"] == "rolled-back-on-alarm"
+    assert f"{NAME}-acceptance" in error["message"]
+    assert "--no-speculation" in json.dumps(error)
+    assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
+    found = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]
+    assert found == [], "the plan that serves again has none"
+
+    sandbox.json(*DEPLOY, *rollout)
+    (alarm,) = cloudwatch.describe_alarms(AlarmNames=[f"{NAME}-acceptance"])["MetricAlarms"]
+    assert "peagle deploy peagle/tiny --no-speculation" in alarm["AlarmDescription"]
+    ended = sandbox.json("destroy", NAME, "--sandbox", "--yes")
+    assert [one["type"] for one in ended["left"]] == ["LogGroup"]
+    kinds = [one["type"] for one in ended["removed"]]
+    assert kinds.count("Alarm") == kinds.count("MetricFilter") == 2
+    assert cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"] == []
+    group = f"/aws/sagemaker/Endpoints/{NAME}"
+    assert account.logs.describe_metric_filters(logGroupName=group)["metricFilters"] == []

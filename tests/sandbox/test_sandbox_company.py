@@ -1,0 +1,122 @@
+"""A company's VPC, key and tags in the sandbox, which refuses what AWS refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.sandbox.sandboxes import IMAGE, ROLE, Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "acme-tiny"
+DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
+          "--name-prefix", "acme-", "--tag", "team=ml", "--tag", "cost center=a b")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox) -> Account:
+    return Account(sandbox)
+
+
+def a_vpc(account: Account, reaches_s3: bool) -> tuple[str, ...]:
+    """The options that name a subnet and a security group of a new VPC."""
+    ec2 = account.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    group = ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
+    in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    (table,) = ec2.describe_route_tables(Filters=in_vpc)["RouteTables"]
+    if reaches_s3:
+        ec2.create_vpc_endpoint(
+            VpcId=vpc, ServiceName="com.amazonaws.us-east-1.s3",
+            RouteTableIds=[table["RouteTableId"]],
+        )  # fmt: skip
+    return ("--subnets", subnet, "--security-groups", group)
+
+
+def refused(account: Account, operation: str, **parameters: Any) -> str:
+    with pytest.raises(ClientError) as raised:
+        getattr(account.sagemaker, operation)(**parameters)
+    assert raised.value.response["Error"]["Code"] == "ValidationException"
+    return str(raised.value.response["Error"]["Message"])
+
+
+def test_a_subnet_that_reaches_no_weights_is_refused_before_anything_is_created(
+    sandbox: Sandbox, account: Account
+) -> None:
+    done = sandbox.peagle(*DEPLOY, *a_vpc(account, reaches_s3=False))
+
+    assert done.returncode == 3, done.stderr
+    assert "there is no route to S3 (the weights) from subnet-" in done.stderr
+    assert account.sagemaker.list_models()["Models"] == []
+
+
+def test_a_deploy_in_a_vpc_is_proved_and_removed(sandbox: Sandbox, account: Account) -> None:
+    vpc = a_vpc(account, reaches_s3=True)
+    own = (*vpc, "--network-isolation", "--kms-key", "alias/models")
+    done = sandbox.peagle(*DEPLOY, *own, "--json")
+    assert done.returncode == 0, done.stderr
+
+    name = json.loads(done.stdout)["name"]
+    endpoint = account.describe(name)
+    config = account.sagemaker.describe_endpoint_config(
+        EndpointConfigName=endpoint["EndpointConfigName"]
+    )
+    model_name = config["ProductionVariants"][0]["ModelName"]
+    model = account.sagemaker.describe_model(ModelName=model_name)
+    _, subnet, _, group = vpc
+    assert name == NAME
+    assert model["VpcConfig"] == {"Subnets": [subnet], "SecurityGroupIds": [group]}
+    assert model["EnableNetworkIsolation"] is True
+    assert config["KmsKeyId"] == "alias/models"
+    for arn in (endpoint["EndpointArn"], config["EndpointConfigArn"], model["ModelArn"]):
+        tags = account.sagemaker.list_tags(ResourceArn=arn)["Tags"]
+        assert {"Key": "cost center", "Value": "a b"} in tags
+    (bucket,) = (one["Name"] for one in account.s3.list_buckets()["Buckets"])
+    assert {"Key": "team", "Value": "ml"} in account.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+    listed = account.s3.list_objects_v2(Bucket=bucket, Prefix=f"peagle-toolkit/{NAME}/")
+    stored = account.s3.head_object(Bucket=bucket, Key=listed["Contents"][0]["Key"])
+    assert stored["ServerSideEncryption"] == "aws:kms"
+
+    again = sandbox.json(*DEPLOY, *own, "--json")
+    assert again["changed"] is False
+    tagged = sandbox.json(*DEPLOY, *own, "--tag", "stage=test", "--json")
+    assert tagged["changed"] is False
+    tags = account.sagemaker.list_tags(ResourceArn=endpoint["EndpointArn"])["Tags"]
+    assert {"Key": "stage", "Value": "test"} in tags
+
+    removed = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+    assert removed.returncode == 0, removed.stderr
+    assert account.sagemaker.list_models()["Models"] == []
+    assert account.s3.list_buckets()["Buckets"] == []
+
+
+@pytest.mark.parametrize(
+    ("vpc", "words"),
+    [
+        ({"Subnets": ["subnet-0a1b2c3d"], "SecurityGroupIds": ["sg-0a1b2c3d"]}, "subnet-0a1b2c3d"),
+        ({"Subnets": ["a b"], "SecurityGroupIds": ["sg-0a1b2c3d"]}, "regular expression pattern"),
+        ({"Subnets": ["s"] * 17, "SecurityGroupIds": ["sg-0a1b2c3d"]}, "less than or equal to 16"),
+    ],
+)
+def test_a_wrong_vpc_is_refused(account: Account, vpc: dict[str, Any], words: str) -> None:
+    message = refused(
+        account, "create_model", ModelName="m", ExecutionRoleArn=ROLE, VpcConfig=vpc,
+        PrimaryContainer={"Image": IMAGE},
+    )  # fmt: skip
+    assert words in message
+
+
+def test_a_wrong_key_is_refused(account: Account) -> None:
+    variant = {"VariantName": "a", "ModelName": "m", "InitialInstanceCount": 1,
+               "InstanceType": "ml.g5.xlarge"}  # fmt: skip
+    message = refused(
+        account, "create_endpoint_config", EndpointConfigName="c", ProductionVariants=[variant],
+        KmsKeyId="a key",
+    )  # fmt: skip
+    assert "regular expression pattern" in message
+    assert "kmsKeyId" in message

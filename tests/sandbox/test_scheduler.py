@@ -1,0 +1,151 @@
+"""The end time of a deployment in the sandbox: EventBridge Scheduler deletes the endpoint, and
+``peagle reap`` what remains."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from peagle.aws.client import Clock
+from peagle.sandbox.rehearsal import advance_clock
+from tests.sandbox.owners import Machine, run_script, script_arguments, upload_weights
+from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes", "--json")
+HOUR = 3600.0
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox) -> Account:
+    return Account(sandbox)
+
+
+def document(sandbox: Sandbox, *words: str) -> Any:
+    done = sandbox.peagle(*words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def schedules(account: Account) -> list[str]:
+    scheduler = account.client("scheduler")
+    return [one["Name"] for one in scheduler.list_schedules()["Schedules"]]
+
+
+def endpoints(account: Account) -> list[str]:
+    return [one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]]
+
+
+def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
+    sandbox: Sandbox, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed = document(sandbox, *DEPLOY, "--ttl", "1h")
+    assert 0 < deployed["seconds_left"] <= HOUR
+    (name,) = schedules(account)
+    assert document(sandbox, "reap", "--sandbox", "--dry-run", "--json")["ended"] == []
+    with monkeypatch.context() as patch:
+        patch.setenv("PEAGLE_HOME", str(sandbox.home))
+        assert advance_clock(0.9 * HOUR) == ()
+        assert endpoints(account) == [NAME]
+        assert advance_clock(0.2 * HOUR) == (name,)
+
+    until(lambda: endpoints(account), lambda found: found == [], 20)
+    assert schedules(account) == []
+    monkeypatch.setattr(Clock, "now", lambda clock: time.time() + 2 * HOUR)
+    assert document(sandbox, "status", NAME, "--sandbox", "--json")["state"] == "Ended"
+    (reaped,) = document(sandbox, "reap", "--sandbox", "--yes", "--json")["reaped"]
+    assert reaped["name"] == NAME
+    assert document(sandbox, "list", "--sandbox", "--json")["deployments"] == []
+    assert account.sagemaker.list_models()["Models"] == []
+    roles = account.client("iam").list_roles()["Roles"]
+    assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
+
+
+def test_the_scheduler_must_be_able_to_assume_the_role(account: Account) -> None:
+    target = {
+        "Arn": "arn:aws:scheduler:::aws-sdk:sagemaker:deleteEndpoint",
+        "RoleArn": "arn:aws:iam::123456789012:role/peagle-sandbox-role",
+        "Input": "{}",
+    }
+
+    with pytest.raises(ClientError) as refused:
+        account.client("scheduler").create_schedule(
+            Name="x",
+            ScheduleExpression="at(2030-01-01T00:00:00)",
+            FlexibleTimeWindow={"Mode": "OFF"},
+            Target=target,
+        )
+
+    assert refused.value.response["Error"] == {
+        "Code": "ValidationException",
+        "Message": "The execution role you provide must allow AWS EventBridge Scheduler to assume "
+        "the role.",
+    }
+
+
+ENDS = "2031-01-31T20:00:00"
+
+
+@pytest.fixture
+def machine(account: Account, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "home", account)
+
+
+def check_the_end(machine: Machine, name: str) -> None:
+    """The end that a template or script has set."""
+    assert machine.row(name)["ends_at"] == f"{ENDS}Z"
+    (scheduled,) = schedules(machine.account)
+    found = machine.account.client("scheduler").get_schedule(Name=scheduled)
+    assert found["ScheduleExpression"] == f"at({ENDS})"
+    assert json.loads(found["Target"]["Input"]) == {"EndpointName": name}
+
+
+def test_a_rendered_script_sets_and_removes_the_end(machine: Machine, tmp_path: Path) -> None:
+    name = "by-script"
+    upload_weights(machine.account, name)
+    folder = machine.render("boto3", name, tmp_path / "boto3", "--ttl", "8h")
+
+    run_script(machine, folder / "deploy.py", *script_arguments(), "--ends-at", ENDS)
+    check_the_end(machine, name)
+    run_script(machine, folder / "deploy.py", *script_arguments())  # 8 hours from now
+    assert machine.row(name)["seconds_left"] <= 8 * HOUR
+    run_script(machine, folder / "deploy.py", "--delete")
+
+    assert schedules(machine.account) == []
+    roles = machine.account.client("iam").list_roles()["Roles"]
+    assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
+
+
+def test_a_stack_ends_by_itself(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, account = "by-stack", machine.account
+    upload_weights(account, name)
+    folder = machine.render("cloudformation", name, tmp_path / "stack", "--ttl", "8h")
+    stacks, given = account.client("cloudformation"), {"ExecutionRoleArn": ROLE}
+    given |= {"ModelBucket": BUCKET, "EndsAt": ENDS}
+    stacks.create_stack(
+        StackName=name,
+        TemplateBody=(folder / "template.yaml").read_text(),
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()],
+        Capabilities=["CAPABILITY_IAM"],
+    )
+    wait = {"Delay": 1}
+    stacks.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig=wait)
+    check_the_end(machine, name)
+    with monkeypatch.context() as patch:
+        patch.setenv("PEAGLE_HOME", str(machine.account.sandbox.home))
+        advance_clock(6 * 366 * 24 * HOUR)
+
+    until(lambda: endpoints(account), lambda found: found == [], 20)
+    assert machine.row(name)["owner"] == f"CloudFormation stack {name}"  # which removes the rest
+    stacks.delete_stack(StackName=name)
+    stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig=wait)
+    assert schedules(account) == []

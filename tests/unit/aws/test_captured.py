@@ -1,0 +1,206 @@
+"""How long captured data is kept: our rule in the lifecycle of a bucket that others use too."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from peagle.aws import lifecycle
+from peagle.aws.errors import AccessDenied
+from peagle.catalog import load_catalog
+from peagle.deploy.removal import destroy
+from peagle.errors import Unsupported
+from peagle.planning.observe_model import Capture, Observe
+from peagle.planning.plan import Plan
+from peagle.render import render
+from peagle.render.capture import rule_id
+from peagle.render.formats.boto3 import script
+from peagle.s3uri import S3Uri
+from tests.unit.aws.cloud import FakeAws, service_error
+from tests.unit.aws.conftest import moto_connection
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+CATALOG = load_catalog()
+BUCKET = "captured"
+FOREIGN = {
+    "ID": "theirs",
+    "Status": "Enabled",
+    "Filter": {"Prefix": "a/"},
+    "Expiration": {"Days": 9},
+}
+OWN: dict[str, Any] = {
+    "ID": rule_id(NAME, "us-east-1", S3Uri(BUCKET, f"a/{NAME}/")),
+    "Status": "Enabled",
+    "Filter": {"Prefix": f"a/{NAME}/"},
+    "Expiration": {"Days": 7},
+    "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+}
+
+
+def captured(plan: Plan, days: int | None = 7, uri: str = f"s3://{BUCKET}/a") -> Plan:
+    capture = Capture(s3_uri=uri, percent=100, retention_days=days)
+    observe = Observe(dashboard=False, capture=capture)
+    return plan.model_copy(update={"observe": observe})
+
+
+def rules(world: World) -> list[dict[str, Any]]:
+    return world.cloud.lifecycles.get(BUCKET, [])
+
+
+def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
+    world: World,
+) -> None:
+    world.cloud.lifecycles[BUCKET] = [FOREIGN]
+    world.deploy(captured(a_plan()))
+
+    assert rules(world) == [FOREIGN, OWN]
+    calls = world.cloud.calls
+    assert calls.index("put_bucket_lifecycle_configuration") < calls.index("create_endpoint")
+
+    world.deploy(captured(a_plan(), days=30))
+    assert [one["Expiration"]["Days"] for one in rules(world)] == [9, 30]
+
+    world.destroy()
+    assert rules(world) == [FOREIGN]
+
+
+def test_the_last_rule_goes_with_the_lifecycle(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    world.destroy()
+
+    assert world.cloud.lifecycles == {}
+
+
+def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(world: World) -> None:
+    world.deploy(captured(a_plan()))
+
+    world.deploy(another(a_plan()))
+    assert rules(world) == [OWN]
+
+    world.deploy(captured(another(a_plan()), days=None))
+    assert rules(world) == []
+
+
+def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
+
+    (shown,) = [one for one in world.preflight(elsewhere).changes if "captured" in one.setting]
+    world.deploy(elsewhere)
+
+    assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")
+    assert f"s3://{BUCKET}/b" in (shown.after or "")
+    prefixes = [rule["Filter"]["Prefix"] for rule in rules(world)]
+    assert prefixes == [f"a/{NAME}/", f"b/{NAME}/"]
+    world.destroy()
+    assert rules(world) == []
+
+
+def test_another_machine_removes_the_rule(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    world.forget()
+
+    assert [one.name for one in world.known().of_type("LifecycleRule")] == [
+        f"s3://{BUCKET}/a/{NAME}/"
+    ]
+    destroy(world.aws, world.known(), clock=world.clock)
+    assert rules(world) == []
+
+
+def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_on(
+    world: World,
+) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "put_bucket_lifecycle_configuration":
+            raise service_error("AccessDenied", "no", "PutBucketLifecycleConfiguration")
+
+    world.cloud.before = refuse
+    with pytest.raises(AccessDenied, match="lifecycle of captured") as denied:
+        world.deploy(captured(a_plan()))
+    assert "--capture-retention 0" in denied.value.fix
+    assert "create_endpoint" not in world.cloud.calls
+
+
+def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) -> None:
+    earlier = {"ID": "old", "Status": "Enabled", "Prefix": "b/", "Expiration": {"Days": 3}}
+    world.cloud.lifecycles[BUCKET] = [earlier]
+
+    lifecycle.put_rule(FakeAws(world.cloud), BUCKET, OWN)
+
+    (_, own) = rules(world)
+    assert own["Prefix"] == f"a/{NAME}/"
+    assert "Filter" not in own
+
+
+def by_toolkit(_: Path, rule: dict[str, Any] | None) -> None:
+    aws = moto_connection("us-east-1")
+    if rule is None:
+        lifecycle.remove_rule(aws, BUCKET, OWN["ID"])
+    else:
+        lifecycle.put_rule(aws, BUCKET, rule)
+
+
+def by_script(folder: Path, rule: dict[str, Any] | None) -> None:
+    path = folder / "deploy.py"
+    path.write_text(script(captured(a_plan())))
+    change = runpy.run_path(str(path))["change_rules"]
+    change(boto3.client("s3", region_name="us-east-1"), BUCKET, OWN["ID"], rule)
+
+
+@pytest.mark.parametrize("change", [by_toolkit, by_script])
+def test_s3_accepts_the_rules_and_keeps_those_of_others(
+    change: Callable[[Path, dict[str, Any] | None], None], tmp_path: Path
+) -> None:
+    with mock_aws():
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket=BUCKET)
+
+        def found() -> list[dict[str, Any]]:
+            rules: list[dict[str, Any]]
+            rules = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+            return rules
+
+        change(tmp_path, OWN)
+        assert found() == [OWN]
+        change(tmp_path, None)
+        with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
+            found()
+
+        theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
+        s3.put_bucket_lifecycle_configuration(
+            Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}
+        )
+        change(tmp_path, OWN)
+        change(tmp_path, {**OWN, "Expiration": {"Days": 90}})
+        assert [(one["ID"], one["Expiration"]["Days"]) for one in found()] == [
+            ("theirs", 7),
+            (OWN["ID"], 90),
+        ]
+        change(tmp_path, None)
+        assert found() == [theirs]
+
+
+def test_an_unchanged_rule_is_not_written_again(world: World) -> None:
+    world.cloud.lifecycles[BUCKET] = [OWN]
+
+    lifecycle.put_rule(FakeAws(world.cloud), BUCKET, OWN)
+    lifecycle.remove_rule(FakeAws(world.cloud), BUCKET, "of nobody")
+
+    assert "put_bucket_lifecycle_configuration" not in world.cloud.calls
+
+
+@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
+def test_a_template_owns_no_bucket_and_names_the_format_that_can(format: str) -> None:
+    with pytest.raises(Unsupported, match="lifecycle of captured") as refused:
+        render(format, captured(a_plan()), CATALOG)
+    assert "boto3" in str(refused.value.fix)
+    render("boto3", captured(a_plan()), CATALOG)
+    render(format, captured(a_plan(), days=None), CATALOG)

@@ -1,0 +1,450 @@
+"""Two plans on one endpoint: the comparison begins, changes its share, is promoted or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.aws.sagemaker import describe
+from peagle.deploy import records
+from peagle.deploy.comparison import CandidateNotProved
+from peagle.deploy.discover import current_deployment, find_deployment
+from peagle.deploy.state import RunningComparison
+from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour
+from peagle.deploy.variants import CANDIDATE, candidate_share, candidate_weight, weights_of
+from peagle.errors import NotProved
+from peagle.planning.limit import Limit
+from tests.support import raises_code
+from tests.unit.aws.cloud import START, Engine, service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_discover import prices
+from tests.unit.aws.test_observed import observed
+from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, LOG, rolled_out
+from tests.unit.aws.test_scaling import SCALING, run
+from tests.unit.aws.world import NAME, World
+
+
+@pytest.fixture
+def compared(world: World) -> RunningComparison:
+    """The plan in service has a candidate with 10 % of the requests."""
+    world.deploy(a_plan())
+    comparison = world.compare(another(a_plan())).comparison
+    assert comparison is not None
+    return comparison
+
+
+def variants(world: World) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.cloud.configs[world.serves()]["ProductionVariants"]
+    return found
+
+
+def interrupt(world: World, before: str, number: int = 1) -> Callable[[], None]:
+    """End the command before the call of that operation; returns what undoes this."""
+    calls = 0
+
+    def end(operation: str) -> None:
+        nonlocal calls
+        calls += operation == before
+        if operation == before and calls == number:
+            raise KeyboardInterrupt
+
+    world.cloud.before = end
+    return lambda: setattr(world.cloud, "before", lambda operation: None)
+
+
+def test_both_plans_serve_with_their_shares(world: World, compared: RunningComparison) -> None:
+    first, second = variants(world)
+
+    assert (first["VariantName"], second["VariantName"]) == ("AllTraffic", CANDIDATE)
+    assert first["InitialVariantWeight"] == 1.0
+    assert candidate_share(weights_of((first, second), "InitialVariantWeight")) == pytest.approx(
+        0.1, abs=1e-5
+    )
+    assert second["ModelName"] == compared.candidate.model
+    record = world.saved()
+    assert record.serving is not None
+    assert first["ModelName"] == record.serving.model
+    assert compared.since is not None
+    assert compared.candidate.proof is not None
+    assert compared.candidate.proof.passed
+    assert world.state() == "InService"
+
+
+def test_status_and_cost_know_both_variants(world: World, compared: RunningComparison) -> None:
+    document = deployment_status(world.aws, world.saved())
+
+    assert document["state"] == "InService"
+    assert document["instances_running"] == 1
+    assert document["price_per_hour_usd"] == pytest.approx(2 * 1.408)
+    assert document["comparison"]["state"] == "running"
+    assert document["comparison"]["share"] == 0.1
+    assert document["comparison"]["price_per_hour_usd"] == pytest.approx(1.408)
+
+
+def test_promote_lets_the_candidate_serve_alone(world: World, compared: RunningComparison) -> None:
+    before = world.saved().serving
+    record = world.promote()
+
+    assert before is not None
+    assert record.serving is not None
+    assert record.previous is not None
+    assert record.comparison is None
+    assert world.serves() == compared.candidate.name == record.serving.name
+    assert record.previous.name == before.name
+    assert [one["VariantName"] for one in variants(world)] == ["AllTraffic"]
+    assert set(world.cloud.configs) == {before.name, record.serving.name}
+    world.rollback()
+    assert world.serves() == before.name
+
+
+def test_drop_lets_what_served_before_serve_alone(
+    world: World, compared: RunningComparison
+) -> None:
+    record = world.drop()
+
+    assert record.serving is not None
+    assert record.comparison is None
+    assert world.serves() == record.serving.name
+    assert set(world.cloud.configs) == set(world.cloud.models) == {record.serving.name}
+    assert world.state() == "InService"
+    with raises_code("no-comparison") as refused:
+        world.drop()
+    assert refused.value.command[:3] == ("peagle", "compare", NAME)
+    with raises_code("no-comparison"):
+        world.promote()
+
+
+def test_other_changes_wait_for_the_end_of_the_comparison(
+    world: World, compared: RunningComparison
+) -> None:
+    third = a_plan().model_copy(update={"environment": {"SM_VLLM_MODEL": "a/third"}})
+    changes: list[Callable[[], object]] = [
+        lambda: world.deploy(third),
+        world.rollback,
+        lambda: world.compare(third),
+    ]
+    for change in changes:
+        with raises_code("comparison-runs") as refused:
+            change()
+        assert refused.value.command == ("peagle", "drop", NAME)
+        assert "promote" in refused.value.fix
+
+    world.drop()
+    world.deploy(third)
+
+
+def test_the_plan_in_service_is_not_compared_with_itself(world: World) -> None:
+    world.deploy(a_plan())
+
+    with raises_code("nothing-to-compare"):
+        world.compare(a_plan())
+    assert world.saved().comparison is None
+
+
+def test_what_has_several_variants_already_is_not_compared(world: World) -> None:
+    world.deploy(a_plan())
+    found = world.cloud.configs[world.serves()]
+    found["ProductionVariants"] = [{**found["ProductionVariants"][0], "VariantName": "mine"}]
+
+    with raises_code("not-comparable"):
+        world.compare(another(a_plan()))
+    assert world.saved().comparison is None
+
+
+def test_nothing_is_compared_with_what_is_not_in_service(world: World) -> None:
+    with raises_code("nothing-in-service"):
+        world.compare(a_plan())
+
+
+def test_a_repeated_compare_changes_the_share_only(
+    world: World, compared: RunningComparison
+) -> None:
+    configs = dict(world.cloud.configs)
+    world.cloud.now += 60
+
+    record = world.compare(another(a_plan()), 0.5)
+
+    assert record.comparison is not None
+    assert record.comparison.share == 0.5
+    assert compared.since is not None
+    assert record.comparison.since is not None
+    assert record.comparison.since > compared.since
+    assert world.cloud.endpoints[NAME].weights == {CANDIDATE: candidate_weight(0.5, 1.0)}
+    assert world.cloud.configs == configs
+    world.cloud.calls.clear()
+    again = world.compare(another(a_plan()), 0.5).comparison
+    assert again == record.comparison
+    assert "update_endpoint_weights_and_capacities" not in world.cloud.calls
+
+
+def test_without_a_proof_of_the_candidate_the_comparison_ends(world: World) -> None:
+    world.deploy(a_plan())
+    serves = world.serves()
+    world.cloud.engines[CANDIDATE] = Engine(acceptance=1.2)
+
+    with raises_code("candidate-not-proved", CandidateNotProved) as failed:
+        world.compare(another(a_plan()))
+
+    assert failed.value.exit_code == 3
+    assert world.serves() == serves
+    assert world.saved().comparison is None
+    assert set(world.cloud.configs) == {serves}
+    assert world.state() == "InService"
+
+
+def test_a_promotion_without_a_proof_returns_to_what_served_before(
+    world: World, compared: RunningComparison
+) -> None:
+    before = world.saved().serving
+    assert before is not None
+    world.cloud.engine.acceptance = 1.2
+
+    with pytest.raises(NotProved):
+        world.promote()
+
+    record = world.saved()
+    assert record.comparison is None
+    assert world.serves() == before.name
+    assert set(world.cloud.configs) == {before.name}
+
+
+def test_what_aws_rolls_back_leaves_nothing(world: World) -> None:
+    world.deploy(a_plan())
+    serves = world.serves()
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity")]]
+
+    with pytest.raises(Exception, match="no capacity"):
+        world.compare(another(a_plan()))
+
+    assert world.saved().comparison is None
+    assert set(world.cloud.configs) == set(world.cloud.models) == {serves}
+
+
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [
+        ("create_model", 1),
+        ("create_endpoint_config", 1),
+        ("create_endpoint_config", 2),
+        ("update_endpoint", 1),
+        ("invoke_endpoint", 1),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_interrupted_compare_continues(
+    world: World, operation: str, number: int, elsewhere: bool
+) -> None:
+    world.deploy(a_plan())
+    undo = interrupt(world, operation, number)
+    with pytest.raises(KeyboardInterrupt):
+        world.compare(another(a_plan()))
+    undo()
+    if elsewhere:
+        world.forget()
+
+    record = world.compare(another(a_plan()))
+
+    assert record.comparison is not None
+    assert record.comparison.since is not None
+    assert len(variants(world)) == 2
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+@pytest.mark.parametrize("operation", ["update_endpoint", "invoke_endpoint", "delete_model"])
+@pytest.mark.parametrize("end", ["promote", "drop"])
+def test_an_interrupted_end_continues(
+    world: World, compared: RunningComparison, end: str, operation: str
+) -> None:
+    undo = interrupt(world, operation)
+    try:
+        getattr(world, end)()
+    except KeyboardInterrupt:
+        undo()
+        getattr(world, end)()
+
+    assert world.saved().comparison is None
+    assert len(variants(world)) == 1
+    assert (world.serves() == compared.candidate.name) == (end == "promote")
+    assert world.state() == "InService"
+
+
+def test_an_unfinished_promotion_is_finished_first(
+    world: World, compared: RunningComparison
+) -> None:
+    undo = interrupt(world, "update_endpoint")
+    with pytest.raises(KeyboardInterrupt):
+        world.promote()
+    undo()
+
+    with raises_code("promotion-unfinished") as refused:
+        world.deploy(a_plan())
+    assert refused.value.command == ("peagle", "promote", NAME)
+    world.drop()
+    assert len(variants(world)) == 1
+
+
+@pytest.mark.parametrize("end", ["promote", "drop"])
+def test_another_machine_knows_the_comparison_and_ends_it(
+    world: World, compared: RunningComparison, end: str
+) -> None:
+    made = world.saved()
+    world.forget()
+
+    found = find_deployment(world.aws, NAME, prices)
+
+    assert found is not None
+    assert found.comparison is not None
+    assert found.serving is not None
+    assert made.serving is not None
+    assert found.serving.fingerprint == made.serving.fingerprint
+    assert found.serving.served.instance_count == 1
+    assert found.pending is None
+    assert found.comparison.config == compared.config
+    assert found.comparison.share == pytest.approx(0.1, abs=1e-5)
+    assert found.comparison.since is not None
+    assert found.comparison.candidate.fingerprint == compared.candidate.fingerprint
+    live = describe(world.aws, NAME)
+    assert usd_per_hour(world.aws, found, live) == pytest.approx(2 * 1.408)
+    records.save(found)
+    getattr(world, end)()
+    assert len(variants(world)) == 1
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_comparison_of_another_machine_is_seen_by_the_record_of_this_one(world: World) -> None:
+    world.deploy(a_plan())
+    before = world.saved()
+    world.compare(another(a_plan()))
+    records.save(before)
+
+    found = current_deployment(world.aws, NAME, world.record(), prices)
+
+    assert found is not None
+    assert found.comparison is not None
+    document = comparison_document(found, describe(world.aws, NAME))
+    assert document is not None
+    assert document["state"] == "running"
+
+
+def test_a_head_in_a_folder_is_compared_and_removed(
+    world: World, head: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(b"other weights")
+    world.deploy(a_plan(head))
+    (bucket,) = world.cloud.buckets
+    keys = set(world.cloud.buckets[bucket])
+
+    world.compare(a_plan(other))
+    assert set(world.cloud.buckets[bucket]) > keys
+    world.drop()
+
+    assert set(world.cloud.buckets[bucket]) == keys
+
+
+def test_promote_applies_the_whole_plan(world: World) -> None:
+    world.deploy(observed(rolled_out(a_plan())))
+    alarm = world.cloud.made_alarms[ACCEPTANCE]
+    plan = rolled_out(another(a_plan()), floor=1.5)
+    limit = Limit(ttl_seconds=7200)
+    world.compare(observed(plan, 7).model_copy(update={"limit": limit}))
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == alarm["Threshold"]
+    world.promote()
+
+    now = world.cloud.made_alarms[ACCEPTANCE]
+    assert now["Threshold"] == 1.5
+    dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
+    assert {"Name": "EndpointConfigName", "Value": world.serves()} in dimensions
+    assert world.cloud.retention == {LOG: 7}
+    assert world.saved().ends_at is not None
+    assert world.cloud.scheduler.schedules
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("scales", [False, True])
+def test_promoting_a_higher_price_moves_the_end_of_a_budget(
+    world: World, scales: bool, elsewhere: bool
+) -> None:
+    """The candidate has three instances, or the bounds that were registered before stay."""
+    scaling = SCALING if scales else None
+    budget = Limit(budget_usd=(36 if scales else 12) * 1.408)
+    world.deploy(a_plan(scaling=scaling, limit=budget))
+    if scales:
+        run(world, minimum=1, maximum=6, target=4.0)
+    count = 1 if scales else 3
+    world.compare(another(a_plan(instance_count=count, price_per_hour_usd=count * 1.408)))
+    if elsewhere:
+        world.forget()
+        found = find_deployment(world.aws, NAME, prices)
+        assert found
+        records.save(found)
+
+    record = world.promote()
+
+    hours = 6 if scales else 4
+    # The budget also pays for the instances of the comparison.
+    assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
+
+
+def test_destroy_removes_both_variants(world: World, compared: RunningComparison) -> None:
+    world.destroy()
+
+    assert world.cloud.is_empty
+
+
+def test_a_refused_start_leaves_nothing(world: World) -> None:
+    world.deploy(a_plan())
+    serves = world.serves()
+
+    def refuse(operation: str) -> None:
+        if operation == "update_endpoint":
+            raise service_error("ResourceLimitExceeded", "The account-level service limit is 1")
+
+    world.cloud.before = refuse
+    with pytest.raises(Exception, match="limit"):
+        world.compare(another(a_plan()))
+    world.cloud.before = lambda operation: None
+
+    assert world.saved().comparison is None
+    assert set(world.cloud.configs) == {serves}
+
+
+@pytest.mark.parametrize("ends", ["drop", "promote"])
+def test_the_acceptance_alarm_rests_while_both_plans_draft(world: World, ends: str) -> None:
+    """A metric filter does not see the log stream, so it counts the drafts of both."""
+    world.deploy(observed(rolled_out(a_plan())))
+    before = world.cloud.made_alarms[ACCEPTANCE]
+
+    world.compare(observed(rolled_out(another(a_plan()))))
+
+    alarm = world.cloud.made_alarms[ACCEPTANCE]
+    assert alarm["AlarmDescription"].startswith("Suspended while two plans that draft")
+    assert alarm["Metrics"][0]["Expression"] == "3 + 0 * drafted"
+    assert "Suspending alarm" in [one.state for one in world.shown]
+    assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
+    dashboard = world.cloud.dashboards[f"{NAME}-us-east-1"]
+    assert '@logStream like \\"Candidate/' in dashboard
+    assert '"VariantName", "Candidate"' in dashboard
+
+    getattr(world, ends)()
+
+    after = world.cloud.made_alarms[ACCEPTANCE]
+    assert "Suspended" not in after["AlarmDescription"]
+    assert "IF(drafted" in after["Metrics"][0]["Expression"]
+    assert after["Metrics"] == before["Metrics"]
+    assert "Candidate/" not in world.cloud.dashboards[f"{NAME}-us-east-1"]
+
+
+def test_the_acceptance_alarm_goes_on_beside_a_plan_that_drafts_nothing(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    before = world.cloud.made_alarms[ACCEPTANCE]
+
+    world.compare(a_plan(speculation=None))
+
+    assert world.cloud.made_alarms[ACCEPTANCE] == before

@@ -1,0 +1,265 @@
+"""Drift: each field that someone changes in the account is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.aws.errors import AccessDenied
+from peagle.catalog import load_catalog
+from peagle.deploy.drift import Drift, find_drift, find_template_drift
+from peagle.errors import UserError
+from peagle.planning import Options, make_plan
+from peagle.planning.company import Company
+from peagle.planning.limit import Limit
+from peagle.planning.observe_model import Capture, Observe
+from peagle.planning.plan import Plan
+from peagle.render import render
+from peagle.render.limit import limit_name
+from peagle.speed.slo import Slo
+from tests.unit.aws.cloud import Cloud, service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, rolled_out
+from tests.unit.aws.test_scaling import SCALING, TARGET
+from tests.unit.aws.world import NAME, World
+
+DASHBOARD = f"{NAME}-us-east-1"
+FILTER = "peagle-AcceptedTokens"
+ENDS = limit_name("us-east-1", NAME)
+S3 = "s3://peagle-captured/prompts/"
+TOPIC = "arn:aws:sns:us-east-1:111122223333:on-call"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"
+
+
+def full_plan() -> Plan:
+    """A plan with every topic that is compared."""
+    plan = a_plan(
+        scaling=SCALING,
+        observe=Observe(
+            dashboard=True, capture=Capture(s3_uri=S3, percent=10, kms_key=None), alarm_topic=TOPIC,
+            log_retention_days=30,
+        ),
+        company=Company(
+            subnets=("subnet-0a1b2c3d",), security_groups=("sg-0a1b2c3d",), kms_key=KEY,
+            tags={"team": "search"},
+        ),
+        limit=Limit(ttl_seconds=3600, budget_usd=20.0),
+        slo=Slo(ttft=0.5),
+    )  # fmt: skip
+    return rolled_out(plan)
+
+
+@pytest.fixture
+def deployed(world: World) -> World:
+    world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
+    world.deploy(full_plan())
+    return world
+
+
+def drift_of(world: World, plan: Plan | None = None) -> Drift:
+    return find_drift(world.aws, plan or full_plan(), load_catalog().instances)
+
+
+def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
+    return {one.field: (one.planned, one.found) for one in drift.fields}
+
+
+def test_a_deployment_as_planned_has_no_drift(deployed: World) -> None:
+    deployed.cloud.calls.clear()
+    drift = drift_of(deployed)
+
+    assert drift.fields == ()
+    assert drift.unknown == {}
+    assert all(call.startswith(("describe", "get", "list")) for call in deployed.cloud.calls)
+
+
+def test_another_machine_finds_the_same(deployed: World) -> None:
+    deployed.forget()
+
+    assert drift_of(deployed).fields == ()
+
+
+Change = Callable[[Cloud], object]
+
+
+def model(cloud: Cloud) -> dict[str, Any]:
+    return cloud.models[next(iter(cloud.models))]
+
+
+def container(cloud: Cloud) -> dict[str, Any]:
+    return model(cloud)["PrimaryContainer"]  # type: ignore[no-any-return]
+
+
+def config(cloud: Cloud) -> dict[str, Any]:
+    return cloud.configs[next(iter(cloud.configs))]
+
+
+def variant(cloud: Cloud) -> dict[str, Any]:
+    return config(cloud)["ProductionVariants"][0]  # type: ignore[no-any-return]
+
+
+def tracking(cloud: Cloud) -> dict[str, Any]:
+    return cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]  # type: ignore[no-any-return]
+
+
+def tags(cloud: Cloud, kind: str) -> dict[str, str]:
+    return next(one for arn, one in cloud.tags.items() if f":{kind}/" in arn)
+
+
+def widget(cloud: Cloud) -> None:
+    body = json.loads(cloud.dashboards[DASHBOARD])
+    body["widgets"][1]["properties"]["title"] = "Mine"
+    cloud.dashboards[DASHBOARD] = json.dumps(body)
+
+
+CHANGES: dict[str, Change] = {
+    "model.image": lambda c: container(c).update(Image="111122223333.dkr.ecr/other:1"),
+    "model.variable.LEVEL": lambda c: container(c)["Environment"].update(LEVEL="debug"),
+    "model.engine.kv-cache-dtype": lambda c: container(c)["Environment"].update(
+        SM_VLLM_KV_CACHE_DTYPE="fp8"
+    ),
+    "model.k": lambda c: container(c)["Environment"].update(
+        SM_VLLM_SPECULATIVE_CONFIG='{"method": "eagle3", "num_speculative_tokens": 3,'
+        ' "parallel_drafting": true}'
+    ),
+    "model.weights.model": lambda c: container(c).update(
+        ModelDataSource={"S3DataSource": {"S3Uri": "s3://other/weights/"}}
+    ),
+    "model.subnets": lambda c: model(c)["VpcConfig"].update(Subnets=["subnet-11111111"]),
+    "model.network_isolation": lambda c: model(c).update(EnableNetworkIsolation=True),
+    "model.role": lambda c: model(c).update(ExecutionRoleArn="arn:aws:iam::1:role/other"),
+    "configuration.instance_type": lambda c: variant(c).update(InstanceType="ml.g6.xlarge"),
+    "configuration.startup_timeout_seconds": lambda c: variant(c).update(
+        ContainerStartupHealthCheckTimeoutInSeconds=60
+    ),
+    "configuration.kms_key": lambda c: config(c).pop("KmsKeyId"),
+    "configuration.DataCaptureConfig.InitialSamplingPercentage": lambda c: config(c)[
+        "DataCaptureConfig"
+    ].update(InitialSamplingPercentage=100),
+    "configuration.RoutingConfig.RoutingStrategy": lambda c: variant(c)["RoutingConfig"].update(
+        RoutingStrategy="RANDOM"
+    ),
+    "endpoint.instance_count": lambda c: setattr(c.endpoints[NAME], "count", 5),
+    "endpoint.status": lambda c: setattr(c.endpoints[NAME], "script", [("OutOfService", None)]),
+    "scaling.max_instances": lambda c: c.bounds.update({TARGET: (1, 9)}),
+    "scaling.target_concurrency": lambda c: tracking(c).update(TargetValue=2.0),
+    f"alarm.{ACCEPTANCE}.Threshold": lambda c: c.made_alarms[ACCEPTANCE].update(Threshold=1.0),
+    f"alarm.{ERRORS}.ActionsEnabled": lambda c: c.made_alarms[ERRORS].update(ActionsEnabled=False),
+    f"alarm.{ERRORS}.AlarmActions": lambda c: c.made_alarms[ERRORS].pop("AlarmActions"),
+    f"alarm.{ACCEPTANCE}.OKActions": lambda c: c.made_alarms[ACCEPTANCE].update(
+        OKActions=[TOPIC, f"{TOPIC}-other"]
+    ),
+    f"alarm.{ERRORS}": lambda c: c.made_alarms.pop(ERRORS),
+    "dashboard": lambda c: c.dashboards.clear(),
+    "dashboard.widgets[1].properties.title": widget,
+    f"metric_filter.{FILTER}": lambda c: c.metric_filters.pop(FILTER),
+    f"metric_filter.{FILTER}.filterPattern": lambda c: c.metric_filters[FILTER].update(
+        filterPattern="accepted"
+    ),
+    "log.retention_days": lambda c: c.retention.clear(),
+    f"schedule.{ENDS}": lambda c: c.scheduler.schedules.clear(),
+    f"schedule.{ENDS}.State": lambda c: c.scheduler.schedules[ENDS].update(State="DISABLED"),
+    f"schedule.{ENDS}.ScheduleExpression": lambda c: c.scheduler.schedules[ENDS].update(
+        ScheduleExpression="at(2036-01-01T00:00:00)"
+    ),
+    "limit.ends_at": lambda c: tags(c, "endpoint").update({"peagle:ends": "none"}),
+    "limit.budget_usd": lambda c: tags(c, "endpoint").update({"peagle:budget": "900"}),
+    "tags.Endpoint.team": lambda c: tags(c, "endpoint").pop("team"),
+    "tags.Model.team": lambda c: tags(c, "model").update(team="ads"),
+    "tags.EndpointConfig.team": lambda c: tags(c, "endpoint-config").update(team="ads"),
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: str) -> None:
+    CHANGES[field](deployed.cloud)
+
+    found = fields(drift_of(deployed))
+
+    assert list(found) == [field]
+    planned, there = found[field]
+    assert planned != there
+
+
+def test_scaling_that_someone_ended_is_found(deployed: World) -> None:
+    deployed.cloud.scaled.clear()
+
+    assert fields(drift_of(deployed))["scaling.max_instances"] == (3, None)
+
+
+def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:
+    deployed.cloud.endpoints[NAME].count = 3
+
+    assert drift_of(deployed).fields == ()
+
+
+def test_an_endpoint_that_is_gone_is_drift(deployed: World) -> None:
+    deployed.cloud.endpoints.clear()
+
+    assert fields(drift_of(deployed)) == {"endpoint.status": ("InService", None)}
+
+
+def test_a_plan_that_was_not_deployed_yet_is_drift(deployed: World) -> None:
+    assert list(fields(drift_of(deployed, another(full_plan())))) == ["model.engine.k"]
+
+
+def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: World) -> None:
+    cloud = deployed.cloud
+    cloud.made_alarms.clear()
+
+    def refuse(operation: str) -> None:
+        if operation == "get_dashboard":
+            raise service_error("AccessDenied", "no", "GetDashboard")
+
+    cloud.before = refuse
+
+    drift = drift_of(deployed)
+
+    assert list(drift.unknown) == ["dashboard"]
+    assert isinstance(drift.unknown["dashboard"], AccessDenied)
+    assert len(drift.fields) == 2
+    assert drift.document()["unknown"][0]["area"] == "dashboard"
+
+
+def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny", instance_type="ml.g5.xlarge"), catalog)
+    for file in render("terraform", plan, catalog):
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(file.content)
+    assert find_template_drift(plan, tmp_path, catalog) == ()
+
+    other = plan.model_copy(update={"instance_count": 2})
+    (tmp_path / "main.tf").write_text("# mine\n")
+    found = {one.field: one.found for one in find_template_drift(other, tmp_path, catalog)}
+
+    assert found.pop("template.main.tf") == "other text"
+    assert all(field.startswith("template.values.json.") for field in found)
+    assert 1 in found.values()
+
+
+@pytest.mark.parametrize("format", ["hyperpod", "kserve"])
+@pytest.mark.parametrize("edited", ["inference.yaml", "gate.yaml"])
+def test_formats_with_the_same_files_are_told_apart(
+    tmp_path: Path, format: str, edited: str
+) -> None:
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny", instance_type="ml.g5.xlarge"), catalog)
+    for file in render(format, plan, catalog):
+        (tmp_path / file.path).write_bytes(file.content)
+    assert find_template_drift(plan, tmp_path, catalog) == ()
+
+    (tmp_path / edited).write_text("kind: Mine\n")
+
+    found = [one.field for one in find_template_drift(plan, tmp_path, catalog)]
+    assert found == [f"template.{edited}"]
+
+
+def test_a_folder_without_a_template_is_an_error(tmp_path: Path) -> None:
+    catalog = load_catalog()
+    with pytest.raises(UserError, match="has not the files of any format"):
+        find_template_drift(a_plan(), tmp_path, catalog)

@@ -1,0 +1,324 @@
+"""Alarms of a rollout: made before the update, named when they undo it, removed by destroy."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.aws.errors import AccessDenied
+from peagle.catalog import load_catalog
+from peagle.deploy.alarms import RolledBackOnAlarm
+from peagle.deploy.rollback import preview_rollback, revision_for_rollback, rollback
+from peagle.planning.observe_model import Observe
+from peagle.planning.plan import Plan
+from peagle.planning.rollout_model import AlarmKind, Rollout
+from peagle.speed.slo import Slo
+from tests.support import raises_code
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+ACCEPTANCE, ERRORS = f"{NAME}-acceptance", f"{NAME}-5xx"
+FILTERS = {"peagle-AcceptedTokens", "peagle-DraftedTokens"}
+LOG = f"/aws/sagemaker/Endpoints/{NAME}"
+
+
+def rolled_out(plan: Plan, *alarms: AlarmKind, floor: float = 2.0) -> Plan:
+    """The plan with a rolling update."""
+    rollout = Rollout(
+        kind="all-at-once",
+        step=None,
+        baking_seconds=600,
+        extra_instances=1,
+        extra_usd_per_hour=1.408,
+        alarms=alarms or ("errors", "acceptance"),
+    )
+    speculation = plan.speculation
+    if speculation:
+        speculation = speculation.model_copy(update={"acceptance_floor": floor})
+    return plan.model_copy(update={"rollout": rollout, "speculation": speculation})
+
+
+def test_alarms_and_filters_exist_before_the_update(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.calls.clear()
+
+    world.deploy(rolled_out(another(a_plan())))
+
+    calls = world.cloud.calls
+    update = calls.index("update_endpoint")
+    assert calls.index("put_metric_filter") < calls.index("put_metric_alarm") < update
+    assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
+    assert set(world.cloud.metric_filters) == FILTERS
+    assert world.cloud.log_groups == {LOG}
+    (update_request,) = world.cloud.updates
+    config = update_request["DeploymentConfig"]
+    named = [one["AlarmName"] for one in config["AutoRollbackConfiguration"]["Alarms"]]
+    assert named == [ERRORS, ACCEPTANCE]
+    policy = config["BlueGreenUpdatePolicy"]
+    assert policy["TerminationWaitInSeconds"] == 600
+    watched = world.cloud.made_alarms[ERRORS]["Dimensions"]
+    assert {one["Name"]: one["Value"] for one in watched}["EndpointConfigName"] == world.serves()
+
+
+def test_the_acceptance_alarm_tells_how_to_switch_speculation_off(world: World) -> None:
+    world.deploy(rolled_out(a_plan(), floor=2.25))
+
+    alarm = world.cloud.made_alarms[ACCEPTANCE]
+    assert alarm["Threshold"] == 2.25
+    assert "peagle deploy a/target --no-speculation --name peagle-pair" in alarm["AlarmDescription"]
+    assert {"Key": "peagle:id", "Value": world.saved().id} in alarm["Tags"]
+
+
+def test_another_plan_changes_the_limits_in_place(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))
+
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
+    alarms = [one for one in world.saved().resources if one.type == "Alarm"]
+    assert len(alarms) == 2
+
+
+def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    before = dict(world.cloud.made_alarms)
+    changes = [one.text for one in world.preflight(another(a_plan())).changes]
+    assert "alarms acceptance, errors -> none" in changes
+
+    world.deploy(another(a_plan()))
+    assert "DeploymentConfig" not in world.cloud.updates[-1]
+    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
+
+    world.rollback()
+    assert world.cloud.made_alarms == before
+
+
+def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: World) -> None:
+    world.deploy(a_plan())
+    assert not world.preflight(a_plan()).findings
+
+    found = world.preflight(rolled_out(a_plan()))
+    (noted,) = [one for one in found.findings if one.code == "rollout-at-next-update"]
+    assert (found.change, noted.level) == ("nothing", "note")
+    assert ACCEPTANCE in noted.message
+    world.deploy(rolled_out(a_plan()))
+
+    assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
+    assert "update_endpoint" not in world.cloud.calls
+    assert not world.preflight(rolled_out(a_plan())).findings
+    world.destroy()
+    assert world.cloud.made_alarms == {}
+
+
+def test_destroy_removes_alarms_and_filters(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+
+    world.destroy()
+
+    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
+    assert world.record() is None
+
+
+def test_destroy_ignores_what_is_gone(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    world.cloud.made_alarms.clear()
+    world.cloud.metric_filters.clear()
+
+    world.destroy()
+
+    assert world.record() is None
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
+    world.deploy(a_plan())
+    before = world.serves()
+    reason = "CloudWatch alarms fired" + (f": [{ACCEPTANCE}]" if is_named else "")
+    world.cloud.firing = set() if is_named else {ACCEPTANCE}
+    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
+
+    with raises_code("rolled-back-on-alarm", RolledBackOnAlarm) as failed:
+        world.deploy(rolled_out(another(a_plan())))
+
+    assert ACCEPTANCE in failed.value.message
+    assert ERRORS not in failed.value.message
+    assert "--no-speculation" in failed.value.command
+    assert world.serves() == before
+    record = world.saved()
+    assert record.pending is None
+    assert record.failure is not None
+    assert ACCEPTANCE in record.failure.message
+
+
+def test_an_update_that_fails_otherwise_is_reported_as_such(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity anywhere")]]
+
+    with raises_code("endpoint-rolled-back"):
+        world.deploy(rolled_out(another(a_plan())))
+
+
+def watched(plan: Plan, floor: float, k: int) -> Plan:
+    """The plan with alarms and a dashboard, which name the acceptance length and K."""
+    plan = rolled_out(plan, floor=floor)
+    assert plan.speculation is not None
+    speculation = plan.speculation.model_copy(update={"k": k})
+    observe = Observe(dashboard=True, log_retention_days=None)
+    return plan.model_copy(update={"speculation": speculation, "observe": observe})
+
+
+def test_a_rollback_rewrites_alarms_and_dashboard(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
+    world.deploy(watched(another(a_plan()), 1.5, 7))
+    assert world.cloud.made_alarms != before[0]
+    assert world.cloud.dashboards != before[1]
+
+    world.rollback()
+
+    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
+
+
+def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    first = dict(world.cloud.made_alarms)
+    world.deploy(watched(another(a_plan()), 1.5, 7))
+    world.forget()
+    world.shown.clear()
+    preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
+    assert dict(preview.lines)["keeps"] == "of the plan before: the dashboard"
+
+    rollback(world.aws, world.known(), load_catalog(), world.shown.append, world.clock)
+
+    now = world.cloud.made_alarms
+    assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
+    assert now[ACCEPTANCE]["Metrics"] == first[ACCEPTANCE]["Metrics"], "with its K"
+    assert now[ACCEPTANCE]["Threshold"] == 2.0, "the floor is in the tag of its proof"
+    assert now[ACCEPTANCE]["AlarmDescription"].startswith("The acceptance length is below 2. ")
+    (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
+    assert "before: the dashboard; another machine has the plan" in notice
+
+
+def with_alarms(plan: Plan, ttft: float, requests: int) -> Plan:
+    """The plan with alarms on the time to the first token and on the load of an engine."""
+    changed = {
+        "slo": Slo(ttft=ttft),
+        "observe": Observe(dashboard=False, alarms=("ttft", "load")),
+        "engine_arguments": (*plan.engine_arguments, "--max-num-seqs", str(requests)),
+        "environment": {**plan.environment, "SM_VLLM_MAX_NUM_SEQS": str(requests)},
+    }
+    return plan.model_copy(update=changed)
+
+
+def test_a_rollback_on_another_machine_names_the_limit_that_it_cannot_know(world: World) -> None:
+    world.deploy(with_alarms(a_plan(), 0.5, 6))
+    world.deploy(with_alarms(another(a_plan()), 0.2, 9))
+    world.forget()
+    world.shown.clear()
+
+    rollback(world.aws, world.known(), load_catalog(), world.shown.append, world.clock)
+
+    (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
+    assert "the alarm on the time to the first token (--slo); another machine" in notice
+    load = world.cloud.made_alarms[f"{NAME}-load"]
+    assert load["Threshold"] == 6
+    assert "more than 6 requests" in load["AlarmDescription"]
+
+
+def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity anywhere")]]
+    with raises_code("endpoint-rolled-back"):
+        world.deploy(watched(another(a_plan()), 1.5, 7))
+    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
+
+    world.cloud.engine.acceptance = 1.1
+    with raises_code("rolled-back"):
+        world.deploy(watched(another(a_plan()), 1.5, 7))
+    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
+
+
+def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    first = world.serves()
+    world.deploy(watched(another(a_plan()), 1.5, 7))
+
+    def refuse(operation: str) -> None:
+        if operation == "put_metric_alarm":
+            raise service_error("AccessDenied", "not authorized")
+
+    world.cloud.before = refuse
+    world.rollback()
+
+    assert world.serves() == first
+    assert any("are of the plan before" in one.line for one in world.shown if one.is_notice)
+
+
+def test_an_alarm_that_aws_refuses_ends_the_deploy_before_the_update(world: World) -> None:
+    world.deploy(a_plan())
+    before = world.serves()
+
+    def refuse(operation: str) -> None:
+        if operation == "put_metric_alarm":
+            raise service_error("AccessDenied", "not authorized")
+
+    world.cloud.before = refuse
+    with pytest.raises(AccessDenied):
+        world.deploy(rolled_out(another(a_plan())))
+
+    assert world.serves() == before
+    assert world.cloud.updates == []
+
+
+def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    first = world.serves()
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))
+    world.cloud.firing = {ACCEPTANCE}
+    world.cloud.calls.clear()
+
+    world.rollback()
+
+    config = world.cloud.updates[-1]["DeploymentConfig"]
+    assert config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"] == 600
+    # The alarm that fires already would undo the way back at once.
+    assert config["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": ERRORS}]}
+    assert [one.line for one in world.shown if one.is_notice] == [
+        f"{ACCEPTANCE} is in the state ALARM already, and does not watch the rollback"
+    ]
+    calls = world.cloud.calls
+    assert calls.index("put_metric_alarm") < calls.index("update_endpoint")
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
+    dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
+    assert {"Name": "EndpointConfigName", "Value": first} in dimensions
+
+
+def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))
+    serves = world.serves()
+    reason = f"CloudWatch alarms fired: [{ERRORS}]"
+    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
+
+    with raises_code("rolled-back-on-alarm"):
+        world.rollback()
+
+    assert world.serves() == serves
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
+    world.rollback()
+    assert world.serves() != serves
+
+
+def test_a_rollback_says_why_it_has_no_rollout(world: World) -> None:
+    world.deploy(a_plan())
+    world.deploy(rolled_out(another(a_plan())))
+    record = world.saved()
+
+    preview = preview_rollback(world.aws, record, revision_for_rollback(record), world.clock)
+    world.rollback()
+
+    assert preview.rollout == "none: the plan of that revision has no --rollout"
+    assert "DeploymentConfig" not in world.cloud.updates[-1]
+    record = world.saved()
+    preview = preview_rollback(world.aws, record, revision_for_rollback(record), world.clock)
+    assert preview.rollout.startswith("all-at-once, baking 10m 00s; 1 more instance meanwhile")

@@ -1,0 +1,372 @@
+"""Automatic scaling of a deployment: registered once proved, kept by updates, removed first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.aws.autoscaling import Bounds
+from peagle.deploy.scale import plan_scale, scale, scale_request
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import deployment_status, list_deployments
+from peagle.errors import CloudError, NotProved, Refused, UserError
+from peagle.planning.plan import Plan
+from peagle.planning.rollout_model import Rollout, Step
+from peagle.planning.scaling import Scaling
+from peagle.render.scaling import tracking
+from tests.support import raises_code
+from tests.unit.aws.cloud import Engine
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+TARGET = f"endpoint/{NAME}/variant/AllTraffic"
+SCALING = Scaling(
+    min_instances=1,
+    max_instances=3,
+    target_concurrency=4,
+    scale_in_cooldown_seconds=600,
+    scale_out_cooldown_seconds=60,
+)
+
+
+def scaled(**changes: Any) -> Plan:
+    return a_plan(scaling=SCALING.model_copy(update=changes))
+
+
+def ready(world: World) -> World:
+    world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
+    return world
+
+
+def run(world: World, **request: Any) -> Deployment:
+    """``peagle scale`` with this request."""
+    record = world.known()
+    change = plan_scale(world.aws, record, scale_request(**request))
+    scale(world.aws, record, change, world.shown.append, world.clock)
+    return record
+
+
+def test_a_plan_that_scales_is_registered_once_it_is_proved(world: World) -> None:
+    ready(world).deploy(scaled())
+
+    assert world.cloud.bounds == {TARGET: (1, 3)}
+    policy = world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
+    assert policy["TargetValue"] == 4
+    assert policy["ScaleInCooldown"] == 600
+    calls = world.cloud.calls
+    assert calls.index("register_scalable_target") > calls.index("invoke_endpoint")
+    assert world.preflight(scaled()).change == "nothing"
+
+
+def test_a_plan_without_scaling_calls_nothing_of_it(world: World) -> None:
+    world.deploy(a_plan())
+
+    assert not [one for one in world.cloud.calls if "scal" in one]
+
+
+def test_what_is_not_proved_does_not_scale(world: World) -> None:
+    world.cloud.engine.acceptance = 1.0
+    with pytest.raises(NotProved):
+        ready(world).deploy(scaled())
+
+    assert world.cloud.scaled == set()
+
+
+def test_other_bounds_change_only_the_scaling(world: World) -> None:
+    ready(world).deploy(scaled())
+    found = world.preflight(scaled(max_instances=5))
+    assert found.change == "scale"
+    assert found.scaling is not None
+    assert found.scaling.text == (
+        "1 to 3 instances, target 4 requests at a time each -> "
+        "1 to 5 instances, target 4 requests at a time each"
+    )
+    world.deploy(scaled(max_instances=5))
+
+    assert world.cloud.bounds == {TARGET: (1, 5)}
+    assert world.cloud.updates == []
+
+
+def test_other_bounds_are_registered_also_without_waiting(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.deploy(scaled(max_instances=5), wait=False)
+    assert world.cloud.bounds == {TARGET: (1, 5)}
+
+
+def test_a_plan_without_scaling_ends_that_of_the_plan_before(world: World) -> None:
+    ready(world).deploy(scaled())
+    assert world.preflight(a_plan()).change == "update"  # another routing
+    world.deploy(a_plan())
+
+    assert world.cloud.scaled == set()
+
+
+def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.scaled.add(TARGET)
+    assert world.preflight(a_plan()).change == "nothing"
+    world.deploy(another(a_plan()))
+
+    assert world.cloud.scaled == {TARGET}
+    assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
+
+
+def test_an_update_keeps_the_number_of_instances_that_scaling_chose(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.cloud.endpoints[NAME].count = 3
+    world.cloud.streams = {f"AllTraffic/i-{number}": Engine() for number in (1, 2, 3)}
+    world.deploy(another(scaled()))
+
+    (update,) = world.cloud.updates
+    assert update["RetainAllVariantProperties"] is True
+    assert [one["VariantPropertyType"] for one in update["ExcludeRetainedVariantProperties"]] == [
+        "DesiredWeight",
+        "DataCaptureConfig",
+    ]
+    assert "RollingUpdatePolicy" in update["DeploymentConfig"]  # three instances run
+    assert world.cloud.endpoints[NAME].count == 3
+
+
+@pytest.mark.parametrize(("running", "kind"), [(1, "ALL_AT_ONCE"), (3, "CANARY")])
+def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kind: str) -> None:
+    ready(world).deploy(scaled())
+    world.cloud.endpoints[NAME].count = running
+    if running > 1:
+        world.cloud.streams = {f"AllTraffic/i-{one}": Engine() for one in range(1, running + 1)}
+    canary = Rollout(
+        kind="canary",
+        step=Step(value=1, unit="instances"),
+        baking_seconds=600,
+        extra_instances=4,
+        extra_usd_per_hour=None,
+        alarms=("errors",),
+    )
+    plan = another(scaled()).model_copy(update={"rollout": canary, "instance_count": 4})
+    found = world.preflight(plan)
+    assert found.rollout is not None
+    assert found.rollout.extra_instances == running
+    assert ("rollout-adapted" in {one.code for one in found.findings}) == (running == 1)
+    world.deploy(plan)
+
+    (update,) = world.cloud.updates
+    policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
+    assert policy["TrafficRoutingConfiguration"]["Type"] == kind
+
+
+def test_an_update_without_scaling_has_the_number_of_the_plan(world: World) -> None:
+    world.deploy(a_plan())
+    world.deploy(another(a_plan()))
+
+    assert world.cloud.updates == [{}]
+
+
+def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> None:
+    ready(world).cloud.quotas["ml.g6.xlarge for endpoint usage"] = 20
+    world.deploy(scaled())
+    world.cloud.calls.clear()
+    world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
+
+    changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
+    assert [one for one in world.cloud.calls if one in changing] == list(changing)
+    assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
+
+
+def test_a_rollback_returns_to_the_scaling_of_its_plan(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.deploy(another(scaled(max_instances=8)))
+    assert world.cloud.bounds == {TARGET: (1, 8)}
+    world.rollback()
+
+    assert world.cloud.bounds == {TARGET: (1, 3)}
+
+
+def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.deploy(scaled(max_instances=2))
+    world.deploy(another(scaled(max_instances=8)))
+    world.forget()
+    world.rollback()
+    assert world.cloud.bounds == {TARGET: (1, 2)}
+    assert world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"] == (
+        tracking(SCALING)
+    )
+
+    world.forget()
+    world.rollback()
+    assert world.cloud.bounds == {TARGET: (1, 8)}
+
+
+def test_another_machine_returns_to_a_fixed_number(world: World) -> None:
+    ready(world).deploy(a_plan())
+    world.deploy(scaled())
+    assert world.cloud.scaled == {TARGET}
+    world.forget()
+    world.rollback()
+
+    assert world.cloud.scaled == set()
+
+
+def test_without_the_tag_another_machine_leaves_the_scaling(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.deploy(another(scaled(max_instances=8)))
+    for tags in world.cloud.tags.values():
+        tags.pop("peagle:scaling", None)
+    world.forget()
+    world.rollback()
+
+    assert world.cloud.bounds == {TARGET: (1, 8)}
+
+
+def test_another_machine_ends_the_scaling_to_change_the_instance_type(world: World) -> None:
+    ready(world).cloud.quotas["ml.g6.xlarge for endpoint usage"] = 20
+    world.deploy(scaled())
+    world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
+    world.forget()
+    world.cloud.calls.clear()
+    world.rollback()
+
+    changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
+    assert [one for one in world.cloud.calls if one in changing] == list(changing)
+    assert world.cloud.bounds == {TARGET: (1, 3)}
+
+
+def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.forget()
+    found = world.preflight(a_plan())
+    assert found.scaling is not None
+    assert found.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
+    world.deploy(a_plan())
+
+    assert world.cloud.scaled == set()
+
+
+def test_another_machine_leaves_scaling_of_others_alone(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.scaled.add(TARGET)
+    world.forget()
+    assert world.preflight(a_plan()).scaling is None
+    world.deploy(another(a_plan()))
+
+    assert world.cloud.scaled == {TARGET}
+
+
+def test_a_rollback_returns_to_bounds_that_changed_without_an_update(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.deploy(scaled(max_instances=2))
+    world.deploy(another(scaled(max_instances=8)))
+    world.rollback()
+
+    assert world.cloud.bounds == {TARGET: (1, 2)}
+
+
+def test_destroy_deregisters_before_it_deletes(world: World) -> None:
+    ready(world).deploy(scaled())
+    world.cloud.calls.clear()
+    world.destroy()
+
+    calls = world.cloud.calls
+    assert calls.index("deregister_scalable_target") < calls.index("delete_endpoint")
+    assert world.cloud.scaled == set()
+    assert world.cloud.is_empty
+
+
+def test_status_and_list_show_the_bounds_and_the_present_number(world: World) -> None:
+    record = ready(world).deploy(scaled())
+    world.cloud.endpoints[NAME].count = 2
+    document = deployment_status(world.aws, record)
+
+    assert document["scaling"] == {
+        "min_instances": 1,
+        "max_instances": 3,
+        "target_concurrency": 4.0,
+    }
+    assert document["instances_running"] == 2
+    (row,) = list_deployments(world.aws, ["us-east-1"], lambda: None).rows
+    shown = [
+        row[f"{one}instances{two}"] for one, two in (("min_", ""), ("max_", ""), ("", "_running"))
+    ]
+    assert shown == [1, 3, 2]
+
+
+def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:
+    world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 2
+    found = {one.code: one for one in world.preflight(scaled()).findings}
+
+    assert found["quota-too-small"].level == "warning"
+    assert "scaling to 3 instances will fail" in found["quota-too-small"].message
+
+
+def test_scale_sets_a_fixed_number(world: World) -> None:
+    world.deploy(a_plan())
+    run(world, to=2)
+
+    assert world.cloud.endpoints[NAME].count == 2
+    assert plan_scale(world.aws, world.known(), scale_request(to=2)).is_nothing
+
+
+def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -> None:
+    ready(world).deploy(scaled())
+    with raises_code("scales-automatically", Refused):
+        run(world, to=2)
+    run(world, to=2, off=True)
+
+    assert world.cloud.scaled == set()
+    assert world.cloud.endpoints[NAME].count == 2
+
+
+def test_scale_changes_one_bound_and_keeps_the_rest(world: World) -> None:
+    ready(world).deploy(scaled())
+    run(world, minimum=2)
+    assert world.cloud.bounds == {TARGET: (2, 3)}
+    run(world, target=9.0)
+
+    policy = world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
+    assert (policy["TargetValue"], policy["ScaleInCooldown"]) == (9, 600)
+    assert world.cloud.bounds == {TARGET: (2, 3)}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"to": 2, "maximum": 3}, {"minimum": 2}, {"maximum": 3}, {"maximum": 3, "minimum": 4}],
+)
+def test_an_impossible_request_is_refused(world: World, request_: dict[str, Any]) -> None:
+    """Of a deployment whose plan does not scale: a target is unknown, too."""
+    world.deploy(a_plan())
+    with pytest.raises(UserError):
+        run(world, **request_)
+    assert world.cloud.scaled == set()
+
+
+def test_an_endpoint_that_is_not_in_service_is_not_scaled(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.endpoints[NAME].script = [("SystemUpdating", None)]
+    with raises_code("endpoint-not-in-service", Refused):
+        run(world, to=2)
+
+
+def test_a_change_of_scaling_that_is_under_way_ends_first(world: World) -> None:
+    world.deploy(a_plan())
+    updating: list[tuple[str, str | None]] = [("Updating", None)] * 3
+    world.cloud.endpoints[NAME].script = [*updating, ("InService", None)]
+    run(world, to=2)
+
+    assert world.cloud.endpoints[NAME].count == 2
+
+
+def test_fewer_instances_than_asked_for_are_an_error(world: World) -> None:
+    world.deploy(a_plan())
+    change = plan_scale(world.aws, world.known(), scale_request(to=2))
+
+    def one_starts(operation: str) -> None:
+        if operation == "update_endpoint_weights_and_capacities":
+            world.cloud.endpoints[NAME].count = 1
+
+    world.cloud.after = one_starts
+    with raises_code("not-scaled", CloudError):
+        scale(world.aws, world.known(), change, clock=world.clock)
+
+
+def test_the_policies_of_others_have_no_target() -> None:
+    assert Bounds(1, 2).text == "1 to 2 instances"

@@ -1,0 +1,56 @@
+"""Gates on a measurement: each limit, and what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peagle.bench.gates import BenchGates, missed_gates, require_gates
+from peagle.bench.models import BenchResult, MeasuredAcceptance
+from peagle.errors import Refused
+from peagle.speed.slo import Slo
+from tests.unit.bench.made import two_workloads
+
+
+def result(**changes: Any) -> BenchResult:
+    made = two_workloads()
+    return replace(made, rows=(replace(made.rows[0], **changes),))
+
+
+MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
+ROW = MEASURED.rows[0]
+SPEED, TTFT = ROW.tokens_per_second.value, ROW.ttft.mean
+
+
+def test_what_every_load_reaches_passes() -> None:
+    gates = BenchGates(Slo(ttft=TTFT), SPEED, 2.0, 2.5)
+
+    assert missed_gates(MEASURED, gates) == ()
+    require_gates(MEASURED, gates)
+
+
+@pytest.mark.parametrize(
+    ("gates", "miss"),
+    [
+        (BenchGates(slo=Slo(ttft=TTFT / 2)), "TTFT "),
+        (BenchGates(min_tokens_per_second=SPEED * 2), "tokens/s, at least "),
+        (BenchGates(max_usd_per_million_tokens=1.0), "$2.00 per million tokens, at most $1.00"),
+        (BenchGates(min_acceptance_length=3.0), "acceptance length 2.50, at least 3"),
+    ],
+)
+def test_each_limit_is_a_gate(gates: BenchGates, miss: str) -> None:
+    (found,) = missed_gates(MEASURED, gates)
+
+    assert found.startswith(f"{ROW.load.concurrency} at a time: ")
+    assert miss in found
+
+
+def test_what_was_not_measured_misses_its_gate() -> None:
+    gates = BenchGates(Slo(itl=1.0), None, 5.0, 1.0)
+    unknown = result(itl=None, usd_per_million_tokens=None, acceptance=None)
+
+    assert len(missed_gates(unknown, gates)) == 3
+    with pytest.raises(Refused, match=r"ITL unknown, at most 1 s \(and 2 more\)"):
+        require_gates(unknown, gates)

@@ -1,0 +1,200 @@
+"""Engines behind a URL are proved from their own counters, as on Kubernetes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import peagle
+from peagle.bench.prove_url import UrlProof, prove_url
+from peagle.errors import EngineError, NotProved, PeagleError, UserError
+from peagle.proof import Proof
+from peagle.render import plan_bytes
+from tests.support import in_process, raises_code
+from tests.unit.bench.engines import StubEngine, serving
+from tests.unit.rendering.plans import CATALOG, plan_of
+
+TINY = plan_of("uploaded")
+
+
+class Ticking:
+    """A clock whose pauses take no time."""
+
+    def __init__(self) -> None:
+        self.paused: list[float] = []
+
+    def now(self) -> float:
+        return sum(self.paused)
+
+    def sleep(self, seconds: float) -> None:
+        self.paused.append(seconds)
+
+
+@pytest.fixture
+def engine() -> StubEngine:
+    return StubEngine()
+
+
+@pytest.fixture
+def url(engine: StubEngine) -> Iterator[str]:
+    with serving(engine) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def proved(url: str, **asked: Any) -> Proof:
+    return prove_url(UrlProof(url, **asked), CATALOG, clock=Ticking())  # type: ignore[arg-type]
+
+
+def test_the_plan_says_prompts_and_floor(engine: StubEngine, url: str) -> None:
+    proof = proved(url, plan=TINY)
+
+    assert proof.acceptance_length == 2.5
+    assert (proof.floor, proof.floor_source) == (2.2, "catalogue")
+    assert proof.passed
+    assert proof.drafts >= 100
+    sent = {body["messages"][0]["content"] for body in engine.bodies}
+    assert sent == set(TINY.proof.prompts)
+    assert {body["model"] for body in engine.bodies} == {"peagle/tiny"}
+
+
+def test_what_was_counted_before_does_not_count(engine: StubEngine, url: str) -> None:
+    proof = proved(url, plan=TINY, min_drafts=1)
+
+    assert proof.drafts == 40 * len(TINY.proof.prompts)
+
+
+def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, url: str) -> None:
+    assert proved(f"{url}/v1").floor == 1.0
+    assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens}
+
+    engine.models = ("mine",)
+    engine.bodies.clear()
+    assert proved(url, key="k").passed
+    assert {body["max_tokens"] for body in engine.bodies} == {128}
+    assert "Bearer k" in engine.keys
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "code"),
+    [
+        ({"refuses": True}, NotProved, "proof-prompt-rejected"),
+        ({"metrics": False}, NotProved, "no-counters"),
+        ({"models": ("a", "b")}, UserError, "model"),
+    ],
+)
+def test_what_cannot_be_proved_has_its_error(
+    engine: StubEngine, url: str, given: dict[str, Any], kind: type[PeagleError], code: str
+) -> None:
+    for name, value in given.items():
+        setattr(engine, name, value)
+    with raises_code(code, kind):
+        proved(url, plan=TINY)
+
+
+def test_the_model_is_one_that_the_engine_serves(engine: StubEngine, url: str) -> None:
+    engine.models = ("peagle/tiny", "publishers/space/models/peagle/tiny")
+    assert proved(url, plan=TINY, model="peagle/tiny").passed
+    with raises_code("model", UserError):
+        proved(url, model="other")
+
+
+def test_a_plan_without_speculation_is_proved_by_an_answer(engine: StubEngine, url: str) -> None:
+    plain = plan_of("no-speculation")
+    assert proved(url, plan=plain).passed
+    assert len(engine.bodies) == 1
+    with raises_code("no-speculation", NotProved):
+        proved(url, plan=plain, floor=2.0)
+    engine.text = ""
+    with raises_code("empty-answer", NotProved):
+        proved(url, plan=plain)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, StubEngine, StubEngine]]:
+    """A host name with two addresses, each of which is an engine."""
+    one, other = StubEngine(), StubEngine()
+
+    resolve = socket.getaddrinfo
+
+    def addresses(host: str, port: int, *more: Any, **kind: Any) -> list[Any]:
+        if host != "gate":
+            return resolve(host, port, *more, **kind)
+        return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (2, 1)]
+
+    with serving(one) as port, serving(other, "127.0.0.2", port):
+        monkeypatch.setattr("peagle.bench.prove_url.socket.getaddrinfo", addresses)
+        yield f"http://gate:{port}/v1", one, other
+
+
+def test_every_address_of_the_host_is_proved(two: tuple[str, StubEngine, StubEngine]) -> None:
+    url, one, other = two
+
+    proof = proved(url, plan=TINY, instances=2)
+
+    assert [(each.stream, each.passed) for each in proof.instances] == [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+    ]
+    assert proof.source == "counters"
+    assert one.bodies
+    assert other.bodies
+    other.accepted = 20
+    assert not proved(url, plan=TINY).passed
+    with raises_code("engines-missing", NotProved) as raised:
+        proved(url, plan=TINY, instances=3, wait_seconds=9)
+    assert "2 of 3" in raised.value.message
+
+
+def test_it_waits_until_the_engines_answer(
+    engine: StubEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, refusals = socket.getaddrinfo, [1, 2]
+
+    def late(*asked: Any, **kind: Any) -> Any:
+        if refusals:
+            refusals.pop()
+            raise socket.gaierror(-2, "Name or service not known")
+        return resolve(*asked, **kind)
+
+    monkeypatch.setattr("peagle.bench.prove_url.socket.getaddrinfo", late)
+    clock = Ticking()
+    asked = UrlProof(url, plan=TINY, wait_seconds=60)
+    assert prove_url(asked, CATALOG, clock=clock).passed  # type: ignore[arg-type]
+    assert clock.paused == [5.0, 5.0]
+
+    refusals += [1]
+    with raises_code("no-answer", EngineError):
+        proved(url, plan=TINY)
+
+
+def test_the_command_ends_with_3_below_the_floor(
+    engine: StubEngine, url: str, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(plan_bytes(TINY))
+
+    passed = in_process("prove", "--url", url, "--plan", str(plan), "--json")
+    engine.accepted = 30
+    failed = in_process("prove", "--url", url, "--plan", str(plan))
+    engine.drafts = 0
+    silent = in_process("prove", "--url", url)
+
+    assert (passed.code, passed.document["acceptance_length"]) == (0, 2.5)
+    assert (failed.code, silent.code) == (3, 3)
+    assert "acceptance length 1.75 over 160 drafts is below the floor of 2.20" in failed.error
+    assert "drafts nothing" in silent.error
+    assert in_process("prove", "mine", "--wait", "1m").code == 2
+    assert in_process("prove", "--url", "http://127.0.0.1:1/v1").code == 4
+
+
+def test_a_program_proves_a_url(engine: StubEngine, url: str) -> None:
+    session = peagle.Session()
+
+    assert session.prove_url(url, plan=TINY).acceptance_length == 2.5
+    engine.accepted = 30
+    with pytest.raises(NotProved, match="over 160 drafts is below the floor"):
+        session.prove_url(url, plan=TINY)

@@ -1,0 +1,205 @@
+"""``--budget``: a higher price of the most instances makes the end earlier, however it rises."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from peagle.deploy.costs import utc_text
+from tests.unit.aws.cloud import START, service_error
+from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
+from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of, endpoint_arn
+
+
+@pytest.fixture
+def budgeted(terminal: Terminal) -> Terminal:
+    """Deployed with a budget for 12 hours of one instance."""
+    done = terminal.run(*DEPLOY, "--budget", str(12 * dollars()))
+    assert done.code == 0, done.err
+    return terminal
+
+
+def dollars() -> float:
+    price = price_of()
+    assert price is not None
+    return price
+
+
+SCALING = ("--max", "3", "--target-concurrency", "4")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*DEPLOY, "--max-instances", "3"),
+        (*DEPLOY, "--k", "3", "--instance-count", "3"),
+        ("scale", NAME, *SCALING, "--yes"),
+        ("scale", NAME, "--to", "3", "--yes"),
+    ],
+)
+def test_a_higher_price_moves_the_end_of_a_budget(
+    budgeted: Terminal, words: tuple[str, ...], elsewhere: bool
+) -> None:
+    if elsewhere:
+        without_record(budgeted)
+
+    done = budgeted.run(*words)
+
+    assert done.code == 0, done.err
+    assert end_of(budgeted) == pytest.approx(START + 4 * HOUR, abs=900)
+    assert_ends(budgeted, utc_text(end_of(budgeted)))
+
+
+def test_a_lower_price_does_not_move_the_end_of_a_budget(terminal: Terminal) -> None:
+    many = (*DEPLOY, "--max-instances", "3")
+    assert terminal.run(*many, "--budget", str(12 * dollars())).code == 0
+    end = end_of(terminal)
+
+    assert terminal.run(*DEPLOY).code == 0
+    assert end_of(terminal) == end
+    assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
+    assert end_of(terminal) == end
+
+
+def test_a_later_time_ends_the_budget(budgeted: Terminal) -> None:
+    assert budgeted.run(*DEPLOY, "--ttl", "48h").code == 0
+    end = end_of(budgeted)
+
+    assert budgeted.run(*DEPLOY, "--max-instances", "3").code == 0
+    assert end_of(budgeted) == end
+    assert budgeted.cloud.tags[endpoint_arn()]["peagle:budget"] == "none"
+
+
+def test_a_scaling_that_the_budget_does_not_allow_says_how_to_set_a_new_one(
+    budgeted: Terminal,
+) -> None:
+    budgeted.cloud.now = START + 6 * HOUR
+    end = end_of(budgeted)
+
+    done = budgeted.run("scale", NAME, *SCALING, "--yes", "--json")
+
+    assert (done.code, end_of(budgeted)) == (3, end)
+    assert not budgeted.cloud.bounds
+    command = json.loads(done.error)["error"]["command"]
+    assert budgeted.run(*command[1:], "--yes").code == 0
+    assert budgeted.run("scale", NAME, *SCALING, "--yes").code == 0
+    assert end_of(budgeted) == pytest.approx(end, abs=HOUR)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ("_update_endpoint_weights_and_capacities", ("--to", "3")),
+        ("_register_scalable_target", SCALING),
+    ],
+)
+def test_a_scaling_that_aws_rejects_moves_the_end_back(
+    budgeted: Terminal, monkeypatch: pytest.MonkeyPatch, request_: str, words: tuple[str, ...]
+) -> None:
+    end, tags = end_of(budgeted), dict(budgeted.cloud.tags[endpoint_arn()])
+    moved: list[float] = []
+
+    def rejected(**_: object) -> None:
+        moved.append(end_of(budgeted))
+        raise service_error(
+            "ResourceLimitExceeded",
+            "3 instances exceed the quota",
+            ResponseMetadata={"HTTPStatusCode": 400},
+        )
+
+    monkeypatch.setattr(budgeted.cloud, request_, rejected)
+    assert budgeted.run("scale", NAME, *words, "--yes").code == 4
+
+    assert moved == [pytest.approx(START + 4 * HOUR, abs=900)]
+    assert end_of(budgeted) == end
+    assert budgeted.cloud.tags[endpoint_arn()] == tags
+
+
+def test_a_deploy_that_the_budget_does_not_allow_is_refused(budgeted: Terminal) -> None:
+    budgeted.cloud.now = START + 6 * HOUR
+
+    done = budgeted.run(*DEPLOY, "--max-instances", "3")
+
+    assert done.code == 3
+    assert "counts to the budget" in done.err
+
+
+def test_a_new_budget_counts_the_bounds_that_scale_has_set(budgeted: Terminal) -> None:
+    assert budgeted.run("scale", NAME, *SCALING, "--yes").code == 0
+
+    assert budgeted.run(*DEPLOY, "--budget", str(24 * dollars())).code == 0
+    assert end_of(budgeted) == pytest.approx(START + 8 * HOUR, abs=900)
+
+
+def test_a_budget_counts_the_instances_that_scale_has_set(terminal: Terminal) -> None:
+    assert terminal.run(*DEPLOY).code == 0
+    assert terminal.run("scale", NAME, "--to", "3", "--yes").code == 0
+
+    done = terminal.run(*DEPLOY, "--budget", str(12 * dollars()))
+
+    assert done.code == 0, done.err
+    assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
+    assert "deleted after 4h 00m" in done.err
+
+
+def test_a_budget_counts_the_plan_where_the_update_ends_what_scale_has_set(
+    terminal: Terminal,
+) -> None:
+    assert terminal.run(*DEPLOY).code == 0
+    assert terminal.run("scale", NAME, "--to", "3", "--yes").code == 0
+
+    assert terminal.run(*DEPLOY, "--k", "3", "--budget", str(12 * dollars())).code == 0
+    assert end_of(terminal) == pytest.approx(START + 12 * HOUR, abs=900)
+
+
+@pytest.fixture
+def cheaper(terminal: Terminal) -> Terminal:
+    """Three instances served before; one serves, with a budget for 12 hours of it."""
+    assert terminal.run(*DEPLOY, "--instance-count", "3").code == 0
+    assert terminal.run(*DEPLOY, "--k", "3", "--budget", str(12 * dollars())).code == 0
+    assert end_of(terminal) == pytest.approx(START + 12 * HOUR, abs=900)
+    return terminal
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_rollback_to_a_higher_price_moves_the_end_of_a_budget(
+    cheaper: Terminal, elsewhere: bool
+) -> None:
+    if elsewhere:
+        without_record(cheaper)
+
+    done = cheaper.run("rollback", NAME, "--yes")
+
+    assert done.code == 0, done.err
+    assert end_of(cheaper) == pytest.approx(START + 4 * HOUR, abs=900)
+    assert_ends(cheaper, utc_text(end_of(cheaper)))
+    assert f"ends        {utc_text(end_of(cheaper))}, to keep the budget" in done.err
+
+
+def test_a_rollback_that_the_budget_does_not_allow_is_refused(cheaper: Terminal) -> None:
+    cheaper.cloud.now = START + 6 * HOUR
+    end, serves = end_of(cheaper), cheaper.cloud.endpoints[NAME].config
+
+    done = cheaper.run("rollback", NAME, "--yes")
+
+    assert (done.code, end_of(cheaper)) == (3, end)
+    assert "counts to the budget" in done.err
+    assert cheaper.cloud.endpoints[NAME].config == serves
+
+
+@pytest.mark.parametrize(("hours", "ends"), [(12, 4), (2, 2)])
+def test_the_return_after_a_failed_proof_keeps_the_budget_that_the_update_set(
+    terminal: Terminal, hours: int, ends: int
+) -> None:
+    """A budget that is used up at that price does not keep a deployment from what served."""
+    assert terminal.run(*DEPLOY, "--instance-count", "3").code == 0
+    terminal.cloud.now = START + HOUR
+    terminal.cloud.engine.acceptance = 1.2
+
+    done = terminal.run(*DEPLOY, "--k", "3", "--budget", str(hours * dollars()))
+
+    assert "was rolled back" in done.err
+    assert ("the end stays as it is" in done.err) is (hours == 2)
+    assert end_of(terminal) == pytest.approx(START + ends * HOUR, abs=900)

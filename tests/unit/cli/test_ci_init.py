@@ -1,0 +1,135 @@
+"""``peagle ci init`` writes files for the project that it finds, and never replaces the user's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import in_process
+from tests.unit.cli.test_pipelines import WORKFLOWS
+
+
+def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
+    (tmp_path / "peagle.yaml").write_text(
+        "environments: {staging: {}, production: {}}\n"
+        "endpoints: {search: {pair: tiny}, code: {pair: tiny}}\n"
+    )
+    done = in_process(
+        "ci", "init", "github", "--repository", "acme/models", "--account", "111122223333",
+        "--json", folder=tmp_path,
+    )  # fmt: skip
+
+    assert done.code == 0, done.err
+    assert "peagle.yaml" not in done.document["files"]
+    text = (tmp_path / ".github/workflows/peagle-deploy.yml").read_text()
+    assert text.count("endpoint: [search, code]") == 3
+    trust = (tmp_path / "iam/github-oidc-trust.json").read_text()
+    assert "repo:acme/models:environment:production" in trust
+    assert "arn:aws:iam::111122223333:oidc-provider/" in trust
+
+
+@pytest.mark.parametrize("kind", ["github", "codepipeline"])
+def test_the_role_that_deploys_gets_each_policy(tmp_path: Path, kind: str) -> None:
+    """The starter has a ``ttl``, and an endpoint may scale."""
+    document = in_process("ci", "init", kind, "--json", folder=tmp_path).document
+    policies = {f"iam/{name}-policy.json" for name in ("deploy", "limit", "scaling")}
+
+    assert policies <= set(document["files"])
+    assert all(name in " ".join(document["next"]) for name in policies)
+
+
+@pytest.mark.parametrize("kind", ["github", "codepipeline"])
+def test_an_account_without_a_role_for_sagemaker_gets_one(tmp_path: Path, kind: str) -> None:
+    document = in_process("ci", "init", kind, "--account", "111122223333", "--json",
+                          folder=tmp_path).document  # fmt: skip
+    files = {f"iam/execution-role-{part}.json" for part in ("trust", "policy")}
+
+    assert files <= set(document["files"])
+    assert all(name in " ".join(document["next"]) for name in files)
+    assert "111122223333" in (tmp_path / "iam/execution-role-trust.json").read_text()
+
+
+def test_the_role_that_deploys_may_be_assumed_for_as_long_as_a_workflow_asks(
+    tmp_path: Path,
+) -> None:
+    """A role's own limit is one hour, beyond which STS rejects the request."""
+    steps = " ".join(in_process("ci", "init", "github", "--json", folder=tmp_path).document["next"])
+    texts = [path.read_text() for path in WORKFLOWS]
+    longest = max(int(one) for text in texts for one in re.findall(r"seconds: (\d+)", text))
+
+    assert longest > 3600
+    assert f"a maximum session duration of {longest // 3600} hours" in steps
+
+
+def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
+    assert in_process("ci", "init", "github", folder=tmp_path).code == 0
+    file = tmp_path / ".github/workflows/peagle-nightly.yml"
+    file.write_text("mine")
+    (tmp_path / "iam/deploy-policy.json").write_text("mine")
+
+    done = in_process("ci", "init", "github", folder=tmp_path)
+    assert done.code == 2
+    assert done.error.startswith("error: .github/workflows/peagle-nightly.yml would be replaced")
+    assert file.read_text() == "mine"
+
+    assert in_process("ci", "init", "github", "--force", folder=tmp_path).code == 0
+    assert file.read_text() != "mine"
+    assert (tmp_path / "iam/deploy-policy.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--account", "12"), "--account '12' is not 12 digits"),
+        (("--repository", "a b"), "--repository 'a b' is not OWNER/NAME"),
+    ],
+)
+def test_a_wrong_value_is_an_error(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
+    assert error in in_process("ci", "init", "github", *arguments, folder=tmp_path).error
+
+
+def test_a_file_without_the_environments_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "peagle.yaml").write_text("endpoints: {chat: {pair: tiny}}\n")
+
+    error = in_process("ci", "init", "github", folder=tmp_path).error
+    assert "lacks the environment staging and production of the pipeline" in error
+
+
+def test_each_endpoint_needs_the_environments(tmp_path: Path) -> None:
+    (tmp_path / "peagle.yaml").write_text(
+        "environments: {staging: {}}\n"
+        "endpoints: {chat: {pair: tiny, environments: {production: {}}}, code: {pair: tiny}}\n"
+    )
+
+    error = in_process("ci", "init", "github", folder=tmp_path).error
+    assert "peagle.yaml: code lacks the environment production of the pipeline" in error
+
+
+def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> None:
+    steps = " ".join(in_process("ci", "init", "github", "--json", folder=tmp_path).document["next"])
+    used = {name for path in WORKFLOWS for name in re.findall(r"vars\.(\w+)", path.read_text())}
+
+    assert "AWS_IMAGE_ROLE" in used
+    assert [name for name in used if name not in steps] == []
+
+
+def test_a_stack_per_endpoint_is_a_next_step(tmp_path: Path) -> None:
+    (tmp_path / "peagle.yaml").write_text(
+        "environments: {staging: {}, production: {}}\n"
+        "endpoints: {search: {pair: tiny}, code: {pair: tiny}}\n"
+    )
+    last = in_process("ci", "init", "codepipeline", "--json", folder=tmp_path).document["next"][-1]
+
+    assert last == "that stack deploys search: deploy one more, with Endpoint, for code"
+
+
+def test_the_schema_beside_the_file_is_that_of_the_command(tmp_path: Path) -> None:
+    assert in_process("ci", "init", "github", folder=tmp_path).code == 0
+    first = (tmp_path / "peagle.yaml").read_text().splitlines()[0]
+
+    assert first == "# yaml-language-server: $schema=./peagle.schema.json"
+    written = json.loads((tmp_path / "peagle.schema.json").read_text())
+    assert written == in_process("ci", "schema").document

@@ -1,0 +1,329 @@
+"""``peagle compare``, ``promote`` and ``drop`` as a user types them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
+
+WITH = ("compare", NAME, "--with", "tiny --no-speculation")
+
+
+@pytest.fixture
+def empty(terminal: Terminal) -> Terminal:
+    """An account with room for two variants, and nothing in it."""
+    for name in ("ml.g5.xlarge", "ml.g5.12xlarge"):
+        terminal.cloud.quotas[f"{name} for endpoint usage"] = 8
+    return terminal
+
+
+@pytest.fixture
+def roomy(deployed: Terminal) -> Terminal:
+    """The quota is enough for two variants beside the endpoint."""
+    deployed.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 8
+    return deployed
+
+
+@pytest.fixture
+def comparing(roomy: Terminal) -> Terminal:
+    """A comparison with the target alone runs."""
+    done = roomy.run(*WITH, "--share", "50%", "--yes")
+    assert done.code == 0, done.err
+    return roomy
+
+
+def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal) -> None:
+    before = roomy.cloud.endpoints[NAME].config
+
+    done = roomy.run(*WITH, answers="n\n")
+
+    price = price_of()
+    assert price is not None
+    assert done.code == 2
+    assert "not compared" in done.error
+    assert "1 x ml.g5.xlarge more" in done.err
+    assert f"${price:,.2f} per hour more: ${2 * price:,.2f} per hour" in done.err
+    assert "SageMaker runs 2 x ml.g5.xlarge more" in done.err
+    assert "10.0% of the requests" in done.err
+    assert "K 8 -> no speculation" in done.err
+    assert roomy.cloud.endpoints[NAME].config == before
+    assert len(roomy.cloud.models) == 1
+
+
+def test_a_comparison_is_begun_shown_and_promoted(comparing: Terminal) -> None:
+    status = comparing.run("status", NAME)
+    assert "50.0% of the requests to Candidate: peagle/tiny, no speculation" in status.out
+    listed = comparing.run("list")
+    assert f"peagle compare {NAME}" in listed.err
+
+    done = comparing.run("promote", NAME, "--yes", "--json")
+
+    assert done.code == 0, done.err
+    assert (done.document["state"], done.document["k"]) == ("InService", None)
+    assert done.document["comparison"] is None
+    assert comparing.run("rollback", NAME, "--yes", "--json").document["k"] == 8
+
+
+def test_a_comparison_is_dropped(comparing: Terminal) -> None:
+    asked = comparing.run("drop", NAME, answers="n\n")
+    assert (asked.code, "the comparison goes on" in asked.error) == (2, True)
+
+    done = comparing.run("drop", NAME, "--yes")
+
+    assert done.code == 0, done.err
+    assert f"{NAME} is InService" in done.out
+    assert "alone" in done.out
+    again = comparing.run("drop", NAME, "--yes")
+    assert (again.code, "has no comparison" in again.error) == (3, True)
+
+
+def test_the_share_changes_alone(comparing: Terminal) -> None:
+    done = comparing.run("compare", NAME, "--share", "0.25", "--yes", "--json")
+
+    assert done.code == 0, done.err
+    assert done.document["comparison"]["share"] == 0.25
+
+
+def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
+    done = comparing.run(*WITH, "--yes", "--json")
+
+    assert done.code == 0, done.err
+    assert done.document["comparison"]["share"] == 0.5
+
+
+def test_the_compared_plan_has_the_settings_of_the_company(
+    roomy: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEAGLE_TAGS", "team=ml")
+    before = set(roomy.cloud.tags)
+    assert roomy.run(*WITH, "--yes").code == 0
+    (model,) = (arn for arn in roomy.cloud.tags if arn not in before and ":model/" in arn)
+    assert roomy.cloud.tags[model]["team"] == "ml"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*FIRST, "--k", "3", "--yes"),
+        ("rollback", NAME, "--yes"),
+        ("scale", NAME, "--to", "2", "--yes"),
+    ],
+)
+def test_other_changes_name_the_command_that_ends_the_comparison(
+    comparing: Terminal, words: tuple[str, ...]
+) -> None:
+    done = comparing.run(*words)
+
+    assert done.code == 3
+    assert f"peagle drop {NAME}" in done.error
+    assert "serve alone with promote" in done.error
+
+
+def test_the_report_has_both_variants(comparing: Terminal) -> None:
+    cloud = comparing.cloud
+    cloud.now += 150
+    begun = cloud.now // 60 * 60
+    for number, name in enumerate(("AllTraffic", "Candidate")):
+        for _ in range(6):
+            cloud.now = begun + 30
+            for line in cloud.engine.statistics():
+                if number == 0 or "SpecDecoding" not in line:
+                    cloud.write_log(line, f"{name}/i-1")
+    cloud.metrics = {
+        ("Invocations", "Sum"): 40.0,
+        ("ModelLatency", "Sum"): 20e6,
+        ("ModelLatency", "SampleCount"): 40.0,
+        ("FirstChunkLatency", "Sum"): 4e6,
+        ("FirstChunkLatency", "SampleCount"): 40.0,
+        ("FirstChunkLatency", "p50"): 80_000.0,
+        ("FirstChunkLatency", "p90"): 200_000.0,
+    }
+    done = comparing.run("compare", NAME, "--json")
+    assert done.code == 0, done.err
+    assert done.document["variants"][0]["output_tokens"] is None  # this minute has not ended
+
+    cloud.metric_time = begun
+    cloud.now = begun + 61
+    done = comparing.run("compare", NAME, "--json")
+
+    first, second = done.document["variants"]
+    assert (first["variant"], second["variant"]) == ("AllTraffic", "Candidate")
+    assert (first["k"], second["k"]) == (8, 0)
+    assert first["output_tokens"] == second["output_tokens"] == round(6 * 12.8 * 10)
+    assert first["ttft_seconds"]["value"] == pytest.approx(0.1)
+    assert (first["ttft_p50_seconds"], second["ttft_p90_seconds"]) == (0.08, 0.2)
+    assert first["itl_seconds"]["value"] == pytest.approx(16 / (768 - 40))
+    assert first["acceptance_length"]["value"] == pytest.approx(3.0)
+    assert second["acceptance_length"] is None
+    price = price_of()
+    assert price is not None
+    expected = price / 60 / 768 * 1e6
+    assert second["usd_per_million_tokens"]["value"] == pytest.approx(expected)
+    text = comparing.run("compare", NAME).out
+    assert "between tokens, ms" in text
+    assert "first token p90, ms  200" in text
+    assert "Which one is faster is unknown" in text, "one minute has no spread"
+
+
+def test_top_shows_each_variant_and_adds_up_what_adds_up(
+    comparing: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = comparing.cloud
+    cloud.now += 150
+    monkeypatch.setattr("time.time", lambda: cloud.now)
+    for number, name in enumerate(("AllTraffic", "Candidate")):
+        for line in cloud.engine.statistics():
+            if number == 0 or "SpecDecoding" not in line:
+                cloud.write_log(line, f"{name}/i-1")
+    cloud.metrics = {
+        ("Invocations", "Sum"): 30.0,
+        ("FirstChunkLatency", "p50"): 52_000.0,
+        ("FirstChunkLatency", "p90"): 131_000.0,
+        ("FirstChunkLatency", "SampleCount"): 30.0,
+    }
+    found = comparing.run("top", NAME, "--json", "--window", "1m").document
+
+    first, second = found["variants"]
+    assert (first["variant"], first["k"], first["acceptance_length"]) == ("AllTraffic", 8, 3.0)
+    assert (second["variant"], second["k"]) == ("Candidate", None)
+    assert second["acceptance_length"] is None
+    assert first["ttft_p50"] == second["ttft_p50"] == pytest.approx(0.052)
+    assert found["ttft_p50"] is found["acceptance_length"] is None, "a mixture of two plans"
+    assert found["tokens_per_second"] == pytest.approx(2 * first["tokens_per_second"])
+    assert found["usd_per_hour"] == pytest.approx(first["usd_per_hour"] + second["usd_per_hour"])
+    shown = comparing.run("top", NAME, "--once", "--window", "1m").out
+    assert re.search(r"AllTraffic, 1 x ml\S+ +Candidate, 1 x ml", shown)
+    assert "2 variants" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
+        (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
+        (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
+        (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
+        (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
+        (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),
+        (("compare", NAME), 3, "has no comparison"),
+        (("compare", NAME, "--share", "20%"), 3, "has no comparison"),
+        (("promote", NAME), 3, "has no comparison"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    roomy: Terminal, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = roomy.run(*words)
+
+    assert (done.code, said in done.error) == (code, True), done.error
+
+
+def test_a_plan_file_of_another_name_is_refused(roomy: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert roomy.run("plan", "tiny", "--name", "other", "-o", str(file)).code == 0
+
+    done = roomy.run("compare", NAME, "--with", str(file))
+
+    assert done.code == 2
+    assert f"--name {NAME}" in done.error
+
+
+STATED = (
+    *("--name-prefix", "acme-", "--name", NAME, "--tag", "team=ml", "--tag", "stage=live"),
+    *("--kms-key", "alias/models", "--network-isolation"),
+    *("--max-model-len", "1024", "--concurrency", "3", "--instance-count", "2"),
+    *("--set", "block-size=32", "--env", "VLLM_LOGGING_LEVEL=DEBUG", "--startup-timeout", "20m"),
+    *("--ami", "al2023-ami-sagemaker-inference-gpu-4-1", "--ttl", "8h"),
+)
+
+
+def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The container's variables, and everything else that the configuration asks for; each without
+    names and times."""
+    made = terminal.cloud.configs[config]
+    (variant,) = made["ProductionVariants"]
+    model = dict(terminal.cloud.models[variant["ModelName"]])
+    container = dict(model.pop("PrimaryContainer"))
+    rest = {**variant, **container, **model, "key": made.get("KmsKeyId"), "ModelName": ""}
+    del rest["CreationTime"]
+    return container["Environment"], {k: v for k, v in rest.items() if k != "Environment"}
+
+
+def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal) -> None:
+    done = empty.run(*FIRST, *STATED, "--yes")
+    assert done.code == 0, done.err
+    (row,) = empty.run("list", "--json").document["deployments"]
+    asked = "tiny --k 3 --tag stage=trial --env A=1"
+
+    done = empty.run("compare", row["name"], "--with", asked, "--yes")
+
+    assert done.code == 0, done.err
+    first, second, _ = empty.cloud.configs
+    (before, rest), (after, same) = served(empty, first), served(empty, second)
+    assert rest == same
+    assert rest["EnableNetworkIsolation"] is True
+    assert (rest["key"], rest["InitialInstanceCount"]) == ("alias/models", 2)
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert changed == {"A", "SM_VLLM_SPECULATIVE_CONFIG"}
+    tags = [empty.cloud.tags[arn] for arn in empty.cloud.tags if arn.endswith(f"/{second}")]
+    assert {(one["team"], one["stage"]) for one in tags} == {("ml", "trial")}
+    (still,) = empty.run("list", "--json").document["deployments"]
+    assert still["ends_at"] == row["ends_at"], "the end is the deployment's"
+
+
+@pytest.mark.parametrize(
+    ("deployed", "asked", "k"),
+    [
+        (("--no-speculation",), "tiny --k 5", 5),
+        (("--no-speculation",), "tiny+p-eagle", 8),
+        (("--k", "3"), "tiny --env A=1", 3),
+        (("--k", "3"), "tiny+p-eagle --env A=1", 3),
+    ],
+)
+def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
+    empty: Terminal, deployed: tuple[str, ...], asked: str, k: int
+) -> None:
+    assert empty.run(*FIRST, "--name", NAME, *deployed, "--yes").code == 0
+
+    done = empty.run("compare", NAME, "--with", asked, answers="n\n")
+
+    assert f"K={k};" in done.err, done.err
+
+
+def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> None:
+    types = ("--instance-type", "ml.g5.12xlarge")
+    assert empty.run("deploy", "tiny", *types, "--copies", "2", "--yes").code == 0
+
+    done = empty.run("compare", NAME, "--with", "tiny --k 3", "--yes")
+
+    assert done.code == 3
+    assert f"peagle deploy peagle/tiny+p-eagle --name {NAME}-candidate" in done.error
+    assert "--copies 2 --k 3" in done.error
+
+
+def test_copies_of_the_other_plan_only_are_refused(empty: Terminal) -> None:
+    assert empty.run(*FIRST, "--yes").code == 0
+
+    done = empty.run("compare", NAME, "--with", "tiny --scale-to-zero", "--yes")
+
+    assert (done.code, "use --copies 1 within --with" in done.error) == (3, True), done.err
+
+
+def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Terminal) -> None:
+    assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
+    without_record(empty)
+
+    done = empty.run("compare", NAME, "--with", "tiny --k 3", "--yes")
+
+    assert done.code == 0, done.err
+    assert "does not have the plan that serves" in done.err
+    first, second, _ = empty.cloud.configs
+    (before, rest), (after, same) = served(empty, first), served(empty, second)
+    assert rest | {"ModelDataSource": ""} == same | {"ModelDataSource": ""}, "uploaded again"
+    assert {name for name in before if before[name] != after[name]} == {
+        "SM_VLLM_SPECULATIVE_CONFIG"
+    }

@@ -1,0 +1,390 @@
+"""A deployment whose copies share each instance, as an inference component."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.deploy.costs import utc_moment, utc_text
+from peagle.deploy.revisions import temporary_name
+from peagle.render.limit import copies_limit_name, limit_name
+from tests.unit.cli.commands import NAME, Terminal, without_record
+
+COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    made = Terminal(monkeypatch)
+    made.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
+    return made
+
+
+def status_of(terminal: Terminal) -> dict[str, Any]:
+    """The document of ``peagle status``."""
+    found: dict[str, Any] = json.loads(terminal.run("status", NAME, "--json").out)
+    return found
+
+
+def model_of(terminal: Terminal) -> str:
+    """The model that the copies serve."""
+    found = terminal.cloud.components.by_name[NAME]["now"]
+    return str(found["Specification"]["ModelName"])
+
+
+def test_copies_are_created_on_an_endpoint_without_a_model(terminal: Terminal) -> None:
+    done = terminal.run(*COPIES)
+
+    assert done.code == 0, done.err
+    ((name, config),) = terminal.cloud.configs.items()
+    (variant,) = config["ProductionVariants"]
+    assert "ModelName" not in variant
+    scaling = variant["ManagedInstanceScaling"]
+    assert (scaling["MinInstanceCount"], scaling["MaxInstanceCount"]) == (1, 2)
+    component = terminal.cloud.components.by_name[NAME]["now"]
+    assert component["RuntimeConfig"] == {"CopyCount": 4}
+    needs = component["Specification"]["ComputeResourceRequirements"]
+    assert needs["NumberOfAcceleratorDevicesRequired"] == 1
+    assert f"InferenceComponentName='{NAME}'" in done.out
+    (model,) = terminal.cloud.models
+    made = f"configuration {name}, model {model}, inference component {NAME}"
+    assert made in " ".join(done.err.split())
+
+
+def test_each_copy_is_proved(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+
+    proof = status_of(terminal)["proof"]
+
+    assert (proof["instance_count"], len(proof["instances"]), proof["passed"]) == (4, 4, True)
+
+
+def test_an_update_replaces_the_model_of_the_copies_and_a_rollback_returns(
+    terminal: Terminal,
+) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first = model_of(terminal)
+
+    done = terminal.run(*COPIES, "--k", "3")
+    assert done.code == 0, done.err
+    second = model_of(terminal)
+    assert second != first
+    assert f"updates the 4 copies on {NAME} to model {second}" in " ".join(done.err.split())
+    assert "update_endpoint" not in terminal.cloud.calls, "the instances stay"
+    assert len(terminal.cloud.configs) == 1
+
+    done = terminal.run("rollback", NAME, "--yes")
+    assert done.code == 0, done.err
+    assert model_of(terminal) == first
+    assert status_of(terminal)["k"] != 3
+
+
+def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
+
+    done = terminal.run(*COPIES, "--tag", "team=web")
+
+    assert done.code == 0, done.err
+    assert "update_inference_component" not in terminal.cloud.calls
+    assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
+    assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
+
+
+def test_copies_after_the_end_of_an_endpoint_without_them(terminal: Terminal) -> None:
+    without = [*COPIES, "--copies", "1"]
+    assert terminal.run(*without, "--ttl", "1h").code == 0
+    endpoint = terminal.cloud.endpoints.pop(NAME)
+    del terminal.cloud.tags[endpoint.arn]
+    terminal.cloud.now += 7200
+
+    done = terminal.run(*COPIES, "--no-limit")
+
+    assert done.code == 0, done.err
+
+
+def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first = model_of(terminal)
+    terminal.cloud.components.scripts = [[("Updating", None), ("InService", "no capacity here")]]
+
+    done = terminal.run(*COPIES, "--k", "3")
+
+    assert (done.code, model_of(terminal)) == (4, first)
+    assert "the update was rolled back: no capacity here" in done.err
+
+
+def test_an_update_whose_proof_fails_returns(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first = model_of(terminal)
+    terminal.cloud.engine.acceptance = 1.1
+
+    done = terminal.run(*COPIES, "--k", "3")
+
+    assert (done.code, model_of(terminal)) == (3, first)
+
+
+def test_other_instances_are_refused(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+
+    for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
+        done = terminal.run(*COPIES, *words)
+        assert (done.code, "update_endpoint" in terminal.cloud.calls) == (3, False)
+        assert "replaces their model only" in done.err
+
+
+def test_an_endpoint_with_a_model_does_not_become_one_with_copies(terminal: Terminal) -> None:
+    without = [*COPIES, "--copies", "1"]
+    assert terminal.run(*without).code == 0
+
+    done = terminal.run(*COPIES)
+
+    assert (done.code, "replaces their model only" in done.err) == (3, True)
+    assert "use --copies 1 for one engine on each instance" in done.err
+
+
+def test_fewer_copies_are_an_update_of_the_component(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+
+    done = terminal.run(*COPIES, "--copies", "2")
+
+    assert done.code == 0, done.err
+    assert status_of(terminal)["copies"] == 2
+
+
+def test_an_update_is_proved_on_one_copy_of_a_temporary_endpoint_first(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first, made = model_of(terminal), terminal.cloud.components.create
+    created: list[dict[str, Any]] = []
+
+    def recorded(now: float, parameters: dict[str, Any]) -> None:
+        created.append(parameters)
+        made(now, parameters)
+
+    monkeypatch.setattr(terminal.cloud.components, "create", recorded)
+
+    done = terminal.run(*COPIES, "--k", "3", "--prove-first")
+
+    assert done.code == 0, done.err
+    (one,) = created
+    assert one["EndpointName"] == one["InferenceComponentName"] == temporary_name(NAME)
+    assert one["RuntimeConfig"] == {"CopyCount": 1}
+    assert model_of(terminal) == one["Specification"]["ModelName"] != first
+    assert set(terminal.cloud.components.by_name) == set(terminal.cloud.endpoints) == {NAME}
+    assert len(terminal.cloud.configs) == 1
+
+
+def test_copies_that_are_not_proved_first_change_nothing(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first = model_of(terminal)
+    terminal.cloud.log.clear()  # the fake account has one log for all endpoints
+    terminal.cloud.engine.acceptance = 1.1
+
+    done = terminal.run(*COPIES, "--k", "3", "--prove-first")
+
+    assert (done.code, model_of(terminal)) == (3, first)
+    assert "update_inference_component" not in terminal.cloud.calls
+    assert set(terminal.cloud.components.by_name) == set(terminal.cloud.endpoints) == {NAME}
+
+
+def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+    assert terminal.run(*COPIES, "--k", "3").code == 0
+    without_record(terminal)
+
+    found = status_of(terminal)
+    assert (found["copies"], found["copies_running"], found["k"]) == (4, 4, 3)
+    assert NAME in terminal.run("list").out
+    assert terminal.run("rollback", NAME, "--yes").code == 0
+    done = terminal.run("destroy", NAME, "--yes")
+
+    assert done.code == 0, done.err
+    assert not terminal.cloud.components.by_name
+    assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
+
+
+@pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
+def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == call:
+            raise KeyboardInterrupt
+
+    terminal.cloud.after = interrupt
+    assert terminal.run(*COPIES).code != 0
+    terminal.cloud.after = lambda operation: None
+
+    done = terminal.run(*COPIES)
+
+    assert done.code == 0, done.err
+    assert terminal.cloud.calls.count("create_endpoint") == 1
+    assert terminal.cloud.calls.count("create_inference_component") == 1
+
+
+def test_copies_that_fail_are_created_again(terminal: Terminal) -> None:
+    terminal.cloud.components.scripts = [[("Creating", None), ("Failed", "too few accelerators")]]
+    done = terminal.run(*COPIES)
+    assert (done.code, "too few accelerators" in done.err) == (4, True)
+
+    done = terminal.run(*COPIES)
+
+    assert done.code == 0, done.err
+
+
+def test_an_endpoint_with_copies_is_not_compared(terminal: Terminal, tmp_path: Path) -> None:
+    assert terminal.run(*COPIES).code == 0
+    other = str(tmp_path / "plan.json")
+    words = ("tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--k", "3")
+    assert terminal.run("plan", *words, "--output", other).code == 0
+
+    done = terminal.run("compare", NAME, "--with", other, "--yes")
+
+    assert (done.code, "not between inference components" in done.err) == (3, True)
+
+
+def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert terminal.run(*COPIES, "--observe", "--log-retention", "30").code == 0
+
+    log = f"/aws/sagemaker/InferenceComponents/{NAME}"
+    assert terminal.cloud.retention == {log: 30}
+    ((dashboard, body),) = terminal.cloud.dashboards.items()
+    widgets = json.loads(body)["widgets"]
+    texts = [json.dumps(one["properties"]) for one in widgets]
+    metrics = [text for text in texts if "AWS/SageMaker" in text]
+    assert metrics
+    assert all(f'"InferenceComponentName", "{NAME}"' in text for text in metrics)
+    assert not any("EndpointName" in text for text in texts)
+    assert any("ConcurrentRequestsPerCopy" in text for text in texts)
+    assert all(f"SOURCE '{log}'" in text for text in texts if "SOURCE" in text)
+    price = status_of(terminal)["price_per_hour_usd"]
+    assert any(f"count_distinct(@logStream) * {price / 4:g}" in text for text in texts)
+
+    asked: list[dict[str, Any]] = []
+
+    def answer(MetricDataQueries: list[dict[str, Any]], **_: Any) -> Any:
+        asked.extend(MetricDataQueries)
+        return {"MetricDataResults": []}
+
+    monkeypatch.setattr(terminal.cloud, "_get_metric_data", answer)
+    assert terminal.run("top", NAME, "--once").code == 0
+    dimensions = [one["MetricStat"]["Metric"]["Dimensions"] for one in asked]
+    assert dimensions
+    assert all(one == [{"Name": "InferenceComponentName", "Value": NAME}] for one in dimensions)
+
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+    assert dashboard not in terminal.cloud.dashboards
+
+
+def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES, "--ttl", "8h").code == 0
+
+    schedules = terminal.cloud.scheduler.schedules
+    endpoint, copies = schedules[limit_name("us-east-1", NAME)], schedules[OF_COPIES]
+    ends, first = moment_of(endpoint), moment_of(copies)
+    assert status_of(terminal)["ends_at"] == utc_text(ends)
+    assert ends - first == 600
+    operation = "aws-sdk:sagemaker:deleteInferenceComponent"
+    assert copies["Target"]["Arn"] == f"arn:aws:scheduler:::{operation}"
+    assert json.loads(copies["Target"]["Input"]) == {"InferenceComponentName": NAME}
+    statements = json.loads(*terminal.cloud.scheduler.roles.values())["Statement"]
+    deletes = {one["Action"]: one for one in statements}["sagemaker:DeleteInferenceComponent"]
+    assert deletes["Resource"].endswith(f":inference-component/{NAME}")
+    own = deletes["Condition"]["StringEquals"]["aws:ResourceTag/peagle:id"]
+    assert terminal.cloud.tags[deletes["Resource"]]["peagle:id"] == own
+
+    terminal.cloud.now = ends - 60
+    terminal.cloud.scheduler.fire()
+    assert (NAME in terminal.cloud.components.by_name, NAME in terminal.cloud.endpoints) == (
+        False,
+        True,
+    )
+    terminal.cloud.now = ends
+    terminal.cloud.scheduler.fire()
+    assert terminal.cloud.endpoints == {}
+    (reaped,) = terminal.run("reap", "--yes", "--json").document["reaped"]
+    assert reaped["error"] is None
+    assert terminal.cloud.is_empty
+
+
+OF_COPIES = copies_limit_name("us-east-1", NAME)
+
+
+def moment_of(schedule: dict[str, Any]) -> float:
+    """When it fires, in epoch seconds."""
+    found = utc_moment(f"{schedule['ScheduleExpression'][3:-1]}Z")
+    assert found is not None
+    return found
+
+
+def test_another_machine_removes_both_schedules(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES, "--budget", "50").code == 0
+    assert OF_COPIES in terminal.cloud.scheduler.schedules
+    without_record(terminal)
+
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+
+    assert terminal.cloud.is_empty
+    assert terminal.cloud.scheduler.roles == {}
+
+
+def test_without_a_limit_the_copies_have_no_end_again(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES, "--ttl", "8h").code == 0
+    assert terminal.run(*COPIES, "--no-limit").code == 0
+
+    assert not terminal.cloud.scheduler.schedules
+    assert status_of(terminal)["ends_at"] is None
+
+
+ROLLING = ("--rollout", "rolling", "--rollout-step", "1", "--slo", "ttft=0.5")
+
+
+def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+
+    done = terminal.run(*COPIES, "--k", "3", *ROLLING)
+
+    assert done.code == 0, done.err
+    assert "1 more instance meanwhile" in " ".join(done.err.split())
+    (config,) = terminal.cloud.components.rollouts
+    assert config is not None
+    policy = config["RollingUpdatePolicy"]
+    assert policy["MaximumBatchSize"] == {"Type": "COPY_COUNT", "Value": 1}
+    assert policy["WaitIntervalInSeconds"] == 600
+    names = {one["AlarmName"] for one in config["AutoRollbackConfiguration"]["Alarms"]}
+    assert names == set(terminal.cloud.made_alarms)
+    assert f"{NAME}-ttft-p90" in names
+    assert terminal.cloud.log_groups == {f"/aws/sagemaker/InferenceComponents/{NAME}"}
+    without_record(terminal)
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+    assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
+
+
+def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -> None:
+    assert terminal.run(*COPIES).code == 0
+    first = model_of(terminal)
+    terminal.cloud.firing = {f"{NAME}-acceptance"}
+    terminal.cloud.components.scripts = [[("Updating", None), ("InService", "an alarm")]]
+
+    done = terminal.run(*COPIES, "--k", "3", *ROLLING)
+
+    assert (done.code, model_of(terminal)) == (4, first)
+    assert f"rolled back on the alarm {NAME}-acceptance" in done.err
+    assert "--no-speculation" in done.err
+
+
+@pytest.mark.parametrize("rollout", [(), ROLLING])
+def test_an_update_has_no_batches_where_one_copy_runs(
+    terminal: Terminal, rollout: tuple[str, ...]
+) -> None:
+    assert terminal.run(*COPIES).code == 0
+    assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
+
+    done = terminal.run(*COPIES, "--k", "3", *rollout)
+
+    assert done.code == 0, done.err
+    assert terminal.cloud.components.rollouts == [None]

@@ -1,0 +1,156 @@
+"""``peagle drift``: its plan, its table and its exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import ROLE, service_error
+from tests.unit.cli.commands import NAME, Terminal, without_record
+
+FILE = """\
+environments: {staging: {tag: {team: a}}}
+endpoints: {chat: {pair: tiny, instance_type: %s}}
+"""
+
+COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
+SCALED = (*COPIES, "--max-instances", "3", "--target-concurrency", "6")
+TO_ZERO = (*COPIES, "--max-instances", "2", "--scale-to-zero")
+
+
+@pytest.fixture
+def project(terminal: Terminal, tmp_path: Path) -> Path:
+    """A project file, deployed."""
+    path = tmp_path / "peagle.yaml"
+    path.write_text(FILE % "ml.g5.xlarge", encoding="utf-8")
+    done = terminal.run("deploy", "--project", str(path), "-e", "staging", "--yes")
+    assert done.code == 0, done.err
+    return path
+
+
+def test_the_plan_of_this_machine_has_no_drift(deployed: Terminal) -> None:
+    done = deployed.run("drift", NAME)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{NAME} in us-east-1: no drift in endpoint, settings, role, ")
+
+
+def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> None:
+    at = ("drift", "--project", str(project), "-e", "staging")
+    assert terminal.run(*at).code == 0
+    project.write_text(FILE.replace("team: a", "team: b") % "ml.g6.xlarge", encoding="utf-8")
+
+    done = terminal.run(*at, "--json")
+
+    assert done.code == 3
+    found = {one["field"]: (one["planned"], one["found"]) for one in done.document["fields"]}
+    assert found.pop("configuration.instance_type") == ("ml.g6.xlarge", "ml.g5.xlarge")
+    assert {name for name in found if name.startswith("tags")} == {
+        "tags.Endpoint.team", "tags.EndpointConfig.team", "tags.Model.team",
+    }  # fmt: skip
+
+
+def test_the_table_has_field_planned_and_found(deployed: Terminal) -> None:
+    variant = next(iter(deployed.cloud.configs.values()))["ProductionVariants"][0]
+    variant["ContainerStartupHealthCheckTimeoutInSeconds"] = 60
+
+    done = deployed.run("drift", NAME)
+
+    assert done.code == 3
+    heading, columns, row = done.out.splitlines()
+    assert heading == f"{NAME} in us-east-1: 1 field differs from the plan"
+    assert columns.split() == ["FIELD", "PLANNED", "FOUND"]
+    assert row.split()[::2] == ["configuration.startup_timeout_seconds", "60"]
+
+
+def test_what_cannot_be_read_is_exit_4(deployed: Terminal) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "describe_scalable_targets":
+            raise service_error("AccessDenied", "no", "DescribeScalableTargets")
+
+    deployed.cloud.before = refuse
+    done = deployed.run("drift", NAME)
+
+    assert done.code == 4
+    assert "scaling is unknown: " in done.err
+
+
+def test_without_a_plan_on_this_machine_one_must_be_named(deployed: Terminal) -> None:
+    without_record(deployed)
+
+    done = deployed.run("drift", NAME)
+
+    assert done.code == 2
+    assert f"the plan of {NAME} is not on this machine" in done.error
+
+
+def with_copies(terminal: Terminal, words: tuple[str, ...], running: int) -> None:
+    """Deploy copies, of which scaling then chose this number."""
+    terminal.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
+    done = terminal.run(*words)
+    assert done.code == 0, done.err
+    terminal.cloud.components.by_name[NAME]["now"]["RuntimeConfig"]["CopyCount"] = running
+
+
+def fields(terminal: Terminal) -> dict[str, tuple[Any, Any]]:
+    """What drift finds of the deployment: planned and found, by field."""
+    found = terminal.run("drift", NAME, "--json").document["fields"]
+    return {one["field"]: (one["planned"], one["found"]) for one in found}
+
+
+@pytest.mark.parametrize(
+    ("words", "running"), [(COPIES, 4), (SCALED, 4), (SCALED, 9), (TO_ZERO, 0), (TO_ZERO, 8)]
+)
+def test_copies_within_the_bounds_of_scaling_are_no_drift(
+    terminal: Terminal, words: tuple[str, ...], running: int
+) -> None:
+    with_copies(terminal, words, running)
+
+    assert fields(terminal) == {}
+
+
+@pytest.mark.parametrize(("words", "running"), [(COPIES, 3), (SCALED, 3), (SCALED, 13)])
+def test_another_number_of_copies_than_scaling_chooses_is_drift(
+    terminal: Terminal, words: tuple[str, ...], running: int
+) -> None:
+    with_copies(terminal, words, running)
+
+    assert fields(terminal) == {"endpoint.copies": (4, running)}
+
+
+def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Terminal) -> None:
+    with_copies(terminal, SCALED, 4)
+    terminal.cloud.bounds[f"inference-component/{NAME}"] = (4, 6)
+    assert fields(terminal) == {"scaling.max_copies": (12, 6)}
+
+    terminal.cloud.scaled.clear()
+    assert fields(terminal)["scaling.max_copies"] == (12, None)
+
+
+@pytest.mark.parametrize("words", [COPIES, SCALED])
+def test_other_bounds_of_the_instances_in_the_configuration_are_drift(
+    terminal: Terminal, words: tuple[str, ...]
+) -> None:
+    with_copies(terminal, words, 4)
+    (config,) = terminal.cloud.configs.values()
+    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
+    planned = managed["MaxInstanceCount"]
+    managed["MaxInstanceCount"] = 9
+
+    field = "configuration.ManagedInstanceScaling.MaxInstanceCount"
+    assert fields(terminal) == {field: (planned, 9)}
+
+
+def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, project: Path) -> None:
+    other = {"RoleName": "chat", "Arn": ROLE.replace("peagle-execution", "chat")}
+    terminal.cloud.roles.append({**terminal.cloud.roles[0], **other})
+    text = project.read_text(encoding="utf-8")
+    project.write_text(text.replace("{pair: tiny,", "{pair: tiny, role: chat,"), encoding="utf-8")
+    at = ("drift", "--project", str(project), "-e", "staging", "--json")
+
+    found = [one for one in terminal.run(*at).document["fields"] if one["field"] == "model.role"]
+
+    assert found == [{"field": "model.role", "planned": other["Arn"], "found": ROLE}]
+    assert terminal.run(*at, "--role", ROLE).code == 0

@@ -1,0 +1,349 @@
+"""``deploy --ttl`` and ``--budget``, what ``list`` and ``status`` say of it, and ``reap``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from peagle.aws.regions import hosting_regions
+from peagle.deploy.costs import utc_moment, utc_text
+from peagle.render.limit import limit_name
+from tests.unit.aws.cloud import ACCOUNT, START, service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.templates import by_template
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
+
+DEPLOY = (*FIRST, "--yes", "--role", "peagle-execution")
+SCHEDULE = limit_name("us-east-1", NAME)
+HOUR = 3600
+
+
+@pytest.fixture
+def limited(terminal: Terminal) -> Terminal:
+    """Deployed for 8 hours."""
+    done = terminal.run(*DEPLOY, "--ttl", "8h")
+    assert done.code == 0, done.err
+    return terminal
+
+
+def end_of(terminal: Terminal) -> float:
+    """The end time in the schedule, in epoch seconds."""
+    text = terminal.cloud.scheduler.schedules[SCHEDULE]["ScheduleExpression"]
+    moment = utc_moment(f"{text[3:-1]}Z")
+    assert moment is not None
+    return moment
+
+
+def status(terminal: Terminal) -> dict[str, object]:
+    document: dict[str, object] = terminal.run("status", NAME, "--json").document
+    return document
+
+
+def test_the_scheduler_deletes_the_endpoint_after_the_time_and_then_its_schedule(
+    limited: Terminal,
+) -> None:
+    schedule = limited.cloud.scheduler.schedules[SCHEDULE]
+
+    assert START + 8 * HOUR <= end_of(limited) < START + 8 * HOUR + 600
+    assert schedule["ActionAfterCompletion"] == "DELETE"
+    assert schedule["Target"]["Arn"] == "arn:aws:scheduler:::aws-sdk:sagemaker:deleteEndpoint"
+    assert json.loads(schedule["Target"]["Input"]) == {"EndpointName": NAME}
+    assert schedule["Target"]["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/{SCHEDULE}"
+
+
+def test_the_schedule_exists_before_the_endpoint(limited: Terminal) -> None:
+    calls = limited.cloud.calls
+
+    assert calls.index("create_schedule") < calls.index("create_endpoint")
+
+
+def test_the_role_may_delete_this_endpoint_only(limited: Terminal) -> None:
+    statement, scaling = json.loads(limited.cloud.scheduler.roles[SCHEDULE])["Statement"]
+    arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/{NAME}"
+
+    assert (statement["Action"], statement["Resource"]) == ("sagemaker:DeleteEndpoint", arn)
+    own = limited.cloud.tags[arn]["peagle:id"]
+    assert statement["Condition"] == {"StringEquals": {"aws:ResourceTag/peagle:id": own}}
+    assert scaling["Action"] == "application-autoscaling:DeregisterScalableTarget"
+
+
+def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
+    terminal.cloud.scheduler.role_delay = 10
+
+    assert terminal.run(*DEPLOY, "--ttl", "8h").code == 0
+    assert terminal.cloud.calls.count("create_schedule") > 1
+
+
+def test_without_the_schedule_there_is_no_endpoint(terminal: Terminal) -> None:
+    terminal.cloud.scheduler.role_delay = 1e9
+
+    done = terminal.run(*DEPLOY, "--ttl", "8h")
+
+    assert done.code == 4
+    assert "assume the role" in done.err
+    assert terminal.cloud.endpoints == {}
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+    assert terminal.cloud.scheduler.roles == {}
+
+
+def test_status_and_list_show_the_end_and_the_cost(limited: Terminal) -> None:
+    limited.cloud.now = START + 2 * HOUR
+    price = price_of()
+    assert price is not None
+
+    document = status(limited)
+
+    assert document["ends_at"] == limited.cloud.tags[endpoint_arn()]["peagle:ends"]
+    assert document["seconds_left"] == pytest.approx(6 * HOUR, abs=600)
+    assert document["cost_so_far_usd"] == pytest.approx(2 * price, rel=0.1)
+    assert document["price_per_day_usd"] == round(24 * price, 2)
+    assert "in 6h 0" in limited.run("status", NAME).out
+    (row,) = limited.run("list", "--json").document["deployments"]
+    assert {key: row[key] for key in ("ends_at", "seconds_left", "cost_so_far_usd")} == {
+        key: document[key] for key in ("ends_at", "seconds_left", "cost_so_far_usd")
+    }
+    assert "USD SO FAR" in limited.run("list").out
+    assert "ENDS IN" in limited.run("list").out
+
+
+def endpoint_arn() -> str:
+    return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/{NAME}"
+
+
+def test_a_list_without_ends_has_no_column_for_them(terminal: Terminal) -> None:
+    assert terminal.run(*DEPLOY).code == 0
+
+    assert "ENDS IN" not in terminal.run("list").out
+    assert not terminal.cloud.scheduler.schedules
+    assert not terminal.cloud.scheduler.roles
+
+
+def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) -> None:
+    first = end_of(limited)
+    limited.cloud.now = START + HOUR
+
+    assert limited.run(*DEPLOY).code == 0
+    assert end_of(limited) == first
+    assert limited.run(*DEPLOY, "--k", "3").code == 0
+    assert end_of(limited) == first
+    assert limited.run(*DEPLOY, "--k", "3", "--ttl", "8h").code == 0
+    assert end_of(limited) - first == pytest.approx(HOUR, abs=900)
+    assert status(limited)["ends_at"] != first
+
+
+def test_no_limit_removes_the_end(limited: Terminal) -> None:
+    assert limited.run(*DEPLOY, "--no-limit").code == 0
+
+    assert not limited.cloud.scheduler.schedules
+    assert not limited.cloud.scheduler.roles
+    assert status(limited)["ends_at"] is None
+    limited.cloud.now = START + 100 * HOUR
+    assert limited.run("reap", "--yes", "--json").document["ended"] == []
+
+
+def test_a_budget_counts_from_the_creation_of_the_endpoint(terminal: Terminal) -> None:
+    price = price_of()
+    assert price is not None
+    assert terminal.run(*DEPLOY).code == 0
+    terminal.cloud.now = START + HOUR
+
+    assert terminal.run(*DEPLOY, "--budget", str(3 * price)).code == 0
+    assert end_of(terminal) == pytest.approx(START + 3 * HOUR, abs=60)
+    assert terminal.run(*DEPLOY, "--budget", "1000", "--ttl", "4h").code == 0
+    assert end_of(terminal) == pytest.approx(START + 5 * HOUR, abs=900)
+
+
+def test_a_budget_that_is_used_up_is_refused(terminal: Terminal) -> None:
+    assert terminal.run(*DEPLOY).code == 0
+    terminal.cloud.now = START + 3 * HOUR
+
+    done = terminal.run(*DEPLOY, "--budget", "1")
+
+    assert done.code == 3
+    assert "has passed" in done.err
+    assert terminal.cloud.scheduler.schedules == {}
+
+
+def test_destroy_removes_schedule_and_role(limited: Terminal) -> None:
+    document = limited.run("destroy", NAME, "--yes", "--json").document
+
+    assert {"Schedule", "SchedulerRole"} < {one["type"] for one in document["removed"]}
+    assert limited.cloud.is_empty
+    assert limited.cloud.scheduler.roles == {}
+
+
+def test_another_machine_knows_the_end_and_removes_everything(limited: Terminal) -> None:
+    without_record(limited)
+
+    assert status(limited)["ends_at"] == limited.cloud.tags[endpoint_arn()]["peagle:ends"]
+    assert limited.run("destroy", NAME, "--yes").code == 0
+    assert limited.cloud.is_empty
+    assert limited.cloud.scheduler.roles == {}
+
+
+def test_reap_leaves_what_has_not_ended(limited: Terminal) -> None:
+    done = limited.run("reap", "--yes")
+
+    assert (done.code, done.out) == (0, "Nothing to delete: no deployment is past its end.\n")
+    assert NAME in limited.cloud.endpoints
+
+
+def ended(terminal: Terminal) -> None:
+    """Let the end pass, and the scheduler delete the endpoint."""
+    terminal.cloud.now = START + 9 * HOUR
+    terminal.cloud.scheduler.fire()
+    assert terminal.cloud.endpoints == {}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool) -> None:
+    ended(limited)
+    assert status(limited)["state"] == "Ended"
+    if elsewhere:
+        without_record(limited)
+
+    done = limited.run("reap", "--yes", "--json")
+
+    assert done.code == 0, done.err
+    (reaped,) = done.document["reaped"]
+    assert {"EndpointConfig", "Model", "S3Objects"} < {one["type"] for one in reaped["removed"]}
+    assert limited.cloud.is_empty
+    assert limited.cloud.scheduler.roles == {}
+    assert limited.run("list").err == "No deployments.\n"
+
+
+def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
+    limited.cloud.now = START + 9 * HOUR
+    limited.cloud.scheduler.schedules.clear()
+
+    shown = limited.run("reap", "--dry-run")
+    assert "still costs" in shown.err
+    assert NAME in limited.cloud.endpoints
+    assert limited.run("reap").code == 2  # asks
+    assert limited.run("reap", answers="y\n").code == 0
+    assert limited.cloud.is_empty
+
+
+def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal) -> None:
+    ended(limited)
+
+    def refuse(operation: str) -> None:
+        if operation == "get_resources":
+            raise service_error("AccessDeniedException", "no", "GetResources")
+
+    limited.cloud.before = refuse
+
+    done = limited.run("reap", "--yes", "--json", "--region", "us-east-1")
+
+    assert done.code == 4
+    assert "ended at" in done.err  # this machine's record
+    assert [one["region"] for one in done.document["unknown"]] == ["us-east-1"]
+
+
+def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
+    ended(limited)
+
+    assert limited.run(*DEPLOY).code == 0
+    assert status(limited)["ends_at"] is None
+    assert limited.cloud.scheduler.roles == {}
+
+
+def test_all_regions_of_the_partition_are_searched() -> None:
+    assert {"us-east-1", "eu-west-1", "ap-northeast-1"} < set(hosting_regions("aws"))
+    assert all(one.startswith("us-gov-") for one in hosting_regions("aws-us-gov"))
+
+
+def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+    arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
+    terminal.cloud.tags[arn]["peagle:ends"] = "2020-01-31T20:00:00Z"
+
+    done = terminal.run("reap", "--yes", "--json")
+
+    assert done.code == 0, done.err
+    assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
+    assert "peagle-pair" in terminal.cloud.endpoints
+
+
+def test_a_region_that_is_not_enabled_is_left_out(limited: Terminal) -> None:
+    ended(limited)
+
+    def refuse(operation: str) -> None:
+        if operation == "get_resources":
+            raise service_error("UnrecognizedClientException", "no", "GetResources")
+
+    limited.cloud.before = refuse
+
+    done = limited.run("reap", "--dry-run")
+
+    assert done.code == 4  # no region accepts these credentials
+    assert "rejects these credentials" in done.err
+
+
+def test_the_boundary_of_a_company_is_that_of_the_role(terminal: Terminal) -> None:
+    boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
+
+    done = terminal.run(*DEPLOY, "--ttl", "8h", "--permissions-boundary", boundary)
+
+    assert done.code == 0, done.err
+    assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}
+
+
+def test_the_most_instances_of_scaling_count_for_the_budget(terminal: Terminal) -> None:
+    price = price_of()
+    assert price is not None
+    done = terminal.run(*DEPLOY, "--budget", str(6 * price), "--max-instances", "3")
+
+    assert done.code == 0, done.err
+    assert end_of(terminal) == pytest.approx(START + 2 * HOUR, abs=60)
+
+
+@pytest.mark.parametrize("then", ["48h", "2h", None])
+def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) -> None:
+    words = ("--no-limit",) if then is None else ("--ttl", then)
+    assert limited.run(*DEPLOY, "--k", "3", *words).code == 0
+    tag = limited.cloud.tags[endpoint_arn()]["peagle:ends"]
+
+    done = limited.run("rollback", NAME, "--yes")
+
+    assert done.code == 0, done.err
+    assert_ends(limited, tag)
+    if then != "2h":
+        limited.cloud.now = START + 9 * HOUR  # the end of the first deploy
+        assert limited.run("reap", "--yes", "--json").document["ended"] == []
+        assert NAME in limited.cloud.endpoints
+
+
+def test_the_return_after_a_failed_proof_keeps_the_end_that_the_update_set(
+    limited: Terminal,
+) -> None:
+    limited.cloud.engine.acceptance = 1.2
+
+    done = limited.run(*DEPLOY, "--k", "3", "--ttl", "48h")
+
+    assert "was rolled back" in done.err
+    assert_ends(limited, utc_text(end_of(limited)))
+    assert end_of(limited) > START + 47 * HOUR
+
+
+def assert_ends(terminal: Terminal, tag: str) -> None:
+    """Endpoint, configuration in service, schedule and status have the same end."""
+    cloud = terminal.cloud
+    config = cloud.endpoints[NAME].config
+    arn = endpoint_arn().replace(f"endpoint/{NAME}", f"endpoint-config/{config}")
+    assert (cloud.tags[endpoint_arn()]["peagle:ends"], cloud.tags[arn]["peagle:ends"]) == (tag, tag)
+    assert bool(cloud.scheduler.schedules) is (tag != "none")
+    if cloud.scheduler.schedules:
+        assert utc_text(end_of(terminal)) == tag
+    assert (status(terminal)["ends_at"] or "none") == tag
+
+
+def test_a_rollback_after_the_end_starts_without_one(limited: Terminal) -> None:
+    assert limited.run(*DEPLOY, "--k", "3").code == 0
+    ended(limited)
+
+    done = limited.run("rollback", NAME, "--yes")
+
+    assert done.code == 0, done.err
+    assert_ends(limited, "none")

@@ -1,0 +1,346 @@
+"""Pipelines: what ``peagle ci init`` writes is valid, and every step of it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from cfnlint.api import lint_file
+
+from benchmarks.pipelines.steps import build_commands, read, run_steps
+from peagle.aws import codebuild
+from peagle.cli.main import cli
+from tests.support import Done, in_process
+from tests.unit.aws.cloud import ACCOUNT
+from tests.unit.cli.commands import Terminal
+
+ROOT = Path(__file__).parents[3]
+PIPELINES = ROOT / "infra" / "pipelines"
+WORKFLOWS = sorted((PIPELINES / "github").glob("*.yml"))
+SPECIFICATIONS = sorted((PIPELINES / "codepipeline").glob("buildspec-*.yml"))
+
+PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+EVENTS = {"push", "pull_request", "schedule", "workflow_dispatch"}
+JOB = {
+    "concurrency", "env", "environment", "if", "needs", "permissions", "runs-on", "steps",
+    "strategy", "timeout-minutes",
+}  # fmt: skip
+STEP = {"env", "id", "if", "name", "run", "uses", "with"}
+SCOPES = {"contents": {"read"}, "id-token": {"write"}, "pull-requests": {"write"}}
+CONTEXTS = {"github", "matrix", "needs", "steps", "vars", "env"}
+
+IMAGE_SOURCE = "$CODEBUILD_SRC_DIR_Image"
+NOT_HERE = (("bench",),)
+"""Commands that need a load generator: only their options are parsed here."""
+
+
+def steps(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Job, name and text of every step that runs commands."""
+    yield from ((job, step.name, step.run) for job, step in run_steps(path))
+
+
+def peagle_words(text: str) -> tuple[list[str], str | None]:
+    """A command line without ``peagle``, and the file that it writes. It must be one command."""
+    first = text.split(" || ")[0].replace("$ENDPOINT", "chat").replace(IMAGE_SOURCE, ".")
+    words = shlex.split(first)
+    assert words.pop(0) == "peagle", text
+    file = words[words.index(">") + 1] if ">" in words else None
+    return (words[: words.index(">")] if file else words), file
+
+
+def all_commands() -> list[str]:
+    """Every ``peagle`` command of every pipeline, each once."""
+    texts = [run for path in WORKFLOWS for _, _, run in steps(path)]
+    texts += [one for path in SPECIFICATIONS for one in build_commands(path)]
+    rescue = re.findall(r"&& (peagle [^;]+);", "\n".join(texts))
+    return sorted({one for one in (*texts, *rescue) if one.startswith("peagle ")})
+
+
+@pytest.fixture
+def repository(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A repository made by ``peagle ci init``, which serves the tiny pair, and its account."""
+    monkeypatch.chdir(tmp_path)
+    for kind in ("github", "codepipeline"):
+        assert in_process("ci", "init", kind).code == 0
+    file = tmp_path / "peagle.yaml"
+    text = file.read_text(encoding="utf-8").replace("gpt-oss-20b", "tiny")
+    file.write_text(text.replace("  region:", "  instance_type: ml.g5.xlarge\n  region:"), "utf-8")
+    terminal.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
+    return terminal
+
+
+def run(terminal: Terminal, text: str) -> Done:
+    words, file = peagle_words(text)
+    terminal.cloud.log.clear()  # it is that of all endpoints
+    done = terminal.run(*words)
+    if file:
+        Path(file).write_text(done.out, encoding="utf-8")
+    return done
+
+
+def succeeds(terminal: Terminal, text: str) -> None:
+    done = run(terminal, text)
+    assert (text, done.code) == (text, 0), done.err + done.out
+
+
+def is_here(text: str) -> bool:
+    words = tuple(peagle_words(text)[0])
+    return not any(words[: len(start)] == start for start in NOT_HERE)
+
+
+@pytest.mark.parametrize("text", all_commands())
+def test_a_command_of_a_pipeline_parses(repository: Terminal, text: str) -> None:
+    words, _ = peagle_words(text)
+    command: click.Command = cli
+    context = cli.make_context("peagle", words)
+    while isinstance(command, click.Group):
+        _, below, words = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert below is not None
+        command, context = below, below.make_context(below.name, words, parent=context)
+
+
+def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
+    """Pull request, staging, production, another pull request that costs more, a night."""
+    commands = {
+        path.stem: [one for one in steps(path) if one[2].startswith("peagle ") and is_here(one[2])]
+        for path in WORKFLOWS
+    }
+    for name in ("peagle-pull-request", "peagle-deploy"):
+        for _, step, text in commands[name]:
+            if step != "Roll back":
+                succeeds(repository, text)
+    assert "| instance | - | 2 x ml.g5.xlarge |" in Path("plan.md").read_text("utf-8")
+    served = dict(repository.cloud.endpoints)
+    assert set(served) == {"peagle-chat-staging", "peagle-chat-production"}
+    assert run(repository, "peagle drift chat -e production").code == 0
+
+    Path("base").mkdir()
+    before = Path("peagle.yaml").read_text("utf-8")
+    Path("base/peagle.yaml").write_text(before, "utf-8")
+    changed = before.replace("k: 5", "k: 3")
+    Path("peagle.yaml").write_text(changed.replace("g5.x", "g5.12x"), "utf-8")
+    _, _, plan = next(one for one in commands["peagle-pull-request"] if one[1] == "Plan and cost")
+    assert run(repository, plan).code == 3
+    assert "| speculation | P-EAGLE, K=5 | P-EAGLE, K=3 |" in Path("plan.md").read_text("utf-8")
+    drift = next(text for _, step, text in commands["peagle-nightly"] if step == "Drift")
+    assert run(repository, drift).code == 3
+
+    Path("peagle.yaml").write_text(changed, "utf-8")
+    for _, _, text in commands["peagle-deploy"]:
+        succeeds(repository, text)
+    Path("peagle.yaml").write_text(before, "utf-8")  # the last step has rolled back to it
+    repository.cloud.now += 10 * 3600
+    for _, _, text in commands["peagle-nightly"]:
+        succeeds(repository, text)
+    assert set(repository.cloud.endpoints) == {"peagle-chat-production"}
+
+
+def test_a_change_goes_through_the_build_specifications(repository: Terminal) -> None:
+    for stage in ("plan", "staging", "production", "nightly"):
+        for text in build_commands(PIPELINES / "codepipeline" / f"buildspec-{stage}.yml"):
+            if text.startswith("peagle ") and is_here(text):
+                succeeds(repository, text)
+    assert json.loads(Path("plan.json").read_text("utf-8"))["name"] == "peagle-chat-production"
+
+
+def test_the_approval_of_codepipeline_shows_the_change_and_its_price(tmp_path: Path) -> None:
+    path = PIPELINES / "codepipeline" / "buildspec-plan.yml"
+    plan = "| speculation | K=5 | K=3 |\n\n**Cost**: $1.41 per hour"
+    stub = f"git() {{ false; }}; peagle() {{ printf '%s\\n' '{plan}' '{'x' * 2000}'; }}"
+    script = "\n".join([stub, *read(path)["phases"]["build"]["commands"], "printenv CHANGE"])
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, check=True)
+
+    shown = done.stdout.decode().splitlines()[-1]
+    assert shown.startswith("| speculation | K=5 | K=3 |  **Cost**: $1.41 per hour x")
+    assert len(shown) == 900, "an approval shows 1,000 characters"
+    assert read(path)["env"]["exported-variables"] == ["CHANGE"]
+    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
+    assert 'CustomData: "#{Plan.CHANGE}"' in template
+    assert "- Name: Plan\n              Namespace: Plan\n" in template
+
+
+DIGEST = f"sha256:{'a' * 64}"
+
+
+@pytest.mark.parametrize("kind", ["github", "codepipeline"])
+def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
+    repository: Terminal, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest from the registry reaches staging and production without a manual step."""
+    built: list[str] = []
+
+    def build(aws: Any, order: codebuild.BuildRequest, *_: Any) -> codebuild.RemoteBuild:
+        address = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{order.repository}"
+        built.append(f"{address}@{DIGEST}")
+        repository.cloud.digests[order.tag] = DIGEST  # the push
+        return codebuild.RemoteBuild(f"{address}:{order.tag}", DIGEST)
+
+    monkeypatch.setattr("peagle.aws.images.codebuild.build", build)
+    file = Path("peagle.yaml")
+    file.write_text(file.read_text("utf-8").replace("k: 5", "k: 5\n    build_image: true"), "utf-8")
+    assert "add --image-from FILE" in repository.run("deploy", "chat", "-e", "staging", "--yes").err
+    if kind == "github":
+        texts = [text for _, _, text in steps(PIPELINES / "github" / "peagle-deploy.yml")]
+    else:
+        files = (f"buildspec-{stage}.yml" for stage in ("staging", "production"))
+        texts = [one for file in files for one in build_commands(PIPELINES / kind / file)]
+    for text in texts:
+        if text.startswith("peagle ") and is_here(text) and 'rollback "' not in text[:20]:
+            succeeds(repository, text)
+
+    assert len(built) == 1
+    images = {one["PrimaryContainer"]["Image"] for one in repository.cloud.models.values()}
+    assert (len(repository.cloud.endpoints), images) == (2, set(built))
+    assert run(repository, "peagle drift chat -e production").code == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "proved", "called"),
+    [
+        (True, True, ["deploy", "prove"]),
+        (True, False, ["deploy", "prove", "rollback"]),
+        (False, False, ["deploy", "prove"]),
+    ],
+)
+def test_a_build_rolls_back_only_what_it_has_changed(
+    tmp_path: Path, changed: bool, proved: bool, called: list[str]
+) -> None:
+    path = PIPELINES / "codepipeline" / "buildspec-production.yml"
+    stub = f"""peagle() {{
+        echo "$1" >> called
+        if [ "$1" = deploy ]; then echo '{json.dumps({"changed": changed})}'; fi
+        [ "$1" != prove ] || {str(proved).lower()}
+    }}"""
+    script = "\n".join([stub, *read(path)["phases"]["build"]["commands"]])
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, check=False)
+
+    assert (tmp_path / "called").read_text().split() == called, done.stderr
+    assert done.returncode == (0 if proved else 3)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_workflow_rolls_back_only_what_it_has_changed(tmp_path: Path, changed: bool) -> None:
+    steps = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]["production"]["steps"]
+    (deployed,) = (step for step in steps if step.get("id") == "deployed")
+    (tmp_path / "deployed.json").write_text(json.dumps({"changed": changed}))
+    subprocess.run(
+        ["bash", "-ec", deployed["run"]],
+        cwd=tmp_path,
+        env={**os.environ, "GITHUB_OUTPUT": "output"},
+        check=True,
+    )
+
+    assert (tmp_path / "output").read_text() == f"changed={str(changed).lower()}\n"
+    assert steps[-1]["name"] == "Roll back"
+    assert steps[-1]["if"] == "failure() && steps.deployed.outputs.changed == 'true'"
+
+
+def test_the_catalogue_of_a_repository_is_checked_and_used(
+    repository: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every job with a checkout, where the user says the folder; it may be none."""
+    for path in WORKFLOWS:
+        for job in read(path)["jobs"].values():
+            if any("actions/checkout@" in step.get("uses", "") for step in job["steps"]):
+                assert job["env"]["PEAGLE_CATALOG"] == "${{ vars.PEAGLE_CATALOG }}"
+    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
+    assert template.count("Name: PEAGLE_CATALOG, Value: !Ref Catalog") == 4
+
+    monkeypatch.setenv("PEAGLE_CATALOG", "")
+    assert run(repository, "peagle catalog check").code == 0
+    Path("catalog").mkdir()
+    Path("catalog/wrong.yaml").write_text("wrong: [", "utf-8")
+    monkeypatch.setenv("PEAGLE_CATALOG", "catalog")
+    assert run(repository, "peagle catalog check").code == 2
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_is_valid_and_has_few_permissions(path: Path) -> None:
+    text, document = path.read_text("utf-8"), read(path)
+    assert set(document) == {"name", True, "permissions", "concurrency", "jobs"}  # on reads as true
+    assert set(document[True]) <= EVENTS
+    assert document["permissions"] == {}
+    assert document["concurrency"].keys() == {"group", "cancel-in-progress"}
+    for job in document["jobs"].values():
+        assert set(job) <= JOB
+        assert {"runs-on", "steps", "timeout-minutes", "permissions"} <= set(job)
+        assert all(value in SCOPES[scope] for scope, value in job["permissions"].items())
+        assert set(_listed(job.get("needs"))) <= set(document["jobs"])
+        for step in job["steps"]:
+            assert set(step) <= STEP
+            assert ("run" in step) != ("uses" in step)
+            assert "${{" not in step.get("run", ""), "an expression in a script can be injected"
+    for line in re.findall(r"uses: (.*)", text):
+        assert PINNED.fullmatch(line), line
+    for expression in re.findall(r"\$\{\{ (.*?) \}\}", text):
+        assert re.match(r"\w+", expression)[0] in CONTEXTS  # type: ignore[index]
+    assert "secrets." not in text
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def test_production_waits_for_staging_and_for_a_reviewer() -> None:
+    jobs = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]
+    assert jobs["production"]["needs"] == "staging"
+    assert jobs["production"]["environment"] == "production"
+    assert "if" not in jobs["production"], "a job runs only once what it needs has succeeded"
+
+    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
+    assert template.index("Category: Approval") < template.index("ProjectName: !Ref Production")
+
+
+def test_the_template_of_the_pipeline_has_no_findings() -> None:
+    assert lint_file(PIPELINES / "codepipeline" / "pipeline.yaml") == []
+
+
+def test_the_template_attaches_each_policy() -> None:
+    text = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
+
+    for name in ("Deploy", "Limit", "Scaling"):
+        assert f"        - !Ref {name}PolicyArn\n" in text
+
+
+def test_the_nightly_build_may_use_the_connection() -> None:
+    """CodeBuild clones with a token of the connection, where CodePipeline does not hand it the
+    source."""
+    resources = _template()["Resources"]
+    assert resources["NightlyProject"]["Properties"]["Source"]["Auth"]["Type"] == "CODECONNECTIONS"
+    (policy,) = resources["BuildRole"]["Properties"]["Policies"]
+    statements = policy["PolicyDocument"]["Statement"]
+    (actions,) = (one["Action"] for one in statements if "connections:" in str(one["Action"]))
+    assert {"codeconnections:GetConnectionToken", "codeconnections:GetConnection"} <= set(actions)
+
+
+def test_a_night_that_fails_is_told_and_stays_failed() -> None:
+    rule = _template()["Resources"]["NightlyFailed"]["Properties"]
+    assert rule["EventPattern"]["detail"]["build-status"] == ["FAILED"]
+
+    build = read(PIPELINES / "codepipeline" / "buildspec-nightly.yml")["phases"]["build"]
+    assert "on-failure" not in build, "by default the next phase runs, and the build has failed"
+
+
+def _template() -> dict[str, Any]:
+    """The pipeline's template, with its functions."""
+    from cfnlint.decode import cfn_yaml
+
+    template: dict[str, Any] = cfn_yaml.load(str(PIPELINES / "codepipeline" / "pipeline.yaml"))
+    return template
+
+
+def test_the_template_says_that_the_repository_is_on_github() -> None:
+    parameters = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
+
+    assert "https://github.com/${Repository}.git" in parameters
+    assert "Description: The repository on GitHub" in parameters

@@ -1,0 +1,328 @@
+"""``peagle.yaml``: what each part of it decides, and how commands take their options from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle import api
+from peagle.cli.main import cli
+from peagle.cli.project_options import file_options
+from peagle.project.model import project_schema
+from peagle.project.reading import Project, parse_project
+from tests.support import Done, in_process
+from tests.unit.cli.commands import Terminal
+
+FILE = """\
+defaults:
+  region: us-east-1
+  instance_type: ml.g5.xlarge
+  tag: {team: search, cost-center: 12}
+environments:
+  staging:
+    ttl: 8h
+    tag: {stage: staging, cost-center: null}
+  production:
+    max_instances: 4
+endpoints:
+  chat:
+    pair: tiny
+    max_model_len: 1k
+    set:
+      gpu-memory-utilization: 0.90
+    environments:
+      staging: {k: 3}
+  plain:
+    pair: tiny
+    no_speculation: true
+    region: null
+gates:
+  prove: {floor: 2.0}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder below that of a project file."""
+    (tmp_path / "peagle.yaml").write_text(FILE, encoding="utf-8")
+    (tmp_path / "below").mkdir()
+    return tmp_path / "below"
+
+
+def project(text: str = FILE) -> Project:
+    return parse_project(text, Path("peagle.yaml"), file_options(cli))
+
+
+def planned(folder: Path, *arguments: str) -> dict[str, Any]:
+    done = in_process("plan", *arguments, "--json", folder=folder)
+    assert done.code == 0, done.err
+    document: dict[str, Any] = done.document
+    return document
+
+
+def values(endpoint: str, environment: str) -> dict[str, Any]:
+    chosen = api.choose_endpoint(project(), endpoint, environment)
+    return {key: one.value for key, one in chosen.values.items()}
+
+
+def test_a_more_specific_part_replaces_another_and_mappings_are_merged() -> None:
+    assert values("chat", "staging") == {
+        "pair": "tiny", "region": "us-east-1", "instance_type": "ml.g5.xlarge", "ttl": "8h",
+        "max_model_len": "1k", "set": {"gpu-memory-utilization": 0.9}, "k": 3,
+        "tag": {"team": "search", "stage": "staging"},
+    }  # fmt: skip
+
+
+def test_null_takes_a_value_back() -> None:
+    assert "region" not in values("plain", "production")
+
+
+def test_a_plan_takes_its_options_from_the_file_above(folder: Path) -> None:
+    plan = planned(folder, "chat", "-e", "staging")
+
+    assert plan["name"] == "peagle-chat-staging"
+    assert plan["instance_type"] == "ml.g5.xlarge"
+    assert plan["speculation"]["k"] == 3
+    assert plan["max_model_len"] == 1024
+    assert plan["limit"]["ttl_seconds"] == 8 * 3600
+    assert plan["company"]["tags"] == {"team": "search", "stage": "staging"}
+    assert plan["overrides"]["settings"] == {"gpu-memory-utilization": "0.90"}
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_variables(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    typed = ("--k", "2", "--tag", "stage=mine")
+    plan = planned(folder, "chat", "-e", "staging", *typed)
+
+    assert plan["speculation"]["k"] == 2
+    assert plan["region"] == "us-east-1"
+    assert plan["company"]["tags"] == {"team": "search", "stage": "mine"}
+    assert planned(folder, "plain", "-e", "production")["region"] == "eu-west-1"
+
+
+def test_a_profile_that_is_typed_replaces_the_sandbox_of_the_file(folder: Path) -> None:
+    file = folder.parent / "peagle.yaml"
+    file.write_text("endpoints: {chat: {pair: tiny, sandbox: true}}\n", encoding="utf-8")
+
+    done = in_process("status", "--profile", "none", folder=folder)
+
+    assert "mutually exclusive" not in done.error
+    assert "profile" in done.error
+
+
+def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
+    done = in_process("plan", "chat", "-e", "staging", folder=folder)
+
+    assert "peagle deploy chat --environment staging" in done.out
+
+
+def test_a_file_with_one_endpoint_needs_no_argument(tmp_path: Path) -> None:
+    (tmp_path / "peagle.yaml").write_text("endpoints:\n  chat: {pair: tiny}\n", encoding="utf-8")
+
+    assert planned(tmp_path)["name"] == "peagle-chat"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("endpoints: {chat: {pair: tiny, name: talk}}", "peagle-talk-staging"),
+        ("endpoints: {chat: {pair: tiny, environments: {staging: {name: talk}}}}", "talk"),
+        ("defaults: {name: talk}\nendpoints: {chat: {pair: tiny}}", "talk-staging"),
+    ],
+)
+def test_each_environment_has_a_name_of_its_own(tmp_path: Path, text: str, name: str) -> None:
+    stages = "environments: {staging: {}, production: {}}\n"
+    (tmp_path / "peagle.yaml").write_text(f"{stages}{text}\n", encoding="utf-8")
+
+    assert planned(tmp_path, "-e", "staging")["name"].removeprefix("peagle-") == (
+        name.removeprefix("peagle-")
+    )
+
+
+def test_a_name_that_endpoints_share_is_an_error(folder: Path) -> None:
+    file = folder.parent / "peagle.yaml"
+    file.write_text(FILE.replace("defaults:\n", "defaults:\n  name: talk\n"), encoding="utf-8")
+
+    error = in_process("plan", "chat", "-e", "staging", folder=folder).error
+
+    assert "peagle.yaml:2: defaults.name: several endpoints would have this name" in error
+
+
+def test_paths_are_relative_to_the_file(folder: Path) -> None:
+    file = folder.parent / "peagle.yaml"
+    file.write_text("endpoints:\n  own: {pair: tiny, verdict: v.json}\n", encoding="utf-8")
+
+    done = in_process("plan", "--project", "../peagle.yaml", folder=folder)
+
+    assert done.error.startswith("error: there is no file ../v.json")
+
+
+def test_a_plan_file_leaves_only_the_account_to_the_project(
+    folder: Path, terminal: Terminal
+) -> None:
+    output = folder / "plan.json"
+    planned(folder, "chat", "-e", "staging", "--k", "4", "-o", str(output))
+    at = ("--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
+
+    done = terminal.run("deploy", str(output), *at, "--yes", "--no-wait", "--json")
+
+    assert done.code == 0, done.err
+    assert done.document["name"] == "peagle-chat-staging"
+    assert terminal.run("status", "chat", *at, "--json").document["k"] == 4
+
+
+def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
+    folder: Path, terminal: Terminal
+) -> None:
+    file = folder.parent / "peagle.yaml"
+    text = FILE.replace("staging: {k: 3}", "night: {k: 3}").replace(
+        "  chat:", "  first: {pair: tiny}\n  chat:"
+    )
+    file.write_text(text, encoding="utf-8")
+    output = str(folder / "plan.json")
+    planned(folder, "chat", "-e", "night", "-o", output)
+    at = ("--project", str(file), "-e")
+
+    assert terminal.run("deploy", output, *at, "night", "--yes", "--no-wait").code == 0
+    error = terminal.run("deploy", output, *at, "nigth", "--yes").error
+    assert "has no environment 'nigth'" in error
+
+
+def test_one_endpoint_is_proved_with_the_floor_of_the_gates(
+    folder: Path, terminal: Terminal
+) -> None:
+    at = ("--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
+    assert terminal.run("deploy", "chat", *at, "--yes", "--json").code == 0
+
+    proved = terminal.run("prove", "chat", *at, "--json").document
+
+    assert (proved["name"], proved["floor"], proved["passed"]) == ("peagle-chat-staging", 2.0, True)
+
+
+def test_a_comparison_is_of_an_endpoint_of_the_file(folder: Path, terminal: Terminal) -> None:
+    terminal.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 8
+    at = ("chat", "--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
+    assert terminal.run("deploy", *at, "--yes").code == 0
+
+    done = terminal.run("compare", *at, "--with", "tiny --k 5", "--yes", "--json")
+
+    assert done.code == 0, done.err
+    compared = done.document["comparison"]
+    assert (done.document["name"], compared["k"]) == ("peagle-chat-staging", 5)
+    assert terminal.run("drop", *at, "--yes", "--json").document["k"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("chat",), "peagle.yaml: add --environment staging|production)"),
+        ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
+        (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
+        (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
+        (("chat", "-e", "prod"), "has no environment 'prod' (did you mean production?)"),
+        (("chat", "--project", "../peagle.yaml"), "(name one with --environment: staging, product"),
+        (("chat", "--project", "x.yaml"), "x.yaml: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_named_wrongly_is_an_error_of_one_line(
+    folder: Path, arguments: tuple[str, ...], error: str
+) -> None:
+    done = in_process("plan", *arguments, folder=folder)
+
+    assert done.code == 2
+    assert error in done.error
+
+
+def test_without_a_file_the_argument_is_missing(tmp_path: Path) -> None:
+    assert "Missing argument 'PAIR|PLAN'" in in_process("plan", folder=tmp_path).error
+    assert "no peagle.yaml in this folder" in in_process("plan", "-e", "x", folder=tmp_path).error
+
+
+WRONG = [
+    ("defaults: {instnce_type: x}", "1: defaults.instnce_type: unknown key (did you mean instance"),
+    ("defaults: {k: five}", "1: defaults.k: expected a whole number, found 'five'"),
+    (
+        "defaults: {vllm: 0.28}",
+        "1: defaults.vllm: expected text, found 0.28 (write it in quo",
+    ),
+    (
+        "defaults: {observe: yes}",
+        "1: defaults.observe: expected true or false, found 'yes'",
+    ),
+    (
+        "defaults: {rollout: canari}",
+        "rollout: expected one of rolling, canary, linear",
+    ),
+    ("defaults: {instance_count: 0}", "defaults.instance_count: expected a number of at least 1"),
+    ("defaults: {max_model_len: 8x}", "defaults.max_model_len: '8x' is not a number of tokens"),
+    ("defaults: {ttl: soon}", "1: defaults.ttl: 'soon' is not a duration such as 90s, 10m, 12h"),
+    ("defaults: {slo: fast}", "1: defaults.slo: "),
+    (
+        "defaults: {instance_type: ml.g5.xlage}",
+        "defaults.instance_type: the catalogue has no GPU inst",
+    ),
+    ("gates: {prove: {flor: 2}}", "1: gates.prove.flor: unknown key (did you mean floor?"),
+    ("gates: {bench: {slo: 'tftt=2'}}", "1: gates.bench.slo: --slo tftt=2: 'tftt' is not ttft or"),
+    ("environments: {a b: {}}", "1: environments.a b: expected a name of letters, digits and hyp"),
+    ("defaults: 3", "1: defaults: expected keys with values, found 3"),
+    ("endpoint: {}", "1: endpoint: unknown key (did you mean endpoints"),
+]
+
+
+@pytest.mark.parametrize(("text", "error"), WRONG, ids=[text for text, _ in WRONG])
+def test_a_wrong_file_is_an_error_with_file_line_key_and_fix(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    done = _of_file(tmp_path, f"{text}\nendpoints:\n  chat: {{pair: tiny}}\n")
+
+    assert done.code == 2
+    assert done.error.startswith("error: peagle.yaml:")
+    assert error in done.error
+
+
+def test_an_unknown_pair_is_shown_where_it_is_written(tmp_path: Path) -> None:
+    error = _of_file(tmp_path, "endpoints:\n  chat:\n    pair: tyni\n").error
+
+    assert error.startswith(
+        "error: peagle.yaml:3: endpoints.chat.pair: the catalogue has no target"
+    )
+    assert "did you mean tiny?" in error
+
+
+def test_an_endpoint_without_a_pair_is_named(tmp_path: Path) -> None:
+    error = _of_file(tmp_path, "endpoints:\n  chat: {k: 3}\n").error
+
+    assert "peagle.yaml:2: endpoints.chat: missing key pair" in error
+
+
+def _of_file(folder: Path, text: str) -> Done:
+    (folder / "peagle.yaml").write_text(text, encoding="utf-8")
+    return in_process("plan", folder=folder)
+
+
+def test_the_schema_has_every_option_with_its_help() -> None:
+    schema = project_schema(file_options(cli))
+    settings = schema["$defs"]["Environment"]["properties"]
+
+    assert json.dumps(schema).count("title") == 1
+    assert settings["max_instances"]["description"].startswith("Scale automatically")
+    assert {"pair", "role", "profile", "sandbox", "set", "env", "tag", "gates"} <= settings.keys()
+    assert not {"yes", "json", "project", "environment"} & settings.keys()
+
+
+def test_completion_offers_the_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COMP_WORDS", "peagle plan chat -e s")
+    monkeypatch.setenv("COMP_CWORD", "4")
+
+    done = in_process(
+        environment={**os.environ, "_PEAGLE_COMPLETE": "bash_complete"}, folder=folder
+    )
+
+    assert done.out.split() == ["plain,staging"]

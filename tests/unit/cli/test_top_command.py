@@ -1,0 +1,170 @@
+"""``peagle top``: a deployment on AWS, whatever may be read of it."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from peagle.aws.errors import AccessDenied
+from peagle.cli.output.top import screen
+from peagle.engine.usage import Usage
+from tests.unit.aws.cloud import START, service_error
+from tests.unit.cli.commands import NAME, Terminal
+
+LOAD = (
+    "INFO 11-22 08:00:10 [loggers.py:271] Engine 000: Avg prompt throughput: 9.1 tokens/s, Avg "
+    "generation throughput: {} tokens/s, Running: {} reqs, Waiting: 1 reqs, GPU KV cache usage: "
+    "{}%, Prefix cache hit rate: 0.0%"
+)
+SPECULATION = (
+    "INFO 11-22 08:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: {}, "
+    "Accepted throughput: 1.00 tokens/s, Drafted throughput: 5.00 tokens/s, Accepted: {} tokens, "
+    "Drafted: {} tokens, Per-position acceptance rate: 0.5, 0.2, 0.1, 0.1, 0.1"
+)
+
+
+@pytest.fixture
+def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A deployment with two instances' lines in its log, and CloudWatch's metrics."""
+    cloud = deployed.cloud
+    cloud.log.clear()
+    cloud.now = START + 600
+    monkeypatch.setattr("time.time", lambda: cloud.now)
+    cloud.metrics = {
+        ("Invocations", "Sum"): 30.0,
+        ("Invocation5XXErrors", "Sum"): 3.0,
+        ("FirstChunkLatency", "p50"): 52_000.0,
+        ("FirstChunkLatency", "p90"): 131_000.0,
+        ("FirstChunkLatency", "SampleCount"): 30.0,
+    }
+    for stream in ("AllTraffic/i-1", "AllTraffic/i-2"):
+        cloud.write_log(LOAD.format("300.0", 3, "20.0"), stream)
+        cloud.write_log(SPECULATION.format("2.00", 100, 500), stream)
+    return deployed
+
+
+def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> None:
+    shown = busy.run("top", NAME, "--once", "--window", "10m").out
+
+    assert "3.0 per minute" in shown
+    assert "6 running, 2 waiting" in shown
+    assert "10.0% with a 5xx status" in shown
+    assert "52 ms median, 131 ms p90" in shown
+    assert "ITL         10.0 ms per token" in shown, "6 requests share 600 tokens per second"
+    assert "10.0 per second" in shown, "two lines of 300 tokens/s for 10 s, in 600 s"
+    assert "20.0%" in shown
+    assert "2.00 tokens per step" in shown
+    assert "per hour" in shown
+    assert "per million tokens" in shown
+
+
+def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
+    found = busy.run("top", NAME, "--json").document
+
+    assert found["ttft_p90"] == pytest.approx(0.131)
+    assert found["itl"] == pytest.approx(0.01)
+    assert found["kv_cache_share"] == pytest.approx(0.2)
+    assert (found["where"], found["error_share"], found["acceptance_length"]) == ("aws", 0.1, 2.0)
+    price = found["usd_per_hour"] / 3600 / found["tokens_per_second"] * 1e6
+    assert found["usd_per_million_tokens"] == pytest.approx(price)
+    assert found["at"].startswith("2027-01-15T")
+
+
+def test_instances_without_new_lines_are_idle(busy: Terminal) -> None:
+    busy.cloud.now += 120
+
+    found = busy.run("top", NAME, "--json").document
+
+    assert (found["running"], found["waiting"], found["kv_cache_share"]) == (0, 0, 0)
+    assert found["acceptance_length"] == 2.0, "of the whole window"
+
+
+def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> None:
+    busy.cloud.log.clear()
+    busy.cloud.metrics = {}
+
+    done = busy.run("top", NAME, "--once")
+
+    assert done.code == 0
+    assert "requests    -" in done.out
+    assert "the endpoint has no log yet" in done.out
+
+
+def test_the_log_of_an_earlier_endpoint_of_that_name_is_not_read(busy: Terminal) -> None:
+    cloud = busy.cloud
+    (endpoint,) = cloud.endpoints.values()
+    endpoint.created = START + 599.5  # after the lines of the earlier one
+
+    cloud.log[-1]["timestamp"] = int((START + 590) * 1000)
+    for event in cloud.log:
+        event["timestamp"] = int((START + 590) * 1000)
+    cloud.now = START + 640
+    found = busy.run("top", NAME, "--json", "--window", "10m").document
+
+    assert found["acceptance_length"] is None
+    assert found["window_seconds"] == pytest.approx(40.5)
+
+
+def test_what_may_not_be_read_is_named(busy: Terminal) -> None:
+    def refuse(operation: str) -> None:
+        if operation in ("get_metric_data", "filter_log_events"):
+            raise service_error("AccessDeniedException", "not authorized to perform: x", operation)
+
+    busy.cloud.before = refuse
+
+    done = busy.run("top", NAME, "--once")
+
+    assert done.code == 0
+    assert "requests and TTFT are unknown" in done.out
+    assert "ITL, KV cache, acceptance and tokens are unknown" in done.out
+    assert AccessDenied.exit_code == 4
+
+
+def test_a_window_has_at_least_a_minute(busy: Terminal) -> None:
+    done = busy.run("top", NAME, "--window", "30s")
+
+    assert (done.code, "--window is shorter than a minute" in done.err) == (2, True)
+
+
+USAGE = Usage(
+    name="peagle-gpt-oss-20b",
+    where="aws",
+    state="InService",
+    at=START,
+    window_seconds=300,
+    instance_type="ml.g6e.2xlarge",
+    instances=2,
+    requests_per_minute=1234.5,
+    requests_by_minute=(0.0, 5.0, 10.0),
+    running=31,
+    waiting=4,
+    error_share=0.0,
+    ttft_p50=0.052,
+    ttft_p90=1.31,
+    itl=0.0084,
+    tokens_per_second=4321.0,
+    kv_cache_share=0.35,
+    k=7,
+    acceptance_length=2.41,
+    acceptance_floor=2.5,
+    usd_per_hour=5.6,
+    usd_per_million_tokens=0.36,
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_screen_fits_the_terminal(width: int) -> None:
+    lines = [click.unstyle(line) for line in screen(USAGE, width)]
+
+    assert max(map(len, lines)) <= width
+    assert "  requests    1234.5 per minute  ▁▅█" in lines
+    assert "below the floor" in " ".join(" ".join(lines).split())
+
+
+def test_a_terminal_without_bars_gets_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peagle.cli.output.top.can_print", lambda text: False)
+
+    shown = "\n".join(screen(USAGE, 80))
+
+    assert shown.isascii()
+    assert "#######............. 35.0%" in shown

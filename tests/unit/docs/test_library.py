@@ -1,0 +1,116 @@
+"""The library: its examples, its names, what importing it loads, and what its docstrings say."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import peagle
+from peagle.errors import NotFound, Refused, UserError
+from tests.examples import CHAPTER, WITH_ACCOUNT, run_examples
+from tests.support import bundled_catalog
+
+METHODS = {
+    name: value
+    for name, value in inspect.getmembers(peagle.Session, inspect.isfunction)
+    if not name.startswith("_")
+}
+
+
+def test_the_examples_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, _, _ = CHAPTER.read_text(encoding="utf-8").partition(WITH_ACCOUNT)
+
+    with bundled_catalog():
+        assert run_examples(before, {}) > 10
+    assert (tmp_path / "stack" / "template.yaml").is_file()
+
+
+def test_importing_it_loads_no_library() -> None:
+    program = "import sys, peagle; peagle.__all__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert {"boto3", "botocore", "click", "pydantic", "yaml"} & set(done.stdout.split()) == set()
+
+
+def test_type_checkers_see_its_names() -> None:
+    imported = {
+        (alias.asname, node.module)
+        for node in ast.walk(ast.parse(Path(peagle.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
+        for alias in node.names
+    }
+
+    assert imported == {(name, peagle._SOURCES[name]) for name in peagle.__all__}
+    for name in peagle.__all__:
+        assert getattr(peagle, name).__module__ == peagle._SOURCES[name]
+        assert inspect.getdoc(getattr(peagle, name)), name
+    with pytest.raises(AttributeError):
+        _ = peagle.nothing
+
+
+def test_the_chapter_names_every_name_and_method() -> None:
+    _, _, names = CHAPTER.read_text(encoding="utf-8").partition("## Names")
+    known = {*peagle.__all__, *METHODS, "catalog"}
+
+    assert [name for name in sorted(known) if f"`{name}`" not in names] == []
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_documents_parameters_result_and_errors(name: str) -> None:
+    method: Callable[..., Any] = METHODS[name]
+    signature = inspect.signature(method)
+    text = inspect.getdoc(method) or ""
+    parameters = [one for one in signature.parameters if one != "self"]
+
+    assert [one for one in parameters if f"\n    {one}: " not in text] == []
+    assert ("Parameters:" in text) == bool(parameters)
+    assert ("Returns:" in text) == (signature.return_annotation not in ("None", None))
+    assert ("Raises:" in text) == (name != "compare")  # which cannot fail
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    session = peagle.Session()
+
+    for call in (session.plan, session.check, session.fit):
+        with pytest.raises(UserError, match="vllm"):
+            call("tiny", vlm="0.28.0")
+    with pytest.raises(UserError, match="no option 'chosen_by'"):
+        session.plan("tiny", chosen_by="me")
+
+
+def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    session = peagle.Session()
+    impossible = session.plan("gpt-oss-120b", instance_type="ml.g6.xlarge")
+
+    assert repr(impossible).startswith("<Plan peagle-gpt-oss-120b: openai/gpt-oss-120b")
+    for call in (session.save_plan, lambda plan, at: session.render("boto3", plan, at)):
+        with pytest.raises(Refused):
+            call(impossible, tmp_path / "plan")
+    with pytest.raises(UserError, match="needs a GPU"):
+        session.verdict("tiny")
+    with pytest.raises(UserError, match="two numbers"):
+        session.verdict("tiny", gpu="L4", prompt_tokens=100)
+    with pytest.raises(NotFound, match="online=True"):
+        session.plan("some/model")
+    with pytest.raises(UserError, match="mutually exclusive"):
+        peagle.Session(profile="mine", sandbox=True).connect()
+
+
+def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> None:
+    session = peagle.Session()
+    plan = session.plan("tiny", instance_type="ml.g6.xlarge")
+
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        session.save_plan(plan, tmp_path / "missing" / "plan.json")
+    session.save_plan(plan, tmp_path / "plan.json")
+    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]

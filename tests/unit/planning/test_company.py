@@ -1,0 +1,256 @@
+"""What a company prescribes for its account: network, key, tags, prefix, boundary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from peagle.cli.main import cli
+from peagle.errors import PlanFileError, UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.company import MOST_TAGS, parse_tags
+from peagle.render import plan_bytes, plan_document, read_plan, render
+from peagle.render.alarms import all_alarm_names
+from peagle.render.dashboard import dashboard_name
+from peagle.render.limit import limit_name
+from peagle.render.plan_file import digest, recreate_fix
+from peagle.render.requests import plan_arguments, requests
+from peagle.request_validation import plan_request_findings
+from tests.support import raises_code
+from tests.unit.planning.small_catalog import because
+from tests.unit.rendering.plans import CATALOG, plan_of
+
+VPC: dict[str, Any] = {"subnets": ("subnet-0a1b2c3d",), "security_groups": ("sg-0a1b2c3d",)}
+S3 = {"model_source": "s3://models/qwen/target/", "drafter": "s3://models/qwen/drafter/"}
+
+
+def plan(pair: str = "tiny", **options: Any) -> Plan:
+    return make_plan(Options(pair=pair, **options), CATALOG)
+
+
+def found(made: Plan) -> dict[str, str]:
+    return {finding.code: finding.level for finding in made.findings}
+
+
+def parameters(made: Plan) -> list[dict[str, Any]]:
+    return [request.parameters for request in requests(made)]
+
+
+def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
+    made = plan_of("company")
+    model, config, endpoint = parameters(made)
+
+    assert model["VpcConfig"] == {
+        "SecurityGroupIds": ["sg-0a1b2c3d"],
+        "Subnets": ["subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"],
+    }
+    assert model["EnableNetworkIsolation"] is True
+    assert config["KmsKeyId"] == made.company.kms_key
+    for request in (model, config, endpoint):
+        tags = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
+        assert tags.items() >= made.company.tags.items()
+    assert plan_request_findings(made) == ()
+
+
+def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None:
+    made = plan()
+
+    assert "company" not in plan_document(made)
+    model, config, _ = parameters(made)
+    assert not {"VpcConfig", "EnableNetworkIsolation"} & model.keys()
+    assert "KmsKeyId" not in config
+
+
+def test_other_tags_change_no_name_and_another_network_does() -> None:
+    names = [one["ModelName"] for one in (
+        parameters(plan())[0],
+        parameters(plan(tags={"team": "ml"}))[0],
+        parameters(plan(**VPC))[0],
+    )]  # fmt: skip
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "expected"),
+    [
+        (None, "", "peagle-tiny"),
+        (None, "acme-", "acme-tiny"),
+        ("chat", "acme-", "acme-chat"),
+        ("acme-chat", "acme-", "acme-chat"),
+    ],
+)
+def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: str) -> None:
+    made = plan(name=name, name_prefix=prefix)
+
+    model, config, endpoint = parameters(made)
+    names = (model["ModelName"], config["EndpointConfigName"], endpoint["EndpointName"])
+    assert all(one.startswith(expected) for one in names)
+    assert f"/peagle-toolkit/{expected}/" in made.mounts[0].s3_uri
+
+
+@pytest.mark.parametrize("prefix", ["acme-", "x" * 31 + "-"])
+def test_policies_by_prefix_find_what_belongs_to_an_endpoint(prefix: str) -> None:
+    """What is not the endpoint's own has ``peagle-`` before the prefix, also in a long name."""
+    endpoint = plan(name="a-very-long-name-of-an-endpoint", name_prefix=prefix).name
+
+    for name in (*all_alarm_names(endpoint), dashboard_name(endpoint, "us-east-1")):
+        assert name.startswith(f"peagle-{prefix}")
+    assert limit_name("us-east-1", endpoint).startswith(f"peagle-ends-{prefix}")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"subnets": ("subnet-0a1b2c3d",)}, "invalid-network"),
+        ({"security_groups": ("sg-0a1b2c3d",)}, "invalid-network"),
+        ({**VPC, "subnets": ("vpc-0a1b2c3d",)}, "invalid-network"),
+        ({**VPC, "subnets": ("subnet-0a1b2c3d",) * 2}, "invalid-network"),
+        ({**VPC, "security_groups": tuple(f"sg-{n:08x}" for n in range(6))}, "invalid-network"),
+        ({"kms_key": "models"}, "invalid-kms-key"),
+        ({"kms_key": "alias/models\n"}, "invalid-kms-key"),
+        ({"kms_key": "arn:aws:kms:eu-west-1:123456789012:alias/x"}, "invalid-kms-key"),
+        ({"permissions_boundary": "boundary"}, "invalid-boundary"),
+        ({"name_prefix": "-x"}, "invalid-name"),
+        ({"name_prefix": "x" * 33}, "invalid-name"),
+        ({"tags": {"aws:x": "y"}}, "invalid-tag"),
+        ({"tags": {"Peagle:pair": "y"}}, "invalid-tag"),
+        ({"tags": {"": "y"}}, "invalid-tag"),
+        ({"tags": {"x": "$(id)"}}, "invalid-tag"),
+        ({"tags": {"x": "${Role}"}}, "invalid-tag"),
+        ({"tags": {"x": "a\nb"}}, "invalid-tag"),
+        ({"tags": {"x": "y" * 257}}, "invalid-tag"),
+        ({"tags": {str(n): "" for n in range(MOST_TAGS + 1)}}, "invalid-tag"),
+    ],
+)  # fmt: skip
+def test_what_aws_rejects_or_the_toolkit_reserves_is_the_users_mistake(
+    options: dict[str, Any], code: str
+) -> None:
+    with raises_code(code, UserError) as refused:
+        plan(**options)
+    assert refused.value.fix
+    assert len(refused.value.message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("given", [["team"], ["=x"], ["a=b", "a=c"]])
+def test_a_tag_is_a_key_and_a_value(given: list[str]) -> None:
+    with raises_code("invalid-tag", UserError):
+        parse_tags(given)
+
+
+def test_an_isolated_container_downloads_nothing() -> None:
+    assert found(plan("qwen3-8b", network_isolation=True))["isolated-container"] == "error"
+    streamed = plan("qwen3-8b", network_isolation=True, weights_by="stream", **S3)
+    assert found(streamed)["isolated-container"] == "error"
+    mounted = plan("qwen3-8b", network_isolation=True, **S3)
+    assert "isolated-container" not in found(mounted)
+    assert mounted.environment["HF_HUB_OFFLINE"] == "1"
+    assert because(mounted, "HF_HUB_OFFLINE") is not None
+
+
+def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> None:
+    made = plan("gpt-oss-20b", network_isolation=True, **S3)
+
+    assert made.environment["TIKTOKEN_ENCODINGS_BASE"] == made.target.weights.engine_path
+    assert "vocabulary-download" not in found(made)
+    assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
+
+
+def test_a_plan_in_a_vpc_says_what_the_container_must_reach() -> None:
+    def routes(made: Plan) -> str:
+        return next((f.message for f in made.findings if f.code == "vpc-routes"), "")
+
+    assert "huggingface.co" in routes(plan("qwen3-8b", **VPC))
+    assert "S3" in routes(plan("qwen3-8b", **VPC, **S3))
+    assert "huggingface.co" not in routes(plan("qwen3-8b", **VPC, **S3))
+    assert routes(plan("qwen3-8b")) == ""
+
+
+def test_a_plan_file_keeps_the_settings(tmp_path: Path) -> None:
+    made = plan_of("company")
+    file = tmp_path / "plan.json"
+    file.write_bytes(plan_bytes(made))
+
+    assert read_plan(file) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"subnets": ["subnet-0a1b2c3f"]}, "'company'"),
+        ({"network_isolation": False}, "'company'"),
+        ({"kms_key": "alias/other"}, "'company'"),
+        ({"tags": {"aws:x": "y"}}, "--tag"),
+        ({"tags": {"team": "other"}}, "Tags"),
+        ({"tags": ["team"]}, "company"),
+        ({"unknown": 1}, "company"),
+    ],
+)
+def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
+    change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    document = plan_document(plan_of("company"))
+    document["company"] |= change
+    document["digest"] = digest(document)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+
+    with raises_code("plan-file", PlanFileError) as refused:
+        read_plan(file)
+    assert named in refused.value.message
+
+
+def test_the_command_that_creates_a_plan_again_has_the_settings() -> None:
+    made = plan_of("company")
+    fix = recreate_fix(plan_document(made), "plan.json")
+
+    for words in (plan_arguments(made), list(fix.command or ())):
+        for text in ("--network-isolation", "--name-prefix", "team=ml=a:b/c@d", "empty="):
+            assert text in words
+
+
+def run(*words: str, **variables: str) -> Any:
+    return CliRunner().invoke(cli, ["plan", *words, "--json"], env=variables)
+
+
+def test_the_printed_command_makes_the_same_settings() -> None:
+    made = plan_of("company")
+    again = run(*plan_arguments(made))
+
+    assert json.loads(again.stdout)["company"] == plan_document(made)["company"]
+    assert json.loads(again.stdout)["name"] == made.name
+
+
+def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> None:
+    variables = {
+        "PEAGLE_TAGS": "team=ml,cost center=a b",
+        "PEAGLE_SUBNETS": "subnet-0a1b2c3d",
+        "PEAGLE_SECURITY_GROUPS": "sg-0a1b2c3d",
+        "PEAGLE_NAME_PREFIX": "acme-",
+        "PEAGLE_KMS_KEY": "alias/models",
+        "PEAGLE_PERMISSIONS_BOUNDARY": "arn:aws:iam::123456789012:policy/boundary",
+    }
+    made = json.loads(run("tiny", **variables).stdout)
+    assert made["company"]["tags"] == {"team": "ml", "cost center": "a b"}
+    assert made["company"]["subnets"] == ["subnet-0a1b2c3d"]
+    assert made["name"] == "acme-tiny"
+    other = json.loads(run("tiny", "--tag", "team=web", **variables).stdout)
+    assert other["company"]["tags"] == {"team": "web"}
+
+    file = tmp_path / "plan.json"
+    file.write_bytes(plan_bytes(plan()))
+    assert "company" not in json.loads(run(str(file), **variables).stdout)
+
+
+@pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform"])
+def test_the_role_of_an_end_has_the_boundary_and_the_tags(format: str) -> None:
+    boundary = "arn:aws:iam::123456789012:policy/boundary"
+    made = plan(ttl=8 * 3600, permissions_boundary=boundary, tags={"team": "ml=a:b/c@d"})
+
+    text = b"".join(file.content for file in render(format, made, CATALOG)).decode()
+    assert boundary in text
+    role = text[text.index(boundary) :]
+    assert "ml=a:b/c@d" in role[:400]

@@ -1,0 +1,144 @@
+"""``--ttl`` and ``--budget`` of a plan: when it ends, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.errors import UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.limit import (
+    NOTHING_BESIDES,
+    Besides,
+    Limit,
+    budget_until,
+    end_time,
+    exact_duration,
+    limit_arguments,
+    limit_text,
+)
+from peagle.render.limit import ends_after
+from peagle.render.requests import plan_arguments, requests
+from tests.unit.rendering.plans import CATALOG
+
+HOUR = 3600
+
+
+def planned(**options: Any) -> Plan:
+    return make_plan(Options(pair="tiny", **options), CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "budget", "end"),
+    [
+        (8 * HOUR, None, 108 * HOUR),
+        (None, 20.0, 95 * HOUR),  # 10 hours at $2, since the creation at 85
+        (8 * HOUR, 20.0, 95 * HOUR),
+        (8 * HOUR, 100.0, 108 * HOUR),
+    ],
+)
+def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: float) -> None:
+    limit = Limit(ttl_seconds=ttl, budget_usd=budget)
+
+    assert end_time(limit, 2.0, now=100.0 * HOUR, since=85.0 * HOUR) == end
+
+
+@pytest.mark.parametrize(
+    "besides",
+    [
+        NOTHING_BESIDES,
+        Besides(used_usd=3.0),
+        Besides(used_usd=3.0, usd_per_hour=1.0, seconds=HOUR),
+        Besides(usd_per_hour=1.0),
+    ],
+)
+def test_the_budget_for_an_end_counts_what_runs_besides(besides: Besides) -> None:
+    now, since, ends_at = 100.0 * HOUR, 85.0 * HOUR, 120.0 * HOUR
+
+    budget = budget_until(ends_at, 2.0, now, since, besides)
+
+    end = end_time(Limit(budget_usd=budget), 2.0, now, since, besides)
+    assert end == pytest.approx(ends_at, abs=1)
+
+
+def test_a_plan_says_how_long_it_lasts_and_why() -> None:
+    plan = planned(ttl=8 * HOUR, budget=5.0)
+    (reason,) = [one for one in plan.reasons if one.what == "limit"]
+
+    assert plan.limit == Limit(ttl_seconds=8 * HOUR, budget_usd=5.0)
+    assert plan.price_per_hour_usd is not None
+    lasts = limit_text(plan.limit, plan.price_per_hour_usd)
+    assert reason.value == lasts
+    assert lasts.endswith("at most $5.00")
+    assert reason.because.startswith("the earlier of --ttl and --budget: $5.00 at $")
+
+
+def test_the_end_is_no_part_of_the_requests() -> None:
+    assert requests(planned(ttl=8 * HOUR)) == requests(planned())
+
+
+def test_a_budget_needs_a_price() -> None:
+    without = CATALOG.model_copy(
+        update={
+            "instances": CATALOG.instances.model_copy(
+                update={
+                    "instances": tuple(
+                        one.model_copy(update={"prices": ()}) for one in CATALOG.instances.instances
+                    )
+                }
+            )
+        }
+    )
+    found = make_plan(Options(pair="tiny", budget=200.0), without).findings
+
+    (finding,) = [one for one in found if one.code == "budget-without-price"]
+    assert finding.level == "error"
+    assert "--ttl" in finding.fix
+
+
+def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
+    codes = [one.code for one in planned(ttl=120).findings]
+
+    assert "limit-before-start" in codes
+    assert "limit-before-start" not in [one.code for one in planned(ttl=8 * HOUR).findings]
+
+
+@pytest.mark.parametrize(
+    "options", [{"ttl": 30}, {"ttl": 400 * 86400}, {"ttl": 600, "no_limit": True}]
+)
+def test_a_limit_that_is_none_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        planned(**options)
+
+
+def test_copies_end_as_their_endpoint_does() -> None:
+    made = planned(budget=200.0, instance_type="ml.g6.12xlarge", copies=4)
+    alone = planned(budget=200.0, instance_type="ml.g6.12xlarge")
+
+    assert made.copies is not None
+    assert made.limit == alone.limit
+    (reason,) = [one for one in made.reasons if one.what == "limit"]
+    assert reason.because.endswith("; the copies are deleted 10 minutes before")
+    assert ends_after(made) == ends_after(alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ttl": 28800}, ["--ttl", "8h"]),
+        ({"ttl": 90, "budget": 12.5}, ["--ttl", "90s", "--budget", "12.5"]),
+        ({"no_limit": True}, ["--no-limit"]),
+        ({}, []),
+    ],
+)
+def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[str]) -> None:
+    plan = planned(**options)
+
+    assert limit_arguments(plan.limit) == words
+    assert plan_arguments(plan)[len(plan_arguments(planned())) :] == words
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7200, "2h"), (5400, "90m"), (3661, "3661s")])
+def test_a_duration_is_exact(seconds: int, text: str) -> None:
+    assert exact_duration(seconds) == text

@@ -1,0 +1,201 @@
+"""What a plan lets you watch, and the dashboard that it creates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.errors import Unsupported, UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.observe import alarm_kinds, observability_text, usd_per_month
+from peagle.planning.observe_model import Capture, Observe, observe_arguments
+from peagle.render import render
+from peagle.render.alarms import alarms
+from peagle.render.dashboard import dashboard_body, dashboard_name
+from peagle.render.requests import plan_arguments, requests
+from peagle.request_validation.dashboard import dashboard_problems
+from peagle.speed.slo import Slo
+
+CATALOG = load_catalog()
+TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
+SUBJECTS = (
+    "Requests per minute",
+    "Time to first token",
+    "Inter-token latency",
+    "KV cache",
+    "Acceptance length",
+    "USD per hour",
+    "USD per million",
+)
+
+
+def plan_with(**options: Any) -> Plan:
+    return make_plan(Options(**{"pair": "tiny", **options}), CATALOG)
+
+
+def test_a_plan_without_the_options_has_the_same_requests() -> None:
+    plan = plan_with()
+
+    assert plan.observe is None
+    assert all("DataCaptureConfig" not in one.parameters for one in requests(plan))
+    assert requests(plan_with(observe=True)) == requests(plan), "only other services have more"
+
+
+def test_observe_limits_the_log_and_says_why() -> None:
+    plan = plan_with(observe=True)
+
+    assert plan.observe == Observe(
+        dashboard=True, log_retention_days=30, alarms=("errors", "acceptance", "load")
+    )
+    assert any(reason.what == "log retention" for reason in plan.reasons)
+    assert plan_with(log_retention=90).observe == Observe(dashboard=False, log_retention_days=90)
+
+
+def test_captured_data_has_a_place_a_share_and_a_key() -> None:
+    plan = plan_with(
+        capture_data="s3://captured/a",
+        capture_percent=5,
+        capture_kms_key="alias/a",
+        capture_retention=0,
+    )
+
+    assert plan.observe
+    assert plan.observe.capture == Capture(s3_uri="s3://captured/a", percent=5, kms_key="alias/a")
+    (config,) = (one for one in requests(plan) if one.operation == "create_endpoint_config")
+    assert config.parameters["DataCaptureConfig"] == {
+        "EnableCapture": True,
+        "InitialSamplingPercentage": 5,
+        "DestinationS3Uri": "s3://captured/a",
+        "KmsKeyId": "alias/a",
+        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+        "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
+    }
+    (found,) = (one for one in plan.findings if one.code == "captured-data-kept")
+    assert "encrypted with your KMS key" in found.message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log_retention": 8}, "use --log-retention 14"),
+        ({"capture_percent": 5}, "--capture-percent needs --capture-data"),
+        ({"capture_kms_key": "k"}, "--capture-kms-key needs --capture-data"),
+        ({"capture_retention": 9}, "--capture-retention needs --capture-data"),
+        ({"alarm_topic": TOPIC}, "--alarm-topic has no alarms"),
+        ({"alarm_topic": "on-call", "observe": True}, "is not the ARN of an SNS topic"),
+        ({"alarm_topic": TOPIC.replace("east", "west"), "observe": True}, "us-west-1"),
+        ({"capture_data": "/tmp"}, "is no place for captured data"),
+        ({"capture_data": "s3://B_"}, "is no place for captured data"),
+    ],
+)
+def test_what_aws_refuses_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_with(**options)
+    assert message in str(refused.value)
+
+
+def test_the_options_can_be_repeated() -> None:
+    plan = plan_with(observe=True, log_retention=7, capture_data="s3://captured/a")
+
+    assert observe_arguments(plan.observe) == [
+        "--observe", "--log-retention", "7", "--capture-data", "s3://captured/a",
+        "--capture-percent", "100", "--capture-retention", "30",
+    ]  # fmt: skip
+    notified = plan_with(observe=True, alarm_topic=TOPIC, slo=Slo(ttft=2)).observe
+    assert observe_arguments(notified)[-2:] == ["--alarm-topic", TOPIC]
+    assert observe_arguments(None) == []
+
+
+def test_the_alarms_are_those_that_the_plan_has_a_limit_for() -> None:
+    plain, with_slo = plan_with(observe=True), plan_with(observe=True, slo=Slo(ttft=2))
+    codes = {one.code for one in plain.findings}
+
+    assert {"no-alarm-topic", "no-ttft-alarm"} <= codes
+    assert alarm_kinds(with_slo) == ("ttft", "errors", "acceptance", "load")
+    assert alarm_kinds(plan_with(observe=True, speculation=False)) == ("errors", "load")
+    assert "--slo" in plan_arguments(with_slo)
+    notified = plan_with(observe=True, slo=Slo(ttft=2), alarm_topic=TOPIC)
+    assert not {"no-alarm-topic", "no-ttft-alarm"} & {one.code for one in notified.findings}
+
+
+def test_the_load_alarm_is_above_what_the_engine_runs_at_a_time() -> None:
+    plan = plan_with(observe=True, concurrency=24)
+
+    (alarm,) = (one for one in alarms(plan, "c") if one["AlarmName"].endswith("load"))
+    assert alarm["Threshold"] == 24
+    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
+
+
+def test_the_plan_says_what_watching_costs() -> None:
+    # A dashboard at 3, errors and load at 0.1 each, two metrics of the log at 0.1 + 0.3.
+    assert usd_per_month(plan_with(observe=True)) == pytest.approx(3 + 2 * 0.1 + 2 * 0.4)
+    text = observability_text(plan_with(observe=True))
+    assert text.startswith("dashboard; alarms on errors, acceptance, load; log kept 30 days (about")
+    assert (
+        observability_text(plan_with())
+        == observability_text(plan_with(capture_data="s3://captured/a"))
+        == ""
+    )
+
+
+def queries(plan: Plan) -> dict[str, str]:
+    widgets = dashboard_body(plan)["widgets"]
+    return {
+        one["properties"]["title"]: one["properties"]["query"]
+        for one in widgets
+        if one["type"] == "log"
+    }
+
+
+def test_the_dashboard_is_valid_and_has_every_subject() -> None:
+    plan = plan_with(observe=True)
+    body = dashboard_body(plan)
+
+    assert dashboard_problems(json.dumps(body)) == []
+    titles = [one["properties"].get("title", "") for one in body["widgets"]]
+    for subject in SUBJECTS:
+        assert any(title.startswith(subject) for title in titles), subject
+    assert dashboard_name(plan.name, plan.region) == f"peagle-tiny-{plan.region}"
+
+
+def test_widgets_do_not_overlap() -> None:
+    cells = [
+        (x, y)
+        for one in dashboard_body(plan_with(observe=True))["widgets"]
+        for x in range(one["x"], one["x"] + one["width"])
+        for y in range(one["y"], one["y"] + one["height"])
+    ]
+    assert len(cells) == len(set(cells))
+
+
+def test_queries_use_the_numbers_of_the_plan() -> None:
+    plan = plan_with(observe=True, instance_count=2, instance_type="ml.g5.xlarge")
+    assert plan.speculation
+    assert plan.price_per_hour_usd
+    found = queries(plan)
+
+    length = next(query for title, query in found.items() if title.startswith("Acceptance"))
+    assert f"1 + {plan.speculation.k} * sum(accepted) / sum(drafted)" in length
+    each = f"{plan.price_per_hour_usd / 2:g}"
+    per_token = found["USD per million output tokens, each instance at work"]
+    assert f"count_distinct(@logStream) * {each} * 0.0833333 * 1000000" in per_token
+    assert "/ (sum(tokens) * 10)" in per_token
+    assert all('| filter @logStream like "AllTraffic/"' in one for one in found.values())
+    hourly = json.dumps(dashboard_body(plan))
+    assert f'"{each} * requests / each"' in hourly
+    assert '"InvocationsPerInstance"' in hourly
+    assert all(one.startswith("SOURCE '/aws/sagemaker/Endpoints/") for one in found.values())
+
+
+def test_a_target_alone_has_no_acceptance() -> None:
+    assert not any("Acceptance" in title for title in queries(plan_with(speculation=False)))
+
+
+def test_terraform_takes_a_key_by_its_arn_only() -> None:
+    plan = plan_with(capture_data="s3://captured/a", capture_kms_key="alias/a", capture_retention=0)
+
+    with pytest.raises(Unsupported, match="--capture-kms-key is alias/a"):
+        render("terraform", plan, CATALOG)

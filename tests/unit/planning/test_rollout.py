@@ -1,0 +1,316 @@
+"""How updates are rolled out: steps that SageMaker accepts, what they take, and their alarms."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from peagle.errors import UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
+from peagle.planning.rollout_model import Step
+from peagle.render.alarms import alarms, without_speculation
+from peagle.render.metric_filters import metric_filters
+from peagle.render.requests import plan_arguments
+from peagle.render.rollout import deployment_config
+from peagle.render.values import values
+from peagle.speed.slo import Slo
+from tests.unit.rendering.plans import CATALOG
+
+OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
+
+
+def planned(**options: Any) -> Plan:
+    return make_plan(Options(pair="gpt-oss-20b", **options), CATALOG)
+
+
+def policy_of(plan: Plan) -> dict[str, Any]:
+    config = deployment_config(plan)
+    assert config is not None
+    (policy,) = (value for key, value in config.items() if key.endswith("Policy"))
+    found: dict[str, Any] = policy
+    return found
+
+
+def codes(plan: Plan) -> set[str]:
+    return {one.code for one in plan.findings}
+
+
+def test_without_the_option_nothing_is_planned() -> None:
+    plan = planned()
+    assert plan.rollout is None
+    assert deployment_config(plan) is None
+    assert alarms(plan, "c") == metric_filters(plan) == ()
+    assert cost_text(plan.rollout) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "step", "extra"),
+    [
+        ("rolling", 4, 1, 1),
+        ("rolling", 40, 2, 2),
+        ("canary", 4, 1, 4),
+        ("canary", 40, 4, 40),
+        ("linear", 8, 2, 8),
+        ("linear", 2, 1, 2),
+    ],
+)
+def test_the_default_step_is_one_that_sagemaker_accepts(
+    kind: Any, count: int, step: int, extra: int
+) -> None:
+    plan = planned(rollout=kind, instance_count=count)
+    assert plan.rollout is not None
+    assert plan.rollout.step is not None
+    assert (plan.rollout.step.value, plan.rollout.extra_instances) == (step, extra)
+    assert plan.price_per_hour_usd is not None
+    assert plan.rollout.extra_usd_per_hour == pytest.approx(
+        plan.price_per_hour_usd * extra / count, abs=1e-3
+    )
+    assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
+
+
+def test_a_rolling_update_takes_a_batch_and_blue_green_doubles() -> None:
+    rolling = planned(rollout="rolling", instance_count=4, instance_type="ml.g6e.xlarge")
+    canary = planned(rollout="canary", instance_count=4, instance_type="ml.g6e.xlarge")
+    assert "1 more instance meanwhile ($2.61 per hour)" in cost_text(rolling.rollout)
+    assert "4 more instances meanwhile ($10.42 per hour)" in cost_text(canary.rollout)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "step", "code"),
+    [
+        ("rolling", 1, None, "rollout-one-instance"),
+        ("canary", 1, None, "rollout-one-instance"),
+        ("rolling", 4, "3", "rollout-step"),
+        ("canary", 4, "60%", "rollout-step"),
+        ("linear", 40, "2", "rollout-step"),
+    ],
+)
+def test_what_sagemaker_rejects_is_an_error(
+    kind: Any, count: int, step: str | None, code: str
+) -> None:
+    plan = planned(rollout=kind, instance_count=count, rollout_step=step)
+    assert [one.level for one in plan.findings if one.code == code] == ["error"]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("kind", ["rolling", "canary", "linear"])
+def test_a_plan_that_may_scale_to_one_instance_has_steps_from_two_on(kind: Any, count: int) -> None:
+    plan = planned(rollout=kind, instance_count=count, max_instances=4)
+    assert [one.level for one in plan.findings if one.code == "rollout-of-one"] == ["note"]
+    assert "rollout-one-instance" not in codes(plan)
+    assert plan.rollout is not None
+    of_one, of_two = rollout_of(plan.rollout, 1), rollout_of(plan.rollout, 2)
+    assert (of_one.kind, of_one.step, of_one.extra_instances) == ("all-at-once", None, 1)
+    assert (of_two.kind, of_two.step) == (kind, Step(value=1, unit="instances"))
+    in_template = policy_of(plan)
+    assert in_template["TrafficRoutingConfiguration"]["Type"] == "ALL_AT_ONCE"
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 20, 21, 40, 99])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("rolling", (5, 50)), ("canary", (1, 50)), ("linear", (10, 50))]
+)
+def test_any_number_of_instances_has_a_step_that_sagemaker_accepts(
+    kind: Any, most: tuple[int, int], count: int
+) -> None:
+    plan = planned(rollout=kind, instance_count=4, rollout_step="2", max_instances=99)
+    assert plan.rollout is not None
+    found = rollout_of(plan.rollout, count)
+    assert found.step is not None
+    assert most[0] <= found.step.percent(count) <= most[1]
+
+
+def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> None:
+    plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step="2")
+    assert plan.rollout is not None
+    for count in (2, 3, 8, 16, 41, 99):
+        found = rollout_of_copies(plan.rollout, count)
+        assert found is not None
+        assert found.step is not None
+        assert 5 <= found.step.percent(count) <= 50
+    assert rollout_of_copies(plan.rollout, 1) is None
+    assert deployment_config(plan, 1) is None
+
+
+def test_one_copy_that_may_become_two_can_be_rolled_out() -> None:
+    plan = planned(scale_to_zero=True, max_instances=2, rollout="rolling")
+    assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
+    alone = planned(scale_to_zero=True, rollout="rolling")
+    (fix,) = [one.fix for one in alone.findings if one.code == "rollout-one-instance"]
+    assert fix == "use --max-instances 2 or --instance-count 2, or omit --rollout"
+
+
+def test_the_values_have_the_kind_and_step_of_the_fewest_instances() -> None:
+    """Terraform's module refuses a canary without a step."""
+    rollout = values(planned(rollout="canary", max_instances=4), "terraform")["rollout"]
+    assert (rollout["kind"], rollout["step"]) == ("all-at-once", None)
+
+
+def test_all_at_once_suits_one_instance_and_waits_before_the_old_one_ends() -> None:
+    plan = planned(rollout="all-at-once", baking_time=300, instance_count=1)
+    assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
+    policy = policy_of(plan)
+    assert policy["TrafficRoutingConfiguration"] == {
+        "Type": "ALL_AT_ONCE",
+        "WaitIntervalInSeconds": 0,
+    }
+    assert policy["TerminationWaitInSeconds"] == 300
+
+
+def test_a_share_becomes_a_capacity_percentage() -> None:
+    plan = planned(rollout="canary", instance_count=4, rollout_step="25%")
+    assert policy_of(plan)["TrafficRoutingConfiguration"]["CanarySize"] == {
+        "Type": "CAPACITY_PERCENT",
+        "Value": 25,
+    }
+    rolling = policy_of(planned(rollout="rolling", instance_count=4, rollout_step="2"))
+    assert rolling["MaximumBatchSize"] == {"Type": "INSTANCE_COUNT", "Value": 2}
+
+
+def test_the_timeout_exceeds_all_waiting() -> None:
+    plan = planned(rollout="linear", instance_count=4, baking_time=3600)
+    assert plan.rollout is not None
+    assert longest_seconds(plan.rollout, 4, 0) == 5 * 3600
+    assert 5 * 3600 < policy_of(plan)["MaximumExecutionTimeoutInSeconds"] <= 28_800
+
+
+def test_a_short_baking_time_is_a_warning() -> None:
+    short = planned(rollout="all-at-once", baking_time=60, instance_count=1)
+    assert "baking-too-short" in codes(short)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rollout_step": "2"}, "--rollout-step has no rollout"),
+        ({"baking_time": 60}, "--baking-time has no rollout"),
+        ({"rollout": "all-at-once", "rollout_step": "2"}, "a single step"),
+        ({"rollout": "rolling", "rollout_step": "0"}, "not a step"),
+        ({"rollout": "rolling", "rollout_step": "101%"}, "not a step"),
+        ({"rollout": "rolling", "rollout_step": "two"}, "not a step"),
+        ({"rollout": "rolling", "baking_time": 4000}, "more than SageMaker waits"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        planned(**options)
+
+
+def test_the_alarms_are_those_that_the_plan_can_judge() -> None:
+    options: dict[str, Any] = {"rollout": "all-at-once", "instance_count": 1}
+    with_slo = planned(**options, slo=Slo(ttft=0.5))
+    assert with_slo.rollout is not None
+    assert with_slo.rollout.alarms == ("ttft", "errors", "acceptance")
+    ttft, errors, acceptance = alarms(with_slo, "c")
+    assert (ttft["ExtendedStatistic"], ttft["Threshold"]) == ("p90", 500_000.0)
+    assert errors["MetricName"] == "Invocation5XXErrors"
+    assert with_slo.speculation is not None
+    k = with_slo.speculation.k
+    assert acceptance["Threshold"] == with_slo.speculation.acceptance_floor
+    assert f"1 + {k} * accepted / drafted" in acceptance["Metrics"][0]["Expression"]
+    alone = planned(**options, speculation=False)
+    assert alone.rollout is not None
+    assert alone.rollout.alarms == ("errors",)
+    assert metric_filters(alone) == ()
+
+
+def test_the_filters_read_what_the_image_logs() -> None:
+    options: dict[str, Any] = {"rollout": "all-at-once", "instance_count": 1}
+    stock = metric_filters(planned(**options))
+    ours = metric_filters(planned(**options, image=OWN_IMAGE))
+    assert [one["metricTransformations"][0]["metricValue"] for one in stock] == [
+        "$accepted",
+        "$drafted",
+    ]
+    assert 'w20="Accepted:", accepted, w22, w23="Drafted:", drafted' in stock[0]["filterPattern"]
+    assert ours[1]["filterPattern"] == "{ $.drafted_tokens = * }"
+    assert ours[1]["metricTransformations"][0]["metricValue"] == "$.drafted_tokens"
+
+
+def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -> None:
+    plan = planned(rollout="all-at-once", instance_count=1, image=OWN_IMAGE, k=3)
+    words = without_speculation(plan)
+    assert words[:4] == ("peagle", "deploy", plan.target.id, "--no-speculation")
+    assert not {"--k", "--drafter", "--rollout"} & set(words)
+    assert words[-2:] == ("--image", OWN_IMAGE)
+    assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]
+
+
+def test_a_description_that_would_be_too_long_has_the_shortest_command() -> None:
+    settings = {f"some-long-argument-{number}": "value" * 10 for number in range(20)}
+    plan = planned(rollout="all-at-once", instance_count=1, settings=settings)
+    description = alarms(plan, "c")[-1]["AlarmDescription"]
+    assert "--no-speculation --name" in description
+    assert len(description) <= 1024
+
+
+@pytest.mark.parametrize("limit", [{"ttl": 8 * 3600, "budget": 90.0}, {"no_limit": True}])
+def test_switching_speculation_off_does_not_move_the_end(limit: dict[str, Any]) -> None:
+    command = without_speculation(planned(rollout="canary", **limit))
+
+    assert command == without_speculation(planned(rollout="canary"))
+
+
+EIGHT = {"instance_type": "ml.p5.48xlarge", "copies": 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "text"),
+    [
+        ({}, {"Type": "COPY_COUNT", "Value": 4}, "rolling, 4 copies per step, baking 10m 00s"),
+        (
+            {"rollout_step": "1", "baking_time": 300},
+            {"Type": "COPY_COUNT", "Value": 1},
+            "rolling, 1 copy per step, baking 5m 00s",
+        ),
+        (
+            {"rollout_step": "25%", "instance_count": 2},
+            {"Type": "CAPACITY_PERCENT", "Value": 25},
+            "rolling, 25% per step, baking 10m 00s",
+        ),
+    ],
+)
+def test_copies_are_replaced_in_batches(
+    options: dict[str, Any], size: dict[str, Any], text: str
+) -> None:
+    plan = planned(rollout="rolling", slo=Slo(ttft=0.5), **EIGHT, **options)
+
+    assert plan.rollout is not None
+    assert plan.rollout.text == text
+    policy = policy_of(plan)
+    assert policy["MaximumBatchSize"] == size
+    assert policy["WaitIntervalInSeconds"] == plan.rollout.baking_seconds
+    one_price = (plan.price_per_hour_usd or 0) / plan.instance_count
+    assert f"1 more instance meanwhile (${one_price:.2f} per hour)" in cost_text(plan.rollout)
+    watched = [one["Dimensions"] for one in alarms(plan, "config") if "Dimensions" in one]
+    assert len(watched) == 2
+    assert all(one == [{"Name": "InferenceComponentName", "Value": plan.name}] for one in watched)
+    assert {one["logGroupName"] for one in metric_filters(plan)} == {
+        f"/aws/sagemaker/InferenceComponents/{plan.name}"
+    }
+    step = options.get("rollout_step", "4")
+    assert f"--rollout-step {step}" in shlex.join(plan_arguments(plan))
+
+
+@pytest.mark.parametrize("kind", ["canary", "linear", "all-at-once"])
+def test_copies_have_no_other_rollout(kind: Any) -> None:
+    with pytest.raises(UserError, match="batch by batch") as refused:
+        planned(rollout=kind, **EIGHT)
+
+    assert refused.value.fix == "use --rollout rolling, or --copies 1"
+
+
+@pytest.mark.parametrize(
+    "options", [{"rollout_step": "5"}, {"rollout_step": "9", "instance_count": 4}]
+)
+def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
+    options: dict[str, Any],
+) -> None:
+    made = planned(**EIGHT | {"rollout": "rolling"} | options)
+    (found,) = [one for one in made.findings if one.code == "rollout-step"]
+
+    assert found.level == "error"
+    assert "one more instance has room for" in found.message

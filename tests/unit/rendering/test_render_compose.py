@@ -1,0 +1,177 @@
+"""``render compose``: one service that builds its image, with every value literal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.data import data_folder
+from peagle.errors import Unsupported
+from peagle.planning import Plan
+from peagle.render import RenderedFile, render
+from peagle.render.compose import ComposeService, compose_text
+from tests.support import raises_code
+from tests.unit.rendering.plans import CATALOG, limited, plan_of, to_zero
+
+NASTY = "$HOME ${A:-b} $$ 'it''s' \"x\" \\ \t\n# no\n: - {\u00e9} \U0001f600 %s `c` y"
+
+
+def files(plan: Plan) -> dict[str, RenderedFile]:
+    return {file.path: file for file in render("compose", plan, CATALOG)}
+
+
+def service(plan: Plan) -> dict[str, Any]:
+    (found,) = yaml.safe_load(files(plan)["compose.yaml"].content)["services"].values()
+    described: dict[str, Any] = found
+    return described
+
+
+_VARIABLE = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<named>[_a-zA-Z]\w*)|\{(?P<braced>[_a-zA-Z]\w*)(?::-(?P<default>[^}]*))?\})"
+    r"|(?P<invalid>\$)"
+)
+
+
+def interpolated(text: str, variables: Mapping[str, str]) -> str:
+    """A value as Compose reads it, by the rules of the Compose specification."""
+
+    def value(found: re.Match[str]) -> str:
+        assert found["invalid"] is None, text
+        if found["escaped"]:
+            return "$"
+        return variables.get(found["named"] or found["braced"]) or found["default"] or ""
+
+    return _VARIABLE.sub(value, text)
+
+
+def test_the_image_is_built_of_the_context_beside_the_file() -> None:
+    plan = plan_of("uploaded")
+    written, described = files(plan), service(plan)
+    context = {
+        file.path: file.content for file in render("dockerfile", plan, CATALOG)
+        if file.path != "README.md"
+    }  # fmt: skip
+
+    assert described["build"] == {"context": "./image"}
+    assert re.fullmatch(r"peagle-tiny:[\d.]+-gpu-[0-9a-f]{12}", described["image"])
+    assert {
+        path.removeprefix("image/"): file.content
+        for path, file in written.items()
+        if path.startswith("image/")
+    } == context
+
+
+def test_another_content_of_the_image_has_another_name() -> None:
+    plan = plan_of("uploaded")
+    image = plan.runtime.image.replace("763104351884", "123456789012")
+    other = plan.model_copy(update={"pair": "peagle/tiny+another"})
+    assert service(other)["image"] != service(plan)["image"]
+    own = plan.model_copy(update={"runtime": plan.runtime.model_copy(update={"image": image})})
+    assert (service(own)["image"], "build" in service(own)) == (image, False)
+    assert not [path for path in files(own) if path.startswith("image/")]
+
+
+def test_weights_are_mounted_where_the_engine_reads_them() -> None:
+    def mounts(shape: str) -> dict[str, str]:
+        volumes = service(plan_of(shape))["volumes"]
+        assert all(one["read_only"] for one in volumes if one["type"] == "bind")
+        return {one["target"]: one["source"] for one in volumes if one["type"] == "bind"}
+
+    tiny = data_folder("model_catalog") / "peagle" / "tiny"
+    assert mounts("uploaded") == {
+        f"/opt/ml/model/{part}": str((tiny / folder).resolve())
+        for part, folder in {"target": "target", "drafter": "p-eagle"}.items()
+    }
+    own = mounts("own-folder")
+    assert list(own.values()) == [str(Path('/data/my head\'s "best"').resolve())]
+    assert mounts("one-prefix") == {"/opt/ml/model": "./model"}
+    assert mounts("two-prefixes") == {
+        "/opt/ml/model": "./model",
+        "/opt/ml/additional-model-data-sources/drafter": "./drafter",
+    }
+    assert mounts("from-hub") == mounts("baked") == {}
+    readme = files(plan_of("two-prefixes"))["README.md"].content.decode()
+    assert "aws s3 sync s3://models/qwen3-8b/ model/\n" in readme
+    assert "aws s3 sync s3://heads/qwen3-8b/ drafter/\n" in readme
+
+
+def test_the_service_has_the_plans_environment_and_gpus() -> None:
+    plan = plan_of("from-hub")
+    described = service(plan)
+    (device,) = described["deploy"]["resources"]["reservations"]["devices"]
+    assert device["count"] == plan.fit.tensor_parallel_size
+    assert described["environment"].pop("HF_TOKEN") is None, "from the user's own environment"
+    assert {
+        name: interpolated(text, {}) for name, text in described["environment"].items()
+    } == plan.environment
+    assert "HF_TOKEN" not in service(plan_of("uploaded"))["environment"]
+    (port,) = described["ports"]
+    assert interpolated(port, {}) == "127.0.0.1:8080:8080"
+    assert interpolated(port, {"PORT": "81"}) == "127.0.0.1:81:8080"
+
+
+@given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0")))
+def test_every_value_is_literal(value: str) -> None:
+    assert_literal(value)
+
+
+def test_nasty_values_are_literal() -> None:
+    assert_literal(NASTY)
+
+
+def assert_literal(value: str) -> None:
+    text = compose_text(
+        ComposeService(
+            "a", value, {"A": value}, {"/x": value}, "1", 1, build=value, labels={"l": value}
+        ),
+        f"heading {value}",
+    )
+    (found,) = yaml.safe_load(text)["services"].values()
+    variables = {"HOME": "/root", "A": "leaked"}
+    read = [
+        found["image"], found["build"]["context"], found["environment"]["A"],
+        found["labels"]["l"], found["volumes"][1]["source"],
+    ]  # fmt: skip
+    assert [interpolated(one, variables) for one in read] == [value] * 5
+
+
+def test_texts_that_go_reads_as_numbers_are_quoted() -> None:
+    """Compose is written in Go, whose YAML knows more numbers than Python's."""
+    variables = {"V1": "1e3", "V2": "0o7", "V3": "y"}
+    text = compose_text(ComposeService("a", "b", variables, {}, "1", 1), "x")
+    assert dict(re.findall(r"^ +(V\d): '(.*)'$", text, re.MULTILINE)) == variables
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (partial(plan_of, "two-instances"), "one engine on one machine, and the plan has 2"),
+        (partial(plan_of, "scaled"), "nothing to scale"),
+        (to_zero, "nothing to scale"),
+        (limited, "--ttl and --budget"),
+        (partial(plan_of, "rolled-out-at-once"), "--rollout"),
+        (partial(plan_of, "observed"), "--capture-data"),
+        (partial(plan_of, "company"), "--subnets"),
+        (partial(plan_of, "streamed"), "--weights-by stream"),
+    ],
+    ids=["instances", "scaling", "zero", "end", "rollout", "capture", "network", "stream"],
+)
+def test_what_only_sagemaker_does_is_refused(make: Callable[[], Plan], words: str) -> None:
+    with raises_code("unsupported", Unsupported) as refused:
+        render("compose", make(), CATALOG)
+    assert words in refused.value.message
+    assert "boto3" in refused.value.fix
+
+
+def test_a_format_without_an_endpoint_is_not_named_in_place_of_one() -> None:
+    with raises_code("unsupported", Unsupported) as refused:
+        render("cloudformation", plan_of("two-prefixes"), CATALOG)
+    assert "compose" not in refused.value.fix

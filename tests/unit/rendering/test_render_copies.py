@@ -1,0 +1,203 @@
+"""Copies in the requests, and in the formats that can express them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from peagle.errors import Unsupported
+from peagle.planning import Options, Plan, make_plan
+from peagle.render import render, requests
+from peagle.render.requests import plan_arguments
+from peagle.request_validation import request_findings
+from tests.iac.stack import stack_of
+from tests.unit.rendering.plans import CATALOG, ROLE, filled, to_zero
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    options = Options(pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8)
+    return make_plan(options, CATALOG)
+
+
+def calls(plan: Plan) -> dict[str, Any]:
+    return {request.operation: request.parameters for request in requests(plan)}
+
+
+def test_the_configuration_has_instances_and_no_model(plan: Plan) -> None:
+    config = calls(plan)["create_endpoint_config"]
+
+    (variant,) = config["ProductionVariants"]
+    assert "ExecutionRoleArn" in config
+    assert not {"ModelName", "InitialVariantWeight"} & variant.keys()
+    assert not any("Timeout" in key for key in variant)
+    assert variant["ManagedInstanceScaling"]["MinInstanceCount"] == variant["InitialInstanceCount"]
+
+
+def test_the_component_places_the_copies(plan: Plan) -> None:
+    made = calls(plan)
+    component = made["create_inference_component"]
+    specification = component["Specification"]
+
+    assert component["InferenceComponentName"] == component["EndpointName"] == plan.name
+    assert specification["ModelName"] == made["create_model"]["ModelName"]
+    assert component["RuntimeConfig"] == {"CopyCount": 8}
+    startup = specification["StartupParameters"]
+    assert startup["ContainerStartupHealthCheckTimeoutInSeconds"] == plan.startup_timeout_seconds
+
+
+def test_another_model_keeps_the_configuration_of_the_instances(plan: Plan) -> None:
+    changed = plan.model_copy(update={"environment": {**plan.environment, "A": "b"}})
+    before, after = calls(plan), calls(changed)
+
+    def names(made: dict[str, Any]) -> tuple[str, str]:
+        config = made["create_endpoint_config"]["EndpointConfigName"]
+        return made["create_model"]["ModelName"], config
+
+    assert names(before)[0] != names(after)[0]
+    assert names(before)[1] == names(after)[1]
+
+
+def test_aws_accepts_the_requests(plan: Plan) -> None:
+    made = [type(one)(one.service, one.operation, filled(one.parameters)) for one in requests(plan)]
+
+    assert [*request_findings(made, plan.region)] == []
+
+
+def test_terraform_refuses_and_names_formats_that_can(plan: Plan) -> None:
+    with pytest.raises(Unsupported, match="inference components") as refused:
+        render("terraform", plan, CATALOG)
+    assert "cloudformation" in refused.value.fix
+    assert "boto3" in refused.value.fix
+
+
+def test_cloudformation_has_the_component(plan: Plan) -> None:
+    template, readme = render("cloudformation", plan, CATALOG)
+    resources = stack_of(yaml.safe_load(template.content))
+
+    component = resources["InferenceComponent"]["Properties"]
+    assert component["RuntimeConfig"] == {"CopyCount": 8}
+    assert component["EndpointName"] == {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
+    assert resources["EndpointConfig"]["Properties"]["ExecutionRoleArn"] == ROLE
+    assert f"--inference-component-name {plan.name}" in readme.content.decode()
+
+
+def test_a_scale_to_zero_is_in_the_template() -> None:
+    template, _ = render("cloudformation", to_zero(), CATALOG)
+    resources = stack_of(yaml.safe_load(template.content))
+
+    target = resources["ScalableTarget"]["Properties"]
+    assert target["ResourceId"] == f"inference-component/{to_zero().name}"
+    assert resources["ScalableTarget"]["DependsOn"] == "InferenceComponent"
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 8)
+    alarm = resources["WakeUpAlarm"]["Properties"]
+    assert alarm["AlarmActions"] == [{"Ref": "WakeUpPolicy"}]
+    assert "RetainAllVariantProperties" not in resources["Endpoint"]["Properties"]
+    (variant,) = resources["EndpointConfig"]["Properties"]["ProductionVariants"]
+    assert variant["ManagedInstanceScaling"]["MinInstanceCount"] == 0
+
+
+def values_of_script(plan: Plan) -> dict[str, Any]:
+    """The constants of ``deploy.py``."""
+    script, _ = render("boto3", plan, CATALOG)
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(script.content).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def test_the_script_has_the_component(plan: Plan) -> None:
+    values = values_of_script(plan)
+
+    assert values["CREATE_INFERENCE_COMPONENT"]["RuntimeConfig"] == {"CopyCount": 8}
+    assert values["OPENAI_BASE_URL"].endswith(f"/inference-components/{plan.name}/openai/v1")
+
+
+def test_the_script_wakes_what_scales_to_zero() -> None:
+    scaling = values_of_script(to_zero())["SCALING"]
+
+    assert scaling["register_scalable_target"]["MinCapacity"] == 0
+    assert scaling["wake_up_policy"]["PolicyType"] == "StepScaling"
+    assert scaling["wake_up_alarm"]["AlarmActions"] == ["${ScalingPolicyArn}"]
+    command = plan_arguments(to_zero())
+    assert command[command.index("--copies") + 1] == "4"
+    assert "--scale-to-zero" in command
+    assert "--min-instances" not in command
+
+
+@pytest.fixture(scope="module")
+def limited() -> Plan:
+    options = Options(pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8, ttl=8 * 3600)
+    return make_plan(options, CATALOG)
+
+
+def test_a_stack_deletes_the_copies_at_a_time_of_their_own(limited: Plan) -> None:
+    template, readme = render("cloudformation", limited, CATALOG)
+    stack = yaml.safe_load(template.content)
+    resources = stack["Resources"]
+
+    assert {"EndsAt", "CopiesEndAt"} <= stack["Parameters"].keys()
+    assert {"Schedule", "CopiesSchedule"} <= {*resources["Endpoint"]["DependsOn"]}
+    schedule = resources["CopiesSchedule"]["Properties"]
+    assert schedule["ScheduleExpression"] == {"Fn::Sub": "at(${CopiesEndAt})"}
+    assert schedule["Target"]["Arn"]["Fn::Sub"].endswith(":deleteInferenceComponent")
+    policy = resources["SchedulerRole"]["Properties"]["Policies"][0]["PolicyDocument"]
+    assert "sagemaker:DeleteInferenceComponent" in [one["Action"] for one in policy["Statement"]]
+    assert 'CopiesEndAt="$(date -u -d "+28200 seconds"' in readme.content.decode()
+
+
+def test_the_script_deletes_the_copies_before_the_endpoint(limited: Plan) -> None:
+    put: list[dict[str, Any]] = []
+
+    class Client:
+        exceptions = SimpleNamespace(
+            EntityAlreadyExistsException=KeyError, ConflictException=KeyError
+        )
+
+        def __getattr__(self, operation: str) -> Any:
+            if operation == "get_caller_identity":
+                return lambda: {"Account": "1", "Arn": "arn:aws:iam::1:user/a"}
+            if operation == "create_schedule":
+                return lambda **given: put.append(given)
+            return lambda **given: None
+
+    script, _ = render("boto3", limited, CATALOG)
+    defined: dict[str, Any] = {"__name__": "deploy"}
+    exec(script.content, defined)
+    defined["set_end"](SimpleNamespace(client=lambda service: Client()), "2031-01-31T20:00:00")
+
+    assert [one["ScheduleExpression"] for one in put] == [
+        "at(2031-01-31T19:50:00)",
+        "at(2031-01-31T20:00:00)",
+    ]
+    assert json.loads(put[0]["Target"]["Input"]) == {"InferenceComponentName": limited.name}
+    assert "#END" not in script.content.decode()
+
+
+def test_templates_update_the_copies_in_batches() -> None:
+    options = Options(
+        pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8, rollout="rolling"
+    )
+    rolling = make_plan(options, CATALOG)
+    template, _ = render("cloudformation", rolling, CATALOG)
+    script, _ = render("boto3", rolling, CATALOG)
+    resources = yaml.safe_load(template.content)["Resources"]
+
+    assert "DeploymentConfig" not in resources["Endpoint"]["Properties"]
+    config = resources["InferenceComponent"]["Properties"]["DeploymentConfig"]
+    batch = config["RollingUpdatePolicy"]["MaximumBatchSize"]
+    assert batch == {"Type": "COPY_COUNT", "Value": 4}
+    assert resources["AcceptedTokensFilter"]["DependsOn"] == "InferenceComponent"
+    made: dict[str, Any] = {"__name__": "script"}
+    exec(compile(script.content, "deploy.py", "exec"), made)
+    steps = made["steps"]
+    sizes = [steps(count)["DeploymentConfig"]["RollingUpdatePolicy"]["MaximumBatchSize"]["Value"]
+             for count in (2, 5, 8, 100)]  # fmt: skip
+    assert sizes == [1, 2, 4, 5], "of 5 to 50% of the copies that run"
+    assert steps(1) == {}

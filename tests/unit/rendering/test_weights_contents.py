@@ -1,0 +1,126 @@
+"""Other bytes in a folder of weights are another model, in the requests and in every format."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peagle.checkpoints import contents
+from peagle.checkpoints.contents import files_below
+from peagle.data import data_folder
+from peagle.deploy.desired import desired_state, required_change
+from peagle.errors import Refused
+from peagle.planning import Plan
+from peagle.plans import plan_pair
+from peagle.render import format_names, render
+from peagle.render.requests import requests
+from tests.support import raises_code
+from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
+
+OTHER = "README.md"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """A head of the user's own."""
+    own = tmp_path / "head"
+    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", own)
+    (own / OTHER).write_text("a")
+    return own
+
+
+def plan_of_folder(head: Path) -> Plan:
+    return plan_pair("tiny", {"drafter": str(head)}, CATALOG)
+
+
+def test_one_changed_byte_changes_every_format(head: Path) -> None:
+    def files(plan: Plan, format: str) -> dict[str, bytes]:
+        return {file.path: file.content for file in render(format, plan, CATALOG)}
+
+    first = plan_of_folder(head)
+    again = plan_of_folder(head)
+    (head / OTHER).write_text("b")
+    other = plan_of_folder(head)
+
+    assert again == first
+    for format in format_names():
+        assert files(first, format) != files(other, format), format
+
+
+def test_one_changed_byte_is_another_model_in_another_folder(head: Path) -> None:
+    first = plan_of_folder(head)
+    (head / OTHER).write_text("b")
+    other = plan_of_folder(head)
+
+    names = [requests(plan)[0].parameters["ModelName"] for plan in (first, other)]
+    (before,), (after,) = first.mounts, other.mounts
+    assert len(set(names)) == 2
+    assert before.s3_uri != after.s3_uri
+    start = "s3://${ModelBucket}/peagle-toolkit/peagle-tiny-own."
+    assert before.s3_uri.startswith(start)
+    assert other.drafter is not None
+    assert other.drafter.weights is not None
+    assert other.drafter.weights.s3_uri == f"{after.s3_uri}drafter/"
+    assert other.target.weights.s3_uri == f"{after.s3_uri}target/"
+
+
+def test_one_changed_byte_is_an_update(head: Path) -> None:
+    first = desired_state(plan_of_folder(head), ROLE, BUCKET)
+    (head / OTHER).write_text("b")
+    other = desired_state(plan_of_folder(head), ROLE, BUCKET)
+    live: Any = SimpleNamespace(
+        status="InService", revision=first.revision.name, pending_revision=None
+    )
+    record: Any = SimpleNamespace(serving=None, pending=None)
+
+    assert required_change(record, live, other) == "update"
+    assert {one.prefix for one in first.uploads}.isdisjoint(one.prefix for one in other.uploads)
+
+
+def test_a_plan_of_other_files_is_not_deployed(head: Path) -> None:
+    plan = plan_of_folder(head)
+    (head / OTHER).write_text("b")
+    with raises_code("weights-changed", Refused) as refused:
+        desired_state(plan, ROLE, BUCKET)
+    assert str(head) in refused.value.message
+
+
+def test_what_ships_with_the_catalogue_alone_has_no_hash() -> None:
+    (mount,) = plan_pair("tiny", {}, CATALOG).mounts
+    assert mount.s3_uri == "s3://${ModelBucket}/peagle-toolkit/peagle-tiny/"
+
+
+def test_a_hash_is_kept_until_the_file_changes(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEAGLE_HOME", str(own_home))
+    monkeypatch.setattr(contents, "_MIN_AGE_SECONDS", -10.0)
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    file = folder / "model.safetensors"
+    file.write_bytes(bytes(contents._MIN_CACHED_BYTES))
+    read = []
+
+    def digest(stream: Any, name: str) -> Any:
+        read.append(stream.name)
+        return original(stream, name)
+
+    original = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", digest)
+    (first,), (again,) = files_below(folder), files_below(folder)
+    assert (first, len(read)) == (again, 1)
+
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_bytes(b"1" * contents._MIN_CACHED_BYTES)
+    os.utime(file, ns=times)
+    (other,) = files_below(folder)
+    assert (other.sha256 != first.sha256, len(read)) == (True, 2), "its time of change tells"
+
+    (own_home / "contents.json").write_text("{ damaged")
+    assert files_below(folder) == (other,)

@@ -1,0 +1,219 @@
+"""The sandbox's autoscaler, with its own metrics and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from moto.core.exceptions import ServiceException
+
+from peagle.sandbox.autoscaling import (
+    Autoscaler,
+    FiredStep,
+    ScaledTarget,
+    Tracking,
+    decide,
+    set_speed,
+)
+from peagle.sandbox.metrics import Metric, Store
+from peagle.sandbox.scalable_targets import stepped
+
+NOW = 1_800_000_000.0
+POLICY = Tracking(target=4, scale_in_cooldown=600, scale_out_cooldown=60)
+RESOURCE, DIMENSION = "endpoint/e/variant/v", "sagemaker:variant:DesiredInstanceCount"
+PAIRS = frozenset({("EndpointName", "e"), ("VariantName", "v")})
+METRIC = Metric("us-east-1", "AWS/SageMaker", "ConcurrentRequestsPerModel", PAIRS)
+
+
+@dataclass
+class Scene:
+    """An endpoint whose ``load`` its instances share, second by second."""
+
+    store: Store = field(default_factory=Store)
+    count: int = 1
+    busy: bool = False
+    refused: str = ""
+    now: float = NOW
+    policy: Tracking | None = POLICY
+    bounds: tuple[int, int] = (1, 4)
+    step: FiredStep | None = None
+
+    def __post_init__(self) -> None:
+        self.scaler = Autoscaler(self.store)
+
+    def pass_seconds(self, seconds: int, load: float) -> None:
+        for _ in range(seconds):
+            self.now += 1
+            for _ in range(self.count):
+                self.store.add(METRIC, load / self.count, self.now)
+            self.scaler.follow(self.variant(), self.now)
+
+    def variant(self) -> ScaledTarget:
+        return ScaledTarget(
+            "us-east-1",
+            RESOURCE,
+            DIMENSION,
+            METRIC,
+            *self.bounds,
+            self.policy,
+            self.count,
+            self.busy,
+            self.set_count,
+            self.step,
+        )
+
+    def set_count(self, count: int) -> None:
+        if self.refused:
+            raise ServiceException(self.refused)
+        self.count = count
+
+
+def test_a_load_above_the_target_starts_as_many_instances_as_it_needs() -> None:
+    scene = Scene()
+    scene.pass_seconds(25, load=9)
+    assert scene.count == 1
+    scene.pass_seconds(20, load=9)
+    assert scene.count == 3  # 9 requests, 4 each
+
+
+def test_a_load_that_lasts_less_than_30_seconds_changes_nothing() -> None:
+    scene = Scene()
+    scene.pass_seconds(20, load=9)
+    scene.pass_seconds(600, load=3)
+
+    assert scene.count == 1
+
+
+def test_never_more_than_the_maximum() -> None:
+    scene = Scene()
+    scene.pass_seconds(300, load=100)
+
+    assert scene.count == 4
+
+
+def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
+    scene = Scene(count=3)
+    scene.pass_seconds(890, load=3)
+    assert scene.count == 3
+    scene.pass_seconds(30, load=3)
+
+    assert scene.count == 1
+
+
+def test_a_load_at_the_target_keeps_the_number() -> None:
+    scene = Scene(count=2)
+    scene.pass_seconds(2000, load=7.6)  # 95 % of the target
+
+    assert scene.count == 2
+
+
+def test_no_instance_ends_within_the_cooldown() -> None:
+    scene = Scene(policy=replace(POLICY, scale_in_cooldown=3000))
+    scene.pass_seconds(60, load=8)
+    assert scene.count == 2
+    scene.pass_seconds(2800, load=1)
+    assert scene.count == 2
+    scene.pass_seconds(400, load=1)
+
+    assert scene.count == 1
+
+
+def test_what_was_measured_during_a_change_does_not_count() -> None:
+    scene = Scene(busy=True)
+    scene.pass_seconds(100, load=9)
+    scene.busy = False
+    scene.pass_seconds(20, load=9)
+    assert scene.count == 1
+    scene.pass_seconds(70, load=9)
+
+    assert scene.count == 3
+
+
+def test_bounds_hold_without_a_load() -> None:
+    scene = Scene(bounds=(2, 4))
+    scene.pass_seconds(1, load=0)
+
+    assert scene.count == 2
+
+
+def test_scaling_in_can_be_switched_off() -> None:
+    scene = Scene(count=3, policy=replace(POLICY, scales_in=False))
+    scene.pass_seconds(2000, load=1)
+
+    assert scene.count == 3
+
+
+def test_time_passes_faster() -> None:
+    scene = Scene()
+    scene.scaler.speed = 100
+    scene.pass_seconds(6, load=9)
+    assert scene.count == 3
+    scene.pass_seconds(40, load=1)
+
+    assert scene.count == 1
+
+
+def test_activities_are_kept_with_their_failures() -> None:
+    scene = Scene(refused="the quota is 2")
+    scene.pass_seconds(50, load=9)
+    (failed,) = scene.scaler.activities("us-east-1", "endpoint/e/variant/v")
+    assert failed["StatusCode"] == "Failed"
+    assert "the quota is 2" in failed["StatusMessage"]
+    assert scene.scaler.activities("eu-west-1", None) == []
+    scene.refused = ""
+    scene.pass_seconds(120, load=9)
+
+    latest, *_ = scene.scaler.activities("us-east-1", None)
+    assert latest["Description"] == "Setting desired instance count to 3."
+
+
+def test_a_policy_that_the_sandbox_does_not_follow_only_has_bounds() -> None:
+    scene = Scene(policy=None)
+    assert decide(scene.variant(), [100.0], [100.0], 1e9) == 1
+
+
+@pytest.mark.parametrize("speed", [0, 0.5, 1001, float("nan")])
+def test_an_impossible_speed_is_refused(speed: float) -> None:
+    with pytest.raises(ValueError, match="1 to 1000"):
+        set_speed(speed)
+
+
+def test_a_step_policy_acts_once_in_each_cooldown_while_its_alarm_calls() -> None:
+    scene = Scene(count=0, bounds=(0, 4), step=FiredStep(1, cooldown=60))
+    scene.pass_seconds(1, load=0)
+    assert scene.count == 1
+    scene.step = FiredStep(2, cooldown=60)
+    scene.pass_seconds(30, load=0)
+
+    assert scene.count == 1, "the cooldown has not passed"
+
+
+def test_a_step_policy_does_not_wait_after_a_scale_in() -> None:
+    scene = Scene(bounds=(0, 4))
+    scene.pass_seconds(1000, load=0)
+    assert scene.count == 0
+    scene.step = FiredStep(1, cooldown=10_000)
+    scene.pass_seconds(1, load=0)
+
+    assert scene.count == 1
+
+
+def test_nothing_is_left_once_nobody_asks_for_15_minutes() -> None:
+    scene = Scene(bounds=(0, 4))
+    scene.pass_seconds(890, load=0)
+    assert scene.count == 1
+    scene.pass_seconds(30, load=0)
+
+    assert scene.count == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "count"),
+    [("ChangeInCapacity", 1, 3), ("ExactCapacity", 1, 1), ("PercentChangeInCapacity", 50, 3)],
+)
+def test_what_a_step_makes_of_two(kind: str, change: int, count: int) -> None:
+    far = {"MetricIntervalLowerBound": 10.0, "ScalingAdjustment": 9}
+    near = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": change}
+
+    assert stepped({"AdjustmentType": kind, "StepAdjustments": [far, near]}, 2) == count
+    assert stepped({"AdjustmentType": kind, "StepAdjustments": [far]}, 2) == 2
