@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.pipelines import gh
 from benchmarks.pipelines.github import Event, GitHub, StepOutput, python_version
 from benchmarks.pipelines.machine import (
     ROOT,
@@ -136,7 +137,7 @@ class Run:
         self.person.run("git diff --unified=0 HEAD~1 -- peagle.yaml | tail -n +5")
         event = Event("pull_request", commit, base, self.pulls)
         self.expect(self.host.run("peagle-pull-request", event), {"plan": "success"})
-        comment = (self.host.comments / f"{self.pulls}.md").read_text("utf-8")
+        (comment,) = (one["body"] for one in gh.comments(self.host.comments, self.pulls))
         self.transcript.line(f"\n-- The comment on pull request {self.pulls}\n{comment}")
         return commit, comment
 

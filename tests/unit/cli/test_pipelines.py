@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import click
 import pytest
 from cfnlint.api import lint_file
 
+from benchmarks.pipelines import gh
 from benchmarks.pipelines.steps import build_commands, read, run_steps
 from peagle.aws import codebuild
 from peagle.cli.main import cli
@@ -89,6 +91,44 @@ def run(terminal: Terminal, text: str) -> Done:
 def succeeds(terminal: Terminal, text: str) -> None:
     done = run(terminal, text)
     assert (text, done.code) == (text, 0), done.err + done.out
+
+
+@pytest.mark.parametrize("text", all_commands())
+def test_a_command_of_a_pipeline_prints_a_document(text: str) -> None:
+    assert "--json" in text or "--markdown" in text
+
+
+def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
+    (text,) = (one for one in all_commands() if one.startswith("peagle image build"))
+    done = run(repository, text)
+
+    assert json.loads(done.out) == {"pushed": None, "next": None}
+    assert not Path("image.txt").exists()
+
+
+def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> None:
+    """Its own, not that of another endpoint or of a person who quotes it."""
+    found = steps(PIPELINES / "github" / "peagle-pull-request.yml")
+    script = next(text for _, name, text in found if name == "Comment")
+    program = tmp_path / "gh"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {gh.__file__} "$@"\n', "utf-8")
+    program.chmod(0o755)
+    quoted = {"id": 7, "user": {"login": "a-person"}, "body": "<!-- peagle plan of chat -->\nmine"}
+    (tmp_path / "12.json").write_text(json.dumps([quoted]))
+    for endpoint, plan in (("chat", "K=8"), ("chat-2", "K=3"), ("chat", "K=5")):
+        (tmp_path / "plan.md").write_text(plan)
+        variables = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "COMMENTS": str(tmp_path), "NUMBER": "12",
+            "GH_REPO": "acme/models", "ENDPOINT": endpoint,
+        }  # fmt: skip
+        subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=variables, check=True)
+
+    bodies = [one["body"] for one in gh.comments(tmp_path, 12)]
+    assert bodies == [
+        quoted["body"],
+        "<!-- peagle plan of chat -->\nK=5",
+        "<!-- peagle plan of chat-2 -->\nK=3",
+    ]
 
 
 def is_here(text: str) -> bool:

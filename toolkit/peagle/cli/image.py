@@ -106,6 +106,8 @@ def build_(
     """
     if if_configured and not _is_configured(ctx):
         print_status("Nothing to build: the endpoint has no build_image in the project file.")
+        if as_json:
+            print_json({"pushed": None, "next": None})
         return
     if address_file is not None and builder == "docker" and not push:
         raise UserError("--address-file needs a pushed image", "add --push")
