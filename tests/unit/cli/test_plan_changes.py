@@ -52,6 +52,7 @@ def test_a_plan_file_is_an_earlier_plan_too(earlier: Path) -> None:
 
 
 def test_a_new_endpoint_has_no_earlier_plan(earlier: Path) -> None:
+    Path("none").mkdir()  # a checkout without the file
     done = changes("none/peagle.yaml", "--json")
 
     assert done.err == "none/peagle.yaml does not exist: the endpoint is new\n"
@@ -59,6 +60,15 @@ def test_a_new_endpoint_has_no_earlier_plan(earlier: Path) -> None:
     assert done.document["price_increase"] is None
     earlier.write_text("endpoints: {other: {pair: tiny}}\n")
     assert changes(str(earlier), "--json").document["before"] is None
+
+
+@pytest.mark.parametrize("typed", ["bas/peagle.yaml", "base/peagel.yaml", "typo.yaml"])
+def test_a_mistyped_file_is_no_new_endpoint(earlier: Path, typed: str) -> None:
+    done = changes(typed, "--json")
+
+    assert (done.code, done.out) == (2, "")
+    assert f"--changes-from {typed} does not exist" in done.err
+    assert "peagle.yaml in a checkout of the base" in done.err
 
 
 def test_an_earlier_file_that_is_wrong_does_not_stop_its_repair(earlier: Path) -> None:

@@ -65,6 +65,11 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
     if not file.is_file():
+        # A checkout of a commit before the project file: its folder is there, under the same name.
+        if not file.parent.is_dir() or file.name != choice.project.path.name:
+            message = f"--changes-from {file} does not exist"
+            fix = f"name an earlier plan, or {choice.project.path.name} in a checkout of the base"
+            raise UserError(message, fix, "no-such-file")
         print_status(f"{file} does not exist: the endpoint is new")
         return None
     try:
