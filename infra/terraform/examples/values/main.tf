@@ -62,6 +62,14 @@ output "endpoint_name" {
   value = module.endpoint.endpoint_name
 }
 
+output "model_name" {
+  value = module.endpoint.model_name
+}
+
+output "endpoint_config_name" {
+  value = module.endpoint.endpoint_config_name
+}
+
 output "openai_base_url" {
   value = module.endpoint.openai_base_url
 }
