@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import subprocess
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +134,16 @@ def test_the_script_wakes_what_scales_to_zero() -> None:
     assert "--min-instances" not in command
 
 
+BSD_DATE = """
+date() {
+    [ "$1 $2" != "-u -d" ] || { echo "illegal option -- d" >&2; return 1; }
+    seconds=${2#-v+}
+    command date -u -d "+${seconds%S} seconds" "$3"
+}
+"""
+"""The ``date`` of macOS, as far as the commands need it."""
+
+
 @pytest.fixture(scope="module")
 def limited() -> Plan:
     options = Options(pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8, ttl=8 * 3600)
@@ -149,7 +162,57 @@ def test_a_stack_deletes_the_copies_at_a_time_of_their_own(limited: Plan) -> Non
     assert schedule["Target"]["Arn"]["Fn::Sub"].endswith(":deleteInferenceComponent")
     policy = resources["SchedulerRole"]["Properties"]["Policies"][0]["PolicyDocument"]
     assert "sagemaker:DeleteInferenceComponent" in [one["Action"] for one in policy["Statement"]]
-    assert 'CopiesEndAt="$(date -u -d "+28200 seconds"' in readme.content.decode()
+    shown = readme.content.decode()
+    assert (
+        'CopiesEndAt="$(date -u -d "+28200 seconds" +%FT%T 2>/dev/null || date -u -v+28200S'
+        in shown
+    )
+
+
+@pytest.mark.parametrize("date", ["", BSD_DATE])
+def test_a_shell_computes_the_end_with_the_date_of_linux_or_of_macos(
+    limited: Plan, date: str
+) -> None:
+    _, readme = render("cloudformation", limited, CATALOG)
+    ends = re.search(r'  EndsAt=("\$\(.*\)")', readme.content.decode())
+    assert ends is not None
+    script = f"{date}\nprintf %s {ends[1]}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+
+    moment = datetime.strptime(f"{done.stdout}Z", "%Y-%m-%dT%H:%M:%S%z")
+    assert abs((moment - datetime.now(UTC)).total_seconds() - 8 * 3600) < 600
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "serves", "code"),
+    [("InService", "new", 0), ("InService", "earlier", 1), ("Failed", "new", 1)],
+)
+def test_the_script_takes_no_earlier_failure_of_the_copies_for_one_of_its_own(
+    limited: Plan, status: str, serves: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SageMaker keeps the reason of a failed update; the model that serves tells."""
+    script, _ = render("boto3", limited, CATALOG)
+    defined: dict[str, Any] = {"__name__": "deploy"}
+    exec(script.content, defined)
+    wanted = defined["CREATE_INFERENCE_COMPONENT"]["Specification"]["ModelName"]
+    models = {"new": wanted, "earlier": "an-earlier-model"}
+    found = {
+        "InferenceComponentStatus": status,
+        "FailureReason": "no capacity, last week",
+        "Specification": {"ModelName": models["earlier"]},
+        "RuntimeConfig": {"DesiredCopyCount": 8},
+    }
+
+    class SageMaker:
+        def describe_inference_component(self, **_: Any) -> dict[str, Any]:
+            return found
+
+        def update_inference_component(self, **_: Any) -> None:
+            found["Specification"] = {"ModelName": models[serves]}
+
+    assert defined["wait_for_copies"](SageMaker()) == code
+    assert ("no capacity" in capsys.readouterr().err) == bool(code)
 
 
 def test_the_script_deletes_the_copies_before_the_endpoint(limited: Plan) -> None:

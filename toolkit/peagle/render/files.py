@@ -179,8 +179,10 @@ def _ending(plan: Plan) -> dict[str, str]:
 
 
 def _in_seconds(seconds: int) -> str:
-    """The moment so many seconds from now, as the shell computes it."""
-    return f'"$(date -u -d "+{seconds} seconds" +%Y-%m-%dT%H:%M:%S)"'
+    """The moment so many seconds from now, as the shell computes it: with the ``date`` of Linux, or
+    that of macOS and BSD, where -d is another option."""
+    linux = f'date -u -d "+{seconds} seconds" +%FT%T 2>/dev/null'
+    return f'"$({linux} || date -u -v+{seconds}S +%FT%T)"'
 
 
 _ENDS = """
