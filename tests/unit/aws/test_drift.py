@@ -40,8 +40,8 @@ def full_plan() -> Plan:
     plan = a_plan(
         scaling=SCALING,
         observe=Observe(
-            dashboard=True, capture=Capture(s3_uri=S3, percent=10, kms_key=None), alarm_topic=TOPIC,
-            log_retention_days=30,
+            dashboard=True, alarm_topic=TOPIC, log_retention_days=30,
+            capture=Capture(s3_uri=S3, percent=10, kms_key=None, retention_days=7),
         ),
         company=Company(
             subnets=("subnet-0a1b2c3d",), security_groups=("sg-0a1b2c3d",), kms_key=KEY,
@@ -116,6 +116,11 @@ def widget(cloud: Cloud) -> None:
     cloud.dashboards[DASHBOARD] = json.dumps(body)
 
 
+def captured_rule(cloud: Cloud) -> dict[str, Any]:
+    (rule,) = cloud.lifecycles["peagle-captured"]
+    return rule
+
+
 CHANGES: dict[str, Change] = {
     "model.image": lambda c: container(c).update(Image="111122223333.dkr.ecr/other:1"),
     "model.variable.LEVEL": lambda c: container(c)["Environment"].update(LEVEL="debug"),
@@ -160,6 +165,10 @@ CHANGES: dict[str, Change] = {
     f"metric_filter.{FILTER}.filterPattern": lambda c: c.metric_filters[FILTER].update(
         filterPattern="accepted"
     ),
+    "captured.rule": lambda c: c.lifecycles.clear(),
+    "captured.Status": lambda c: captured_rule(c).update(Status="Disabled"),
+    "captured.Filter.Prefix": lambda c: captured_rule(c).update(Filter={"Prefix": "other/"}),
+    "captured.Expiration.Days": lambda c: captured_rule(c).update(Expiration={"Days": 900}),
     "log.retention_days": lambda c: c.retention.clear(),
     f"schedule.{ENDS}": lambda c: c.scheduler.schedules.clear(),
     f"schedule.{ENDS}.State": lambda c: c.scheduler.schedules[ENDS].update(State="DISABLED"),

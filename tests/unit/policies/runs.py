@@ -217,7 +217,9 @@ def _drift_elsewhere(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
         terminal.cloud.put("peagle-models", f"tiny/{name}", b"{}")
     plan = str(home() / "plan.json")
     from_s3 = ("--model-source", "s3://peagle-models/tiny/")
-    more = ("--observe", "--log-retention", "30", "--rollout", "all-at-once", "--ttl", "9h")
+    captured = ("--capture-data", "s3://peagle-captured/prompts/", "--capture-retention", "7")
+    observed = ("--observe", "--log-retention", "30", *captured)
+    more = (*observed, "--rollout", "all-at-once", "--ttl", "9h")
     steps: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("plan --online", ("plan", "--online", *FIRST[1:], *from_s3, *more, "-o", plan)),
         ("deploy", ("deploy", plan, "--yes")),

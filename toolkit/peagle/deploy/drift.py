@@ -248,6 +248,7 @@ _AREAS: dict[str, Callable[[Compared], Iterator[FieldDrift]]] = {
     "alarms": drift_settings.alarms,
     "metric_filters": drift_settings.filters,
     "log": drift_settings.log,
+    "captured": drift_settings.captured,
     "dashboard": drift_settings.dashboard,
     "limit": drift_settings.limit,
     "schedule": drift_settings.schedule,

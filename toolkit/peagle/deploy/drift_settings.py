@@ -1,5 +1,5 @@
 """Drift of what scales, observes and ends a deployment: scaling and its wake-up, alarms and their
-metric filters, the log's retention, the dashboard, the end and its schedule."""
+metric filters, how long log and captured data are kept, the dashboard, the end and its schedule."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from peagle.aws import alarms as cloudwatch_alarms
-from peagle.aws import autoscaling, cloudwatch, metric_filters, scheduler
+from peagle.aws import autoscaling, cloudwatch, lifecycle, metric_filters, scheduler
 from peagle.aws.autoscaling import Bounds
 from peagle.deploy.costs import utc_moment
 from peagle.deploy.drift_fields import Compared, FieldDrift, differing, nested, plain
 from peagle.planning.scaling import Scaling
 from peagle.render.alarms import alarms as planned_alarms
+from peagle.render.capture import capture_rule
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
@@ -119,6 +120,22 @@ def log(found: Compared) -> Iterator[FieldDrift]:
         return
     days = metric_filters.log_retention(found.aws, log_of(found.plan))
     yield from differing("log", {"retention_days": planned}, {"retention_days": days})
+
+
+def captured(found: Compared) -> Iterator[FieldDrift]:
+    """The rule that deletes captured data. A plan that leaves it to the bucket has none."""
+    planned = capture_rule(found.plan)
+    if planned is None:
+        return
+    prefix, rule = planned
+    actual = lifecycle.own_rule(found.aws, prefix.bucket, rule["ID"])
+    if actual is None:
+        yield FieldDrift("captured.rule", "exists", None)
+        return
+    if "Filter" not in actual:  # among rules of S3's earlier form
+        actual = {**actual, "Filter": {"Prefix": actual.get("Prefix")}}
+    for key in rule:
+        yield from nested(f"captured.{key}", rule[key], actual.get(key))
 
 
 def dashboard(found: Compared) -> Iterator[FieldDrift]:
