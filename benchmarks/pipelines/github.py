@@ -7,12 +7,10 @@ variables of the account, folders for artifacts. ``gh`` keeps comments in files.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +18,12 @@ from typing import Any
 
 from benchmarks.pipelines import gh
 from benchmarks.pipelines.expressions import Function, fill, is_met
+from benchmarks.pipelines.jobs import Place, StepOutput, new_python
 from benchmarks.pipelines.steps import Job, Step, jobs
 
 _GH = f"""#!/bin/sh
 exec {shlex.quote(sys.executable)} {shlex.quote(str(Path(gh.__file__)))} "$@"
 """
-
-_KEPT = ("LANG", "TMPDIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-_KEPT_PREFIXES = ("PIP_", "HTTP", "http", "NO_PROXY", "no_proxy")
-"""Variables of this machine that a job gets: how packages are reached."""
 
 
 @dataclass(frozen=True)
@@ -50,43 +45,26 @@ class Event:
         return {"repository": "acme/models", "event": {"pull_request": pull}, "token": "none"}
 
 
-@dataclass(frozen=True)
-class StepOutput:
-    """A step that ran: its commands, its output and exit code."""
-
-    source: str
-    name: str
-    commands: str
-    output: str
-    code: int
-
-
 @dataclass
 class GitHub:
-    """A host of one ``repository``. ``account`` are the variables with which AWS is reached,
-    ``variables`` those of the repository, ``engines`` a folder for installed load generators."""
+    """A host of one repository, whose ``variables`` are given."""
 
-    repository: Path
-    folder: Path
-    account: Mapping[str, str]
+    place: Place
     variables: Mapping[str, str]
-    packages: str
-    engines: Path
-    show: Callable[[StepOutput], None]
     results: dict[str, str] = field(default_factory=dict)
 
     @property
     def comments(self) -> Path:
         """The folder of the comments on pull requests."""
-        return self.folder / "comments"
+        return self.place.folder / "comments"
 
     def run(self, workflow: str, event: Event) -> dict[str, str]:
         """Run a workflow of the event's commit; the result of each job."""
         self.comments.mkdir(parents=True, exist_ok=True)
         self.results = {}
         path = Path(f".github/workflows/{workflow}.yml")
-        source = self.folder / f"{event.commit[:12]}.yml"
-        source.write_bytes(self._git("show", f"{event.commit}:{path}"))
+        source = self.place.folder / f"{event.commit[:12]}.yml"
+        source.write_bytes(self.place.git("show", f"{event.commit}:{path}"))
         for job in jobs(source):
             contexts = self._contexts(event) | {
                 "needs": {name: {"result": self.results[name]} for name in job.needs}
@@ -104,17 +82,15 @@ class GitHub:
 
     def _run_job(self, workflow: str, job: Job, event: Event, matrix: Mapping[str, str]) -> bool:
         source = f"{workflow} / {job.name}"
-        machine = self.folder / "-".join((event.commit[:12], workflow, job.name, *matrix.values()))
+        machine = self.place.folder / "-".join(
+            (event.commit[:12], workflow, job.name, *matrix.values())
+        )
         runner = _Runner(self, event, machine, source, self._contexts(event) | {"matrix": matrix})
         runner.environment |= runner.filled(job.environment)
         for step in job.steps:
             runner.step(step)
         shutil.rmtree(machine / "python", ignore_errors=True)
         return runner.succeeded
-
-    def _git(self, *words: str) -> bytes:
-        command = ["git", "-C", str(self.repository), *words]
-        return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 class _Runner:
@@ -126,21 +102,10 @@ class _Runner:
         self.host, self.event, self.machine, self.source = host, event, machine, source
         self.contexts = contexts | {"steps": {}}
         self.succeeded = True
-        self.work, home = machine / "work", machine / "peagle"
-        for one in (self.work, home, machine / "bin"):
-            one.mkdir(parents=True)
-        (home / "engines").symlink_to(host.engines)
+        self.work = machine / "work"
+        self.environment = {**host.place.begin(machine), "COMMENTS": str(host.comments)}
         (machine / "bin" / "gh").write_text(_GH, "utf-8")
         (machine / "bin" / "gh").chmod(0o755)
-        self.environment = {
-            **{one: text for one, text in os.environ.items() if _is_kept(one)},
-            "HOME": str(machine),
-            "PEAGLE_HOME": str(home),
-            "PIP_FIND_LINKS": host.packages,
-            "PIP_QUIET": "2",  # its warnings are about this machine
-            "COMMENTS": str(host.comments),
-            "PATH": f"{machine / 'python/bin'}:{machine / 'bin'}:{os.environ['PATH']}",
-        }
 
     def filled(self, texts: Mapping[str, Any]) -> dict[str, str]:
         return {key: fill(str(text), self.contexts, {}) for key, text in texts.items()}
@@ -172,35 +137,32 @@ class _Runner:
         if step.id:
             self.contexts["steps"][step.id] = {"outputs": {key: text for key, _, text in pairs}}
         self.succeeded &= done.returncode == 0
-        self.host.show(StepOutput(self.source, step.name, step.run, done.stdout, done.returncode))
+        self.host.place.show(
+            StepOutput(self.source, step.name, step.run, done.stdout, done.returncode)
+        )
 
     def checkout(self, inputs: Mapping[str, str]) -> None:
         folder = self.work / inputs.get("path", ".")
-        for words in (
-            ("clone", "-q", str(self.host.repository), str(folder)),
-            ("-C", str(folder), "checkout", "-q", inputs.get("ref") or self.event.commit),
-        ):
-            subprocess.run(["git", *words], check=True)
+        self.host.place.checkout(folder, inputs.get("ref") or self.event.commit)
 
     def setup_python(self, inputs: Mapping[str, str]) -> None:
-        """This machine's Python: the workflow's version may not be here."""
-        venv.create(self.machine / "python", with_pip=True, symlinks=True)
+        new_python(self.machine)
 
     def configure_credentials(self, inputs: Mapping[str, str]) -> None:
         """The sandbox's key stands for the role, which must be named."""
         if not inputs["role-to-assume"]:
             raise ValueError(f"{self.source}: no role")
-        self.environment |= {**self.host.account, "AWS_REGION": inputs["aws-region"]}
+        self.environment |= {**self.host.place.account, "AWS_REGION": inputs["aws-region"]}
 
     def upload(self, inputs: Mapping[str, str]) -> None:
         kept = self.work / inputs["path"]
         if kept.is_file():
-            target = self.host.folder / "artifacts" / self.event.commit / inputs["name"]
+            target = self.host.place.folder / "artifacts" / self.event.commit / inputs["name"]
             target.mkdir(parents=True, exist_ok=True)
             shutil.copy(kept, target)
 
     def download(self, inputs: Mapping[str, str]) -> None:
-        source = self.host.folder / "artifacts" / self.event.commit / inputs["pattern"]
+        source = self.host.place.folder / "artifacts" / self.event.commit / inputs["pattern"]
         if source.is_dir():
             shutil.copytree(source, self.work, dirs_exist_ok=True)
 
@@ -212,12 +174,3 @@ _ACTIONS: dict[str, Callable[[_Runner, Mapping[str, str]], None]] = {
     "actions/download-artifact": _Runner.download,
     "aws-actions/configure-aws-credentials": _Runner.configure_credentials,
 }
-
-
-def _is_kept(name: str) -> bool:
-    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
-
-
-def python_version() -> str:
-    """The Python of the jobs."""
-    return ".".join(map(str, sys.version_info[:3]))
