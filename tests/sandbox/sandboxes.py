@@ -122,8 +122,11 @@ class Sandbox:
                 environment = (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if folder.name.isdigit() and mark in environment and not _is_shared(int(folder.name)):
-                found.append(int(folder.name))
+            if not folder.name.isdigit() or mark not in environment:
+                continue
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if not _is_shared(psutil.Process(int(folder.name))):
+                    found.append(int(folder.name))
         return found
 
     def commands(self) -> list[str]:
@@ -269,14 +272,20 @@ _SHARED = ("import forked_server", "jsii-runtime")
 """In the command lines of what serves all tests of a process: vLLM's imports, and the CDK."""
 
 
-def _is_shared(pid: int) -> bool:
-    """Whether the process is one that all homes share, or a child of one."""
-    try:
-        process = psutil.Process(pid)
-        lines = [" ".join(one.cmdline()) for one in (process, *process.parents())]
-        return any(mark in line for mark in _SHARED for line in lines)
-    except psutil.Error:
-        return True  # it has ended meanwhile
+def _is_shared(process: psutil.Process) -> bool:
+    """Whether the process is one that all homes share, or a child of one.
+
+    Its parent may be ending: a process that was killed is a zombie without a command line, and the
+    parent of its children, until the last of its threads has ended.
+    """
+    with suppress(psutil.Error):
+        line = " ".join(process.cmdline())
+        if any(mark in line for mark in _SHARED):
+            return True
+    with suppress(psutil.Error):
+        parent = process.parent()
+        return parent is not None and _is_shared(parent)
+    return False
 
 
 @contextmanager
