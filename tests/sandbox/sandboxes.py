@@ -112,6 +112,10 @@ class Sandbox:
                 patch.setenv(name, value)
             yield
 
+    def log_end(self) -> str:
+        """The end of its log, which a failed test shows."""
+        return (self.home / "sandbox" / "daemon.log").read_text()[-8000:]
+
     def processes(self) -> list[int]:
         """Every process of this home: the sandbox and its engines. What all homes share, such as
         the process that has imported vLLM and its forks, is of none."""

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.sandbox
 
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")
-# One request at a time: the provider repeats a call without an answer, which then exists already.
+# One request at a time. The provider repeats CreateModel for 2 minutes while the answer is a
+# ValidationException, and once more if it has no answer by then: where one was lost, or came so
+# late, it reports a model that exists already. The log of the sandbox then says which it was.
 OPTIONS = ("-input=false", "-no-color", "-parallelism=1", *VARIABLES)
 
 
@@ -56,17 +58,16 @@ def initialized(folder: Path) -> Path:
     return folder
 
 
-def apply(folder: Path) -> str:
-    """The output of an apply that succeeds."""
+def apply(folder: Path, machine: Machine) -> None:
+    """An apply that succeeds."""
     done = run(folder, "apply", "-auto-approve", *OPTIONS)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == 0, f"{done.stderr}\n{machine.account.sandbox.log_end()}"
 
 
 def test_what_a_module_made(machine: Machine, tmp_path: Path) -> None:
     module = rendered(machine, tmp_path / "module")
     upload_weights(machine.account, NAME)
-    apply(module)
+    apply(module, machine)
 
     check_a_foreign_deployment(machine, NAME, "a Terraform module")
 
@@ -81,7 +82,7 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     """The provider calls such an update a success (terraform-provider-aws 46663 and 48997)."""
     module = rendered(machine, tmp_path / "module", "--max-instances", "2")
     upload_weights(machine.account, NAME)
-    apply(module)
+    apply(module, machine)
     account = machine.account
     assert scaled(account) == [(1, 2)]
     serving = account.describe(NAME)["EndpointConfigName"]
@@ -96,7 +97,7 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     assert_serves_as_before(again, account, serving)
 
     (module / "values.json").write_text(good)
-    apply(module)
+    apply(module, machine)
 
     served = account.describe(NAME)["EndpointConfigName"]
     assert served != serving, "names are not used twice"
@@ -113,7 +114,9 @@ def assert_serves_as_before(
     """The apply failed with the reason, and what serves is there with its model."""
     assert failed.returncode == 1
     words = " ".join(failed.stderr.replace("│", " ").split())
-    assert f"SageMaker rolled the update of {NAME} back: {serving} still serves" in words, words
+    assert f"SageMaker rolled the update of {NAME} back: {serving} still serves" in words, (
+        f"{words}\n{account.sandbox.log_end()}"
+    )
     assert account.describe(NAME)["EndpointConfigName"] == serving
     config = account.sagemaker.describe_endpoint_config(EndpointConfigName=serving)
     (variant,) = config["ProductionVariants"]

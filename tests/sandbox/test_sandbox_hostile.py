@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.config import Config
 from botocore.credentials import Credentials
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectionClosedError
 
 from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, folder_on_s3, until
 
@@ -128,7 +130,27 @@ def test_a_request_that_cannot_be_parsed_is_one_line_of_the_log(
     before = log.read_text()
     _send_raw(sandbox, f"GET /unparsed HTTP/1.1\r\n{head}\r\n\r\n")
     added = until(lambda: log.read_text().removeprefix(before), lambda text: "431" in text, 10)
-    assert [line[24:] for line in added.splitlines()] == ["GET /unparsed 431"]
+    (line,) = added.splitlines()
+    assert re.fullmatch(r"GET /unparsed 431 \d+ ms", line[24:])
+
+
+def test_the_log_says_when_an_answer_began_or_that_it_was_lost(
+    sandbox: Sandbox, account: Account
+) -> None:
+    sandbox.json("sandbox", "fault", "add", "ListModels", "answer-lost", "--times", "once")
+    log = sandbox.home / "sandbox" / "daemon.log"
+    before = log.read_text()
+    hasty = account.client("sagemaker", config=Config(retries={"total_max_attempts": 1}))
+    with pytest.raises(ConnectionClosedError):
+        hasty.list_models()
+    hasty.list_models()
+    added = until(
+        lambda: log.read_text().removeprefix(before).splitlines(), lambda lines: len(lines) == 2, 10
+    )
+    lost = r"SageMaker\.ListModels connection lost after \d+ ms: .*fault answer-lost"
+    answered = r"SageMaker\.ListModels 200 \d+ ms"
+    assert sorted(bool(re.fullmatch(lost, line[24:])) for line in added) == [False, True]
+    assert sorted(bool(re.fullmatch(answered, line[24:])) for line in added) == [False, True]
 
 
 def test_the_log_is_bounded(sandbox: Sandbox) -> None:

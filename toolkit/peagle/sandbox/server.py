@@ -12,11 +12,13 @@ import os
 import signal
 import socket
 import threading
+import time
 from datetime import datetime
 from email.message import Message
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
@@ -71,6 +73,11 @@ class RequestHandler(MotoRequestHandler):
     timeout = 120
     """Seconds without a byte of a request, or without a byte taken of its response."""
 
+    def parse_request(self) -> bool:
+        """Note when the request came, for its line in the log."""
+        self._came = time.monotonic()
+        return super().parse_request()
+
     def handle_expect_100(self) -> bool:
         """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
         return True
@@ -81,11 +88,28 @@ class RequestHandler(MotoRequestHandler):
         super().send_error(code, message, explain)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """One line per call: the AWS operation, or method and path without the query."""
+        """One line per call: its operation, its status, and when the answer began."""
+        _log_line(f"{self._operation()} {code} {self._milliseconds()} ms")
+
+    def connection_dropped(
+        self, error: BaseException, environ: WSGIEnvironment | None = None
+    ) -> None:
+        """One line for a call whose connection ended before its client had all of the answer: the
+        client may repeat what was done."""
+        if environ is not None:
+            lost = f"connection lost after {self._milliseconds()} ms: {error}"
+            _log_line(f"{self._operation()} {lost[:_LONGEST]}")
+
+    def _operation(self) -> str:
+        """The AWS operation, or method and path without the query."""
         target = self.headers.get("X-Amz-Target", "")
         path = getattr(self, "path", "").partition("?")[0]
-        operation = target or f"{self.command} {path}"
-        _log_line(f"{operation[:_LONGEST]} {code}")
+        return str(target or f"{self.command} {path}")[:_LONGEST]
+
+    def _milliseconds(self) -> int:
+        """Since the request came; 0 for one without a line that can be read."""
+        now = time.monotonic()
+        return round((now - getattr(self, "_came", now)) * 1000)
 
     def log_error(self, format: str, *args: Any) -> None:
         """One line, without that of a refused request, which ``log_request`` writes."""
