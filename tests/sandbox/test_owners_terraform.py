@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from peagle.planning import Plan
 from peagle.render import requests
 from peagle.sandbox.client import set_quota
 from tests.iac.formats import Described, from_api, from_planned
-from tests.iac.terraform import change, configure, relax, run, write_module
+from tests.iac.terraform import change, configure, relax, run, running_provider, write_module
 from tests.sandbox.owners import (
     TYPE,
     Machine,
@@ -35,9 +36,19 @@ VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKE
 OPTIONS = ("-input=false", "-no-color", "-parallelism=1", *VARIABLES)
 
 
+@pytest.fixture(scope="module")
+def variables(account: Account) -> Iterator[dict[str, str]]:
+    """With which Terraform reaches the account, through a provider that runs already."""
+    found = reaching(account)
+    with running_provider(found) as attached:
+        yield found | attached
+
+
 @pytest.fixture
-def machine(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    for name, value in reaching(account).items():
+def machine(
+    account: Account, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Machine:
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with account.sandbox.at_home():
         set_quota(TYPE, 40)
