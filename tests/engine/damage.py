@@ -16,6 +16,9 @@ from peagle.engine.machine import Engine
 
 DRIVER = Path(__file__).parent / "drafting.py"
 MAX_TOKENS = 60
+FEW_TOKENS = 20
+"""Enough to see that no draft, or nearly none, is accepted."""
+
 TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
 
@@ -62,7 +65,7 @@ class Trial:
     """A pair for the engine: the case for the rules, and what else the engine needs.
 
     ``engine``: arguments of vLLM that no rule reads, or that replace those of the case. ``before``:
-    functions, each with its module, to call in the process of the engine.
+    functions, each with its module, to call in the process of the engine. ``tokens``: of an answer.
     """
 
     make: Callable[[Path], Case]
@@ -70,6 +73,7 @@ class Trial:
     prompts: tuple[str, ...] = PROMPTS
     autodetected: bool = False
     before: tuple[tuple[str, str], ...] = ()
+    tokens: int = MAX_TOKENS
 
 
 def outcomes_of(
@@ -131,7 +135,7 @@ def _asked(name: str, trial: Trial, case: Case) -> dict[str, Any]:
         "config_only": stages > 1,  # this machine has one device
         "before": trial.before,
         "prompts": trial.prompts,
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": trial.tokens,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ import pytest
 from peagle.checks import Case, Rule, check, rules_found
 from peagle.engine.machine import Engine
 from tests.engine import expected, trials
-from tests.engine.damage import Outcome, Trial, outcomes_of
+from tests.engine.damage import FEW_TOKENS, Outcome, Trial, outcomes_of
 from tests.engine.verdicts import (
+    Accepts,
     As,
     Dies,
     Drafts,
@@ -54,8 +55,22 @@ NEW: dict[str, Verdict] = {
     if code not in SHOWN and code not in NOT_SHOWN
 }
 
+
+def _accepts_nothing(verdict: Verdict) -> bool:
+    """Whether hardly any draft is expected to be accepted, which few tokens show: such pairs take
+    a step for each token, and so most of the time."""
+    if isinstance(verdict, Accepts):
+        return verdict.at_least <= 1.0
+    return isinstance(verdict, Drafts) and verdict.at_most <= 1.3
+
+
 FROM_CORPUS = {**expected.CORPUS, **NEW}
-TRIALS: dict[str, Trial] = {
+VERDICTS = {
+    **expected.GOOD,
+    **{name: verdict for name, (_, verdict) in expected.BROKEN.items()},
+    **FROM_CORPUS,
+}
+ALL_TRIALS: dict[str, Trial] = {
     **trials.GOOD,
     **trials.BROKEN,
     **{
@@ -67,10 +82,9 @@ TRIALS: dict[str, Trial] = {
         for name in FROM_CORPUS
     },
 }
-VERDICTS = {
-    **expected.GOOD,
-    **{name: verdict for name, (_, verdict) in expected.BROKEN.items()},
-    **FROM_CORPUS,
+TRIALS = {
+    name: replace(trial, tokens=FEW_TOKENS) if _accepts_nothing(VERDICTS[name]) else trial
+    for name, trial in ALL_TRIALS.items()
 }
 CODES = {
     **{name: code for name, (code, _) in expected.BROKEN.items()},
