@@ -14,6 +14,8 @@ from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.test_scaling import ready, scaled
 from tests.unit.aws.world import NAME, World
 
+pytestmark = pytest.mark.thorough
+
 OTHER_TYPE = "ml.g5.2xlarge"
 """SageMaker refuses it while the endpoint scales: the promotion ends and begins the scaling."""
 
