@@ -19,7 +19,7 @@ from botocore.loaders import create_loader
 
 from peagle.aws import client
 from peagle.deploy import records
-from peagle.store import write_json
+from peagle.store import write_text
 
 RECORD = "record"
 """The name of a write of the deployment's record, among the operations of AWS."""
@@ -64,7 +64,7 @@ def on_call(before: Watcher = _unwatched, after: Watcher = _unwatched) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BaseClient, "_make_api_call", observed)
         patch.setattr(
-            records, "write_json", lambda *given: watched(RECORD, lambda: write_json(*given))
+            records, "write_text", lambda *given: watched(RECORD, lambda: write_text(*given))
         )
         yield
 

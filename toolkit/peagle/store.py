@@ -151,8 +151,13 @@ def write_output(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write ``document`` to ``path`` atomically; make its folder if needed."""
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically; make its folder if needed."""
     private_folder(path.parent)
-    write_file(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+    write_file(path, text.encode())
 
 
 def read_json(path: Path) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
@@ -50,11 +48,11 @@ def plain_writes(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are written without renaming, which takes half of the time of these tests; what it
     is good for is tested in ``test_store.py``."""
 
-    def write(path: Path, document: Any) -> None:
+    def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document))
+        path.write_text(text)
 
-    monkeypatch.setattr("peagle.deploy.records.write_json", write)
+    monkeypatch.setattr("peagle.deploy.records.write_text", write)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from peagle.deploy.served import served_by_plan, weight_prefixes
 from peagle.deploy.state import Deployment
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, plan_of, without_old_speeds
-from peagle.store import SANDBOX, home, locked, read_json, write_json
+from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3
 """Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
@@ -34,7 +34,7 @@ def record_path(scope: str, region: str, name: str) -> Path:
 def save(record: Deployment) -> None:
     """Write the record atomically."""
     path = record_path(record.scope, record.region, record.name)
-    write_json(path, record.model_dump(mode="json"))
+    write_text(path, record.model_dump_json(indent=2) + "\n")
 
 
 def load_record(scope: str, region: str, name: str) -> Deployment | None:
