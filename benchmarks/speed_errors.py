@@ -17,8 +17,10 @@ from benchmarks.speed_fit import fitted
 from benchmarks.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import FittedTo, SpeedModel
+from peagle.speed.decision import rank_settings
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.verdict import Setting
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performa
 
 
 def regrets(compared: Iterable[Compared]) -> list[Regret]:
-    """The regret of the choice at each place with at least two settings."""
+    """The regret of the choice at each place with at least two settings, as plans choose: of
+    settings that tie by their estimates, the simplest."""
     places: dict[str, list[Compared]] = defaultdict(list)
     for one in compared:
         places[one.row.place].append(one)
@@ -170,7 +173,9 @@ def regrets(compared: Iterable[Compared]) -> list[Regret]:
     for place, choices in places.items():
         if len(choices) < 2:
             continue
-        chosen = max(choices, key=lambda one: one.estimate.tokens_per_second or 0.0).row
+        by_setting = {Setting(drafter=one.row.drafter, k=one.row.k): one for one in choices}
+        estimates = {setting: one.estimate for setting, one in by_setting.items()}
+        chosen = by_setting[rank_settings(estimates, "p-eagle").tied[0]].row
         best = max(choices, key=lambda one: one.row.tokens_per_second).row
         loss = 1 - chosen.tokens_per_second / best.tokens_per_second
         within = chosen.tokens_per_second >= best.low

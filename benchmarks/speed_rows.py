@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.evidence import repeats_experts
+from benchmarks.gpu.evidence import is_disturbed, repeats_experts
 from benchmarks.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
@@ -70,7 +70,7 @@ def key_of(file: str, speed: Speed) -> tuple[object, ...]:
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
     """The rows of the evidence files that benchmarks/gpu/speed.py wrote, without those of adaptive
-    verification and those that repeat experts."""
+    verification, those that repeat experts, and those that other work on the host disturbed."""
     names = {identifier: name for name, identifier in CATALOG_IDS.items()}
     found = []
     for path in sorted(folder.glob("speed-*.json")):
@@ -81,7 +81,9 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
         found += [
             _row(path.name, document, raw)
             for raw in document.get("raw", ())
-            if not repeats_experts(raw, name) and not (raw["drafter"] or "").endswith(ADAPTIVE)
+            if not repeats_experts(raw, name)
+            and not is_disturbed(raw, document["raw"])
+            and not (raw["drafter"] or "").endswith(ADAPTIVE)
         ]
     return found
 

@@ -115,3 +115,19 @@ def test_a_row_whose_drafts_were_not_accepted_as_imposed_is_only_raw(tmp_path: P
     found = document(tmp_path, ALONE, imposed, refused)
     assert [(row["k"], row["concurrency"]) for row in found["speeds"]] == [(0, 1), (3, 1)]
     assert [row["concurrency"] for row in found["raw"]] == [1, 1, 8]
+
+
+@pytest.mark.parametrize(("seconds", "disturbed"), [(0.115, False), (0.13, True)])
+def test_a_row_that_other_work_slowed_down_is_only_raw(
+    seconds: float, disturbed: bool, tmp_path: Path
+) -> None:
+    """One request's steps take as long with any prompt: the engine's other row shows it."""
+    slow = {**TRY, "itl_seconds": {**SECONDS, "p50": seconds}}
+    long = {**ROW, "workload": "long-prompt", "prompt_tokens": 2048, "tries": [slow]}
+    several = {**long, "concurrency": 8, "prompt_tokens": 128}
+    other = {**long, "k": 5}
+    found = document(tmp_path, ALONE, ROW, long, several, other)
+    sizes = [(row["k"], row["concurrency"], row["prompt_tokens"]) for row in found["speeds"]]
+    assert ((3, 1, 2048) not in sizes) is disturbed
+    assert {(0, 1, 128), (3, 1, 128), (3, 8, 128), (5, 1, 2048)} <= set(sizes)
+    assert len(found["raw"]) == 5

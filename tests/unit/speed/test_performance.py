@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,7 +18,7 @@ from peagle.speed.evidence import names_in_runs
 from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import StepTimes
-from peagle.speed.terms import Kernel, Terms, tile_rows
+from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
 from tests.unit.speed.cases import (
     CODER,
     GEMMA,
@@ -253,6 +256,31 @@ def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
 @pytest.mark.parametrize(("rows", "computed"), [(1, 16), (8, 16), (16, 32), (32, 64), (1024, 1056)])
 def test_an_expert_computes_whole_tiles(rows: float, computed: float) -> None:
     assert tile_rows(rows) == computed
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(0.1, 16), (16, 16), (16.9, 16), (17, 32), (24, 32), (64, 64), (1000, 128)]
+)
+def test_mxfp4_tiles_are_the_next_power_of_two(rows: float, size: int) -> None:
+    assert tile_size(rows) == size
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64, 128, 192, 256, 768, 1024, 8192])
+def test_expected_tiles_are_those_of_random_choices(tokens: int) -> None:
+    """Against drawn choices of 4 of 32 experts, as GPT-OSS-20B has them."""
+    drawn = random.Random(tokens)
+    size, repetitions = tile_size(tokens / 8), 40 if tokens < 1000 else 8
+    tiles = touched = 0
+    for _ in range(repetitions):
+        rows = Counter(e for _ in range(tokens) for e in drawn.sample(range(32), 4))
+        tiles += sum(math.ceil(count / size) for count in rows.values())
+        touched += len(rows)
+    expected = further_tiles(tokens, 4 / 32, size)
+    assert (tiles - touched) / repetitions / 32 == pytest.approx(expected, abs=0.1, rel=0.05)
+
+
+def test_an_expert_that_all_tokens_choose_has_no_spread() -> None:
+    assert further_tiles(64, 1.0, 16) == pytest.approx(3)
 
 
 def test_the_first_prompt_is_processed_alone() -> None:

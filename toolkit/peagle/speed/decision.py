@@ -27,6 +27,9 @@ PerformanceOf = Callable[[Setting, Workload, float], Performance]
 SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
+SAME_ESTIMATE_SHARE = 0.01
+"""The same of two estimates: errors that they share do not change their order."""
+
 ESTIMATE_MUST_WIN_BY = 0.1
 """A measured setting yields only to an estimate that is faster by more than this share, about the
 error of estimates beside measurements: the fastest of many estimates is too optimistic."""
@@ -150,7 +153,9 @@ def _tokens(found: Performance | SettingSpeed) -> float:
 
 
 def _ties(one: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
-    return _tokens(one) >= _tokens(top) * (1 - SAME_SPEED_SHARE) and _tokens(one) >= (top.low or 0)
+    estimates = one.basis == top.basis == "estimated"
+    share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
+    return _tokens(one) >= max(_tokens(top) * (1 - share), top.low or 0)
 
 
 def _speed(

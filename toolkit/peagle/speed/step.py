@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from peagle.catalog.speed_model import GpuSpeed, SpeedModel
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
-from peagle.speed.terms import Kernel, Terms, tile_rows
+from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
 
 _LOGIT_BYTES, _BF16 = 4, 2
 
@@ -123,9 +123,14 @@ class StepTimes:
         )
         active = geo.active_experts(tokens)
         rows = tokens * geo.experts_per_token / active
-        computed = active * (tile_rows(rows) if geo.experts > 1 else rows)
+        loaded, computed = active, active * (tile_rows(rows) if geo.experts > 1 else rows)
+        if geo.converts_experts:
+            share = geo.experts_per_token / geo.experts
+            size = tile_size(tokens * share)
+            loaded = active + geo.experts * further_tiles(tokens, share, size)
+            computed = loaded * size
         yield self._kernel(
-            geo.layers * active * geo.expert_bytes,
+            geo.layers * loaded * geo.expert_bytes,
             2 * computed * geo.layers * geo.expert_numbers,
             grouped=geo.experts > 1,
             converts=geo.converts_experts,

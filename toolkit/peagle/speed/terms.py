@@ -12,6 +12,7 @@ with the threads that issue its matrix instructions, so that both times add up (
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +22,45 @@ from peagle.catalog.speed_model import StepConstants
 
 SMALLEST_TILE, LARGEST_EXTRA = 16, 32
 """Rows of the smallest tile, and of half the largest one that kernels choose for few rows."""
+LARGEST_MXFP4_TILE = 128
+NO_TILE = 1e-3
+"""Tiles that are less likely than this do not count."""
 
 
 def tile_rows(rows: float) -> float:
-    """The rows that a grouped matrix multiplication computes for an expert with this many on
-    average.
+    """The rows that a grouped matrix multiplication of 16-bit weights computes for an expert with
+    this many on average.
 
     Kernels choose tiles of about twice the mean, from 16 to 64 rows, so that few experts need a
-    second one, and compute whole tiles; an expert with more rows fills half of its last tile
-    (triton_kernels/matmul_ogs_details/opt_flags.py; the tuned tiles of vLLM's
-    fused_moe/configs/E=128,N=768,device_name=NVIDIA_H200.json are the same).
+    second one, and compute whole tiles; an expert with more rows fills half of its last tile (the
+    tuned tiles of vLLM's fused_moe/configs/E=128,N=768,device_name=NVIDIA_H200.json).
     """
     return max(SMALLEST_TILE, min(2 * rows, rows + LARGEST_EXTRA))
+
+
+def tile_size(rows: float) -> int:
+    """The rows of a tile with MXFP4 weights, for experts with this many rows on average: the next
+    power of two from 16 to 128 (triton_kernels/matmul_ogs_details/opt_flags.py of vLLM 0.28.0)."""
+    power = (max(math.floor(rows), 1) - 1).bit_length()
+    return min(max(SMALLEST_TILE, 1 << power), LARGEST_MXFP4_TILE)
+
+
+def further_tiles(tokens: float, share: float, size: int) -> float:
+    """The tiles of ``size`` rows that an expert needs beyond its first, on average.
+
+    Each of the tokens chooses the expert with probability ``share``, so the number of its rows is
+    binomial, of which this takes the normal approximation. With 24 rows on average few experts
+    need more than one tile of 32, with 32 half of them: K=5 takes hardly longer than K=3 where K=7
+    does.
+    """
+    mean = tokens * share
+    spread = max(math.sqrt(2 * mean * (1 - share)), 1e-6)
+    found, tiles, more = 0.0, 1, 1.0
+    while more > NO_TILE:
+        more = math.erfc((tiles * size + 0.5 - mean) / spread) / 2
+        found += more
+        tiles += 1
+    return found
 
 
 class Kernel(NamedTuple):
