@@ -201,11 +201,11 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message:
 
 def test_the_alarms_are_those_that_the_plan_can_judge() -> None:
     options: dict[str, Any] = {"rollout": "all-at-once", "instance_count": 1}
-    with_slo = planned(**options, slo=Slo(ttft=0.5))
+    with_slo = planned(**options, slo=Slo(ttft=1.0))
     assert with_slo.rollout is not None
     assert with_slo.rollout.alarms == ("ttft", "errors", "acceptance")
     ttft, errors, acceptance = alarms(with_slo, "c")
-    assert (ttft["ExtendedStatistic"], ttft["Threshold"]) == ("p90", 500_000.0)
+    assert (ttft["ExtendedStatistic"], ttft["Threshold"]) == ("p90", 1_000_000.0)
     assert errors["MetricName"] == "Invocation5XXErrors"
     assert with_slo.speculation is not None
     k = with_slo.speculation.k
