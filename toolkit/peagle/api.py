@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
+    from peagle.checkpoints.contents import watch_hashing as watch_hashing
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
@@ -290,6 +291,7 @@ _FUNCTIONS = {
         "check_catalog", "check_catalog_file", "load_storage", "own_file_count",
     ),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
+    "peagle.checkpoints.contents": ("watch_hashing",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle.checkpoints import contents
-from peagle.checkpoints.contents import files_below
+from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
 from peagle.deploy.desired import desired_state, required_change
 from peagle.errors import Refused
@@ -20,7 +19,7 @@ from peagle.planning import Plan
 from peagle.plans import plan_pair
 from peagle.render import format_names, render
 from peagle.render.requests import requests
-from tests.support import raises_code
+from tests.support import in_process, raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 OTHER = "README.md"
@@ -107,12 +106,12 @@ def test_a_hash_is_kept_until_the_file_changes(
     file.write_bytes(bytes(contents._MIN_CACHED_BYTES))
     read = []
 
-    def digest(stream: Any, name: str) -> Any:
-        read.append(stream.name)
-        return original(stream, name)
+    def computed(path: Path, size: int) -> str:
+        read.append(path)
+        return original(path, size)
 
-    original = hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", digest)
+    original = contents._computed
+    monkeypatch.setattr(contents, "_computed", computed)
     (first,), (again,) = files_below(folder), files_below(folder)
     assert (first, len(read)) == (again, 1)
 
@@ -124,3 +123,33 @@ def test_a_hash_is_kept_until_the_file_changes(
 
     (own_home / "contents.json").write_text("{ damaged")
     assert files_below(folder) == (other,)
+
+
+def test_hashing_a_large_file_reports_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
+    (tmp_path / "small.json").write_text("{}")
+    (tmp_path / "weights.safetensors").write_bytes(bytes(2**21 + 5))
+    heard: list[tuple[str, int, int]] = []
+
+    with watch_hashing(lambda *step: heard.append(step)):
+        files_below(tmp_path)
+
+    size = 2**21 + 5
+    assert heard == [("weights.safetensors", 2**20, size), ("weights.safetensors", 2**21, size)]
+
+
+def test_a_plan_of_large_weights_says_on_stderr_what_it_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = tmp_path / "head"
+    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
+    (head / "more.bin").write_bytes(bytes(2**20))
+    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
+
+    done = in_process("plan", "tiny", "--drafter", str(head), "--json")
+
+    assert done.code == 0
+    assert "hashing " in done.err
+    assert done.document["format"] == 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,26 @@ _MIN_AGE_SECONDS = 2.0
 _MAX_HASHES = 5_000
 _MIN_CACHED_BYTES = 1_000_000
 """A smaller file is read faster than the record of its hash."""
+
+
+_PART_BYTES = 2**20
+_STEP_BYTES = 2**28
+"""How much is read between two reports: a second or two of a slow disk."""
+
+Watcher = Callable[[str, int, int], None]
+"""Hears the name of a file, how many of its bytes are read, and its size."""
+
+_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watch_hashing(watcher: Watcher) -> Iterator[None]:
+    """Let ``watcher`` hear how the hashing of large files goes on."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
 
 
 @dataclass(frozen=True)
@@ -82,12 +103,23 @@ def _sha256(path: Path, known: dict[str, list[Any]], kept: dict[str, list[Any]])
     entry = known.get(key)
     if isinstance(entry, list) and entry[:-1] == state and isinstance(entry[-1], str):
         return entry[-1]
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = _computed(path, before.st_size)
     changed = max(before.st_mtime_ns, before.st_ctime_ns) / 1e9
     if before.st_size >= _MIN_CACHED_BYTES and 0 <= changed < time.time() - _MIN_AGE_SECONDS:
         kept[key] = [*state, digest]
     return digest
+
+
+def _computed(path: Path, size: int) -> str:
+    """The SHA-256 of the bytes; whoever watches hears of each step of a large file."""
+    watcher, done, digest = _WATCHER.get(), 0, hashlib.sha256()
+    with path.open("rb") as stream:
+        while part := stream.read(_PART_BYTES):
+            digest.update(part)
+            done += len(part)
+            if watcher is not None and done % _STEP_BYTES == 0:
+                watcher(path.name, done, size)
+    return digest.hexdigest()
 
 
 def _cache_file() -> Path:
