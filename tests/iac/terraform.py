@@ -107,13 +107,18 @@ def write_module(folder: Path, plan: Plan) -> None:
 
 def relax(folder: Path) -> None:
     """Remove what the provider 5.100 lacks: the newest AMI and a second source of weights."""
-    versions, module = folder / "endpoint" / "versions.tf", folder / "endpoint" / "main.tf"
+    relax_module(folder / "endpoint")
+    change(folder, lambda values: values["instances"].update(ami=None))
+
+
+def relax_module(folder: Path) -> None:
+    """Remove a second source of weights from the module, and its newer provider."""
+    versions, module = folder / "versions.tf", folder / "main.tf"
     versions.write_text(versions.read_text().replace('">= 6.25"', '">= 5.100"'))
     second = re.compile(r'    dynamic "additional_model_data_source" \{.*?\n    \}\n', re.DOTALL)
     text, removed = second.subn("", module.read_text())
     assert removed == 1
     module.write_text(text)
-    change(folder, lambda values: values["instances"].update(ami=None))
 
 
 def change(folder: Path, edit: Any) -> None:

@@ -36,7 +36,7 @@ locals {
 }
 
 module "endpoint" {
-  source = "./endpoint"
+  source = "../.." # this module; in a folder of `peagle render`: ./endpoint
 
   name               = local.values.name
   execution_role_arn = var.execution_role_arn

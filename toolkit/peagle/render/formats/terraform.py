@@ -6,6 +6,8 @@ of the plan is in ``values.json``, so a changed plan is a changed file of values
 
 from __future__ import annotations
 
+import re
+
 from peagle.catalog.schema import Catalog
 from peagle.data import data_folder
 from peagle.planning.plan import Plan
@@ -18,6 +20,8 @@ VALUES = "values.json"
 MODULE = "endpoint"
 """Folder of the module that the root module calls."""
 
+_SOURCE = re.compile(r'source = "\.\./\.\.".*')
+
 _PARTS = (
     "end.tf", "main.tf", "observability.tf", "outputs.tf", "scaling.tf", "variables.tf",
     "versions.tf",
@@ -29,11 +33,18 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     source = data_folder("infra/terraform")
     form = _HOW_TO if plan.scaling is None else f"{_HOW_TO}{_SCALING}"
     return (
-        RenderedFile(MAIN, (source / "examples" / "values" / MAIN).read_bytes()),
+        RenderedFile(
+            MAIN, _root_module((source / "examples" / "values" / MAIN).read_text("utf-8"))
+        ),
         json_file(VALUES, values(plan, "terraform")),
         *(RenderedFile(f"{MODULE}/{name}", (source / name).read_bytes()) for name in _PARTS),
         readme(plan, form),
     )
+
+
+def _root_module(example: str) -> bytes:
+    """The example, which calls the module above it, with the copy of the module beside it."""
+    return _SOURCE.sub(f'source = "./{MODULE}"', example, count=1).encode()
 
 
 def unsupported(plan: Plan) -> str:
