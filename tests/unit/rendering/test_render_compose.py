@@ -87,11 +87,14 @@ def test_weights_are_mounted_where_the_engine_reads_them() -> None:
 
     tiny = data_folder("model_catalog") / "peagle" / "tiny"
     assert mounts("uploaded") == {
-        f"/opt/ml/model/{part}": str((tiny / folder).resolve())
+        f"/opt/ml/model/{part}": f"${{{part.upper()}_FOLDER:-{(tiny / folder).resolve()}}}"
         for part, folder in {"target": "target", "drafter": "p-eagle"}.items()
     }
     own = mounts("own-folder")
-    assert list(own.values()) == [str(Path('/data/my head\'s "best"').resolve())]
+    (source,) = own.values()
+    folder = str(Path('/data/my head\'s "best"').resolve())
+    assert interpolated(source, {}) == folder
+    assert interpolated(source, {"DRAFTER_FOLDER": "/elsewhere"}) == "/elsewhere"
     assert mounts("one-prefix") == {"/opt/ml/model": "./model"}
     assert mounts("two-prefixes") == {
         "/opt/ml/model": "./model",
@@ -101,6 +104,16 @@ def test_weights_are_mounted_where_the_engine_reads_them() -> None:
     readme = files(plan_of("two-prefixes"))["README.md"].content.decode()
     assert "aws s3 sync s3://models/qwen3-8b/ model/\n" in readme
     assert "aws s3 sync s3://heads/qwen3-8b/ drafter/\n" in readme
+
+
+def test_a_folder_that_no_default_can_hold_is_literal() -> None:
+    plan = plan_of("own-folder")
+    assert plan.drafter is not None
+    assert plan.drafter.weights is not None
+    weights = plan.drafter.weights.model_copy(update={"location": "/data/${odd}"})
+    odd = plan.model_copy(update={"drafter": plan.drafter.model_copy(update={"weights": weights})})
+    (source,) = (one["source"] for one in service(odd)["volumes"] if one["type"] == "bind")
+    assert interpolated(source, {"odd": "wrong"}) == "/data/${odd}"
 
 
 def test_the_service_has_the_plans_environment_and_gpus() -> None:

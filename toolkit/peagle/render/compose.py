@@ -32,6 +32,7 @@ HEALTH_COMMAND = ("python3", "-c", _HEALTH)
 """Docker's health check of /ping."""
 
 _CACHE = "cache"
+_NOT_IN_DEFAULT = frozenset("${}")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class ComposeService:
     """``mounts`` maps a path in the container to a folder, which Compose reads relative to its
     file; ``build`` is the folder of the build context of ``image``. A variable that is ``None``
     gets the value that Compose's own environment has. ``address`` is where Compose publishes the
-    port, with references to its variables; all other texts are literal.
+    port, with references to its variables; ``folder_variables`` name the variable with another
+    folder for a path in the container. All other texts are literal.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ComposeService:
     gpus: int | Literal["all"] | None = None
     build: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    folder_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def compose_text(service: ComposeService, heading: str) -> str:
@@ -61,6 +64,11 @@ def compose_text(service: ComposeService, heading: str) -> str:
     """
     described = _literal(_described(service))
     described["ports"] = [f"{service.address}:{DEFAULT_PORT}"]
+    for volume in described["volumes"]:
+        variable = service.folder_variables.get(volume["target"])
+        # Compose has no way to write a default with a brace or a variable's sign.
+        if variable and not _NOT_IN_DEFAULT & set(volume["source"]):
+            volume["source"] = f"${{{variable}:-{volume['source']}}}"
     document = {
         "services": {service.name: described},
         "volumes": {_CACHE: {"name": CACHE_VOLUME}},

@@ -26,6 +26,12 @@ COMPOSE, CONTEXT = "compose.yaml", "image"
 FILES = (COMPOSE, "plan.json", "README.md")
 NO_ENDPOINT = True
 
+_FOLDER_VARIABLES = {
+    f"{MODEL_FOLDER}/target": "TARGET_FOLDER",
+    f"{MODEL_FOLDER}/drafter": "DRAFTER_FOLDER",
+}
+"""Compose's variables of the folders of weights on this machine; the default is the plan's."""
+
 PORT_VARIABLE = "PORT"
 """Compose's variable of the port on this machine."""
 
@@ -46,6 +52,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         gpus=plan.fit.tensor_parallel_size,
         build=None if own else f"./{CONTEXT}",
         labels=plan.company.tags,
+        folder_variables=_FOLDER_VARIABLES,
     )
     heading = _HEADING.format(
         pair=plan.pair, vllm=plan.runtime.vllm, instance=plan.instance_type, cuda=plan.runtime.cuda
@@ -57,6 +64,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         gpus=plan.fit.tensor_parallel_size,
         login=_login(plan),
         copying=_copying(plan),
+        folders=_OWN_FOLDERS if _folders(plan) else "",
         token=_TOKEN if has_hub_weights(plan) else "",
         first_start=_PULLED if own else _BUILT.format(base=recipe.base),
         port=DEFAULT_PORT,
@@ -149,6 +157,10 @@ the same vLLM: `docker compose build --build-arg BASE=IMAGE`. The base is
 
 _PULLED = "The first `up` pulls the image.\n"
 
+_OWN_FOLDERS = """
+
+On another machine, `TARGET_FOLDER` and `DRAFTER_FOLDER` say where the folders of weights are."""
+
 _TOKEN = """
 The engine downloads the weights from the Hub, once: a volume keeps them. For gated ones, set
 `HF_TOKEN`.
@@ -168,7 +180,7 @@ peagle prove --url http://127.0.0.1:{port} --plan plan.json --wait {minutes}m
 {first_start}{token}
 The environment, the image's base and the paths of weights are those of the endpoint. The port is on
 127.0.0.1; set `PORT` for another. The container's file system is read-only, except for the volume
-`peagle-cache` and `/tmp`. `docker compose down` keeps the volume.
+`peagle-cache` and `/tmp`. `docker compose down` keeps the volume.{folders}
 
 ```
 curl http://127.0.0.1:{port}/v1/chat/completions -H 'Content-Type: application/json' \\
