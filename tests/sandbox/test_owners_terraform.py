@@ -30,9 +30,9 @@ pytestmark = pytest.mark.sandbox
 
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")
-# One request at a time. The provider repeats CreateModel for 2 minutes while the answer is a
-# ValidationException, and once more if it has no answer by then: where one was lost, or came so
-# late, it reports a model that exists already. The log of the sandbox then says which it was.
+# One request at a time. If the answer to CreateModel is lost, the provider asks again, and repeats
+# that for 2 minutes: it takes every ValidationException for one that passes. It then reports that
+# the model exists already; the log of the sandbox says what became of the first answer.
 OPTIONS = ("-input=false", "-no-color", "-parallelism=1", *VARIABLES)
 
 

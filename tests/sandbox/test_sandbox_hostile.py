@@ -20,7 +20,16 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, folder_on_s3, until
+from tests.sandbox.sandboxes import (
+    BUCKET,
+    IMAGE,
+    INSTANCE_TYPE,
+    ROLE,
+    Account,
+    Sandbox,
+    folder_on_s3,
+    until,
+)
 
 pytestmark = pytest.mark.sandbox
 
@@ -163,6 +172,19 @@ def test_the_log_is_bounded(sandbox: Sandbox) -> None:
     assert log.stat().st_size < 1000
     assert "/_peagle/first" in log.with_name("daemon.log.1").read_text()[-200:]
     log.with_name("daemon.log.1").unlink()
+
+
+def test_a_log_that_cannot_be_written_takes_no_answer(home: Sandbox) -> None:
+    log = home.home / "sandbox" / "daemon.log"
+    log.parent.mkdir(mode=0o700)
+    log.symlink_to("/dev/full")  # as on a full disk
+    home.json("sandbox", "start")
+    account = Account(home)
+    hasty = account.client("sagemaker", config=Config(retries={"total_max_attempts": 1}))
+    answer = hasty.create_model(
+        ModelName="once", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE}
+    )
+    assert answer["ModelArn"].endswith("model/once")
 
 
 def _send_raw(sandbox: Sandbox, request: str) -> None:

@@ -78,6 +78,14 @@ class RequestHandler(MotoRequestHandler):
         self._came = time.monotonic()
         return super().parse_request()
 
+    def run_wsgi(self) -> None:
+        """Answer the request, then end the connection: also one on which no answer could begin,
+        where the client would wait for it as long as for another request."""
+        try:
+            super().run_wsgi()
+        finally:
+            self.close_connection = True
+
     def handle_expect_100(self) -> bool:
         """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
         return True
@@ -125,22 +133,23 @@ _rotating = threading.Lock()
 
 
 def _log_line(text: str) -> None:
+    """Write a line, or leave it out: a full disk must not take the answer to what was done."""
     now = datetime.now().isoformat(timespec="milliseconds")
     shown = "".join(one if one.isprintable() else "?" for one in text)
-    with _rotating:
+    with _rotating, contextlib.suppress(OSError):
         print(f"{now} {shown}", flush=True)
         if os.fstat(1).st_size > LOG_LIMIT:
             _rotate(state.log_file())
 
 
 def _rotate(log: Path) -> None:
-    """Keep the log as ``daemon.log.1`` and begin a new one, to which this process then writes."""
-    with contextlib.suppress(OSError):  # a full disk must not end the request
-        log.replace(log.with_name(f"{log.name}.1"))
-        new = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for output in (1, 2):
-            os.dup2(new, output)
-        os.close(new)
+    """Keep the log as ``daemon.log.1`` and begin a new one, to which this process then writes.
+    Raises OSError."""
+    log.replace(log.with_name(f"{log.name}.1"))
+    new = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for output in (1, 2):
+        os.dup2(new, output)
+    os.close(new)
 
 
 def main() -> None:
