@@ -80,16 +80,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _SECONDS = {
-    "sandbox with sandbox": 330, "docker": 180, "engine with sandbox": 170,
-    "test_warm_vllm.py": 130, "test_refusals_vllm.py": 125, "test_local_vllm.py": 55,
-    "test_bench_load_vllm.py": 50, "test_serve_vllm.py": 50, "test_faults_sample.py": 45,
-    "test_parsers_vllm.py": 45, "engine with ask": 25, "test_cfn_lint.py": 20, "test_wheel.py": 17,
+    "sandbox with sandbox, from s": 400, "engine with sandbox": 330, "sandbox with sandbox": 300,
+    "docker": 260, "test_warm_vllm.py": 180, "test_refusals_vllm.py": 125,
+    "test_owners_terraform.py": 120, "test_local_vllm.py": 65,
+    "test_bench_load_vllm.py": 57, "test_serve_vllm.py": 53, "test_faults_sample.py": 45,
+    "test_parsers_vllm.py": 45, "engine with ask": 25, "test_checkov.py": 24, "test_cdk.py": 24,
+    "test_cfn_lint.py": 20, "test_wheel.py": 17,
 }  # fmt: skip
-"""What the longest groups take on one processor."""
+"""What the longest groups take on one processor, by the last profile; that of the sandbox's
+tests is divided by their number."""
 
 _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
-_SLOW_FILES = ("test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
+_SLOW_FILES = ("test_cdk.py", "test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
+"""Also slow; test_cdk.py loads the CDK into Node.js, which each worker would do again."""
+
+_OWN_SANDBOX = ("test_owners_terraform.py",)
+"""Modules so long that a sandbox of their own costs less than that a worker ends later."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -109,11 +116,19 @@ def _group(item: pytest.Item) -> str:
     fixtures. Empty for a quick test."""
     if item.get_closest_marker("docker"):
         return "docker"  # its tests make and remove the same images
+    if item.path.name in _OWN_SANDBOX:
+        return item.path.name
     for shared in ("sandbox", "ask"):
         if shared in getattr(item, "fixturenames", ()):
-            return f"{item.path.parent.name} with {shared}"
+            return f"{item.path.parent.name} with {shared}{_half(item)}"
     slow = any(map(item.get_closest_marker, _SLOW)) or item.path.name in _SLOW_FILES
     return item.path.name if slow else ""
+
+
+def _half(item: pytest.Item) -> str:
+    """One worker with all tests of the sandbox could be the last: two workers, each with a sandbox,
+    share them by the names of their modules."""
+    return ", from s" if item.path.parent.name == "sandbox" and item.path.name >= "test_s" else ""
 
 
 @pytest.fixture(scope="session", autouse=True)
