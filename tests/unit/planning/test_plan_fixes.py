@@ -37,6 +37,8 @@ VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """Option -> how its values look in a fix, and their type."""
 
+pytestmark = pytest.mark.thorough
+
 Corpus = tuple[Catalog, str, tuple[dict[str, Any], ...]]
 
 
