@@ -68,8 +68,10 @@ def all_commands() -> list[str]:
 
 @pytest.fixture
 def repository(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A repository made by ``peagle ci init``, which serves the tiny pair, and its account."""
+    """A repository made by ``peagle ci init``, which serves the tiny pair, and its account; the
+    base of the pull request, checked out into ``base``, has no project file yet."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
     for kind in ("github", "codepipeline"):
         assert in_process("ci", "init", kind).code == 0
     file = tmp_path / "peagle.yaml"
@@ -164,7 +166,6 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     assert set(served) == {"peagle-chat-staging", "peagle-chat-production"}
     assert run(repository, "peagle drift chat -e production").code == 0
 
-    Path("base").mkdir()
     before = Path("peagle.yaml").read_text("utf-8")
     Path("base/peagle.yaml").write_text(before, "utf-8")
     changed = before.replace("k: 5", "k: 3")
