@@ -39,7 +39,7 @@ PRIOR = {
 }
 """A guess of each constant and its uncertainty as a share of it. With the guess of ``weights``,
 ``compute`` or ``grouped`` a fifth higher or lower, the medians of held-out errors are at most 13 %
-and their 90th percentiles 26 % (19 % and 28 % of the H100 alone, with ``weights`` higher)."""
+and their 90th percentiles 26 %."""
 
 LAUNCHES = {"prefill_layer": 5e-4, "uncaptured_layer": 1e-3}
 """Guesses of the launch of a layer: 10 and 20 kernels at 50 microseconds."""

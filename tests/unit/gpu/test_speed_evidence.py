@@ -131,3 +131,11 @@ def test_a_row_that_other_work_slowed_down_is_only_raw(
     assert ((3, 1, 2048) not in sizes) is disturbed
     assert {(0, 1, 128), (3, 1, 128), (3, 8, 128), (5, 1, 2048)} <= set(sizes)
     assert len(found["raw"]) == 5
+
+
+@pytest.mark.parametrize(("not_counted", "disturbed"), [(3.1, False), (3.2, True)])
+def test_a_row_that_is_slower_than_while_kernels_were_compiled_is_only_raw(
+    not_counted: float, disturbed: bool, tmp_path: Path
+) -> None:
+    found = document(tmp_path, ALONE, {**ROW, "concurrency": 8, "not_counted": not_counted})
+    assert (len(found["speeds"]), len(found["raw"])) == (1 if disturbed else 2, 2)

@@ -158,13 +158,14 @@ def test_more_requests_than_run_together_wait() -> None:
 def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
     load: float, factor: float, prompt: int, answer: int, k: int
 ) -> None:
-    """Up to the largest CUDA graph, beyond which a step, also one of prompts, may take longer."""
+    """Up to the largest CUDA graph, beyond which a step, also one of prompts, may take longer.
+    Where many experts need one more tile, more load can be 7 % slower."""
     of = case(drafter="p-eagle", k=k) if k else ALONE
     workload, length = Workload(prompt, answer), 1 + 0.4 * k
     found, more = speed(of, load, workload, length), speed(of, load * factor, workload, length)
     captured = [requests * prompt <= 1024 for requests in (load, load * factor)]
     if load * factor * (k + 1) <= 1024 and captured[0] == captured[1]:
-        assert (more.tokens_per_second or 0) >= 0.999 * (found.tokens_per_second or 0)
+        assert (more.tokens_per_second or 0) >= 0.92 * (found.tokens_per_second or 0)
     low, high = found.low or 0, found.high or 0
     assert 0 < low < (found.tokens_per_second or 0) < high
     assert (found.ttft_seconds or 0) > 0

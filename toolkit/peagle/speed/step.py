@@ -122,13 +122,15 @@ class StepTimes:
             geo.layers * geo.attention_bytes, 2 * tokens * geo.layers * geo.attention_numbers
         )
         active = geo.active_experts(tokens)
-        rows = tokens * geo.experts_per_token / active
-        loaded, computed = active, active * (tile_rows(rows) if geo.experts > 1 else rows)
         if geo.converts_experts:
             share = geo.experts_per_token / geo.experts
             size = tile_size(tokens * share)
             loaded = active + geo.experts * further_tiles(tokens, share, size)
             computed = loaded * size
+        else:
+            rows = tokens * geo.experts_per_token / active
+            loaded = active
+            computed = active * (tile_rows(rows) if geo.experts > 1 else rows)
         yield self._kernel(
             geo.layers * loaded * geo.expert_bytes,
             2 * computed * geo.layers * geo.expert_numbers,

@@ -23,7 +23,8 @@ from peagle.catalog.speed_model import StepConstants
 SMALLEST_TILE, LARGEST_EXTRA = 16, 32
 """Rows of the smallest tile, and of half the largest one that kernels choose for few rows."""
 LARGEST_MXFP4_TILE = 128
-NO_TILE = 1e-3
+"""Rows of the largest tile with MXFP4 weights."""
+LEAST_LIKELY_TILE = 1e-3
 """Tiles that are less likely than this do not count."""
 
 
@@ -49,16 +50,15 @@ def further_tiles(tokens: float, share: float, size: int) -> float:
     """The tiles of ``size`` rows that an expert needs beyond its first, on average.
 
     Each of the tokens chooses the expert with probability ``share``, so the number of its rows is
-    binomial, of which this takes the normal approximation. With 24 rows on average few experts
-    need more than one tile of 32, with 32 half of them: K=5 takes hardly longer than K=3 where K=7
-    does.
+    binomial, of which this takes the normal approximation. Of 24 rows on average hardly any expert
+    needs more than one tile of 32, of 32 half of them do.
     """
     mean = tokens * share
-    spread = max(math.sqrt(2 * mean * (1 - share)), 1e-6)
-    found, tiles, more = 0.0, 1, 1.0
-    while more > NO_TILE:
-        more = math.erfc((tiles * size + 0.5 - mean) / spread) / 2
-        found += more
+    deviation = max(math.sqrt(mean * (1 - share)), 1e-6)
+    found, tiles, likely = 0.0, 1, 1.0
+    while likely > LEAST_LIKELY_TILE:
+        likely = math.erfc((tiles * size + 0.5 - mean) / deviation / math.sqrt(2)) / 2
+        found += likely
         tiles += 1
     return found
 

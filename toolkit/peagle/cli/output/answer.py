@@ -280,7 +280,7 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
     if speed.basis == "estimated":
         parts.append("speed is computed, not measured for this GPU and load")
     elif speed.basis == "measured":
-        parts.append(f"speed is the best repetition with this size of requests ({speed.source})")
+        parts.append("speed is that of the best repetition")
     return "; ".join(parts)
 
 

@@ -41,7 +41,7 @@ _MOST_REGRETS = 5
 
 _LEGEND = (
     "target: without speculation; acceptance: tokens per step; break-even: the acceptance from "
-    "which on speculation pays; measured: the best repetition"
+    "which on speculation pays; measured: the best repetition, or between those of the loads around"
 )
 
 
