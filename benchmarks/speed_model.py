@@ -1,7 +1,7 @@
 """Fit the performance model's constants to the evidence, and show the errors of its estimates.
 
     python -m benchmarks.speed_model            # tables of errors
-    python -m benchmarks.speed_model --write    # and speed_model.yaml, and docs/estimates.md
+    python -m benchmarks.speed_model --write    # and speed_model.yaml, docs/estimates.md, README.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
 rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
@@ -33,6 +33,7 @@ from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
 CHAPTER = FILE.parents[1] / "docs" / "estimates.md"
+README = FILE.parents[1] / "README.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
@@ -100,11 +101,12 @@ def written(model: SpeedModel) -> str:
     return "\n".join(lines) + "\n" + gpus
 
 
-def with_table(chapter: str, table: str) -> str:
-    """docs/estimates.md with this table in place of the one with the same header."""
-    before, header, after = chapter.partition(HEADER)
+def with_table(text: str, lines: Iterable[Errors]) -> str:
+    """A document with a table of these lines in place of the one with the same header."""
+    before, header, after = text.partition(HEADER)
     if not header:
-        raise ValueError(f"{CHAPTER.name} has no table with the header {HEADER}")
+        raise ValueError(f"the document has no table with the header {HEADER}")
+    table = "\n".join([HEADER, *(one.markdown for one in lines)])
     return f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}"
 
 
@@ -115,7 +117,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write {FILE.name} and the table in {CHAPTER.name}"
+        "--write", action="store_true", help=f"write {FILE.name} and the tables in the documents"
     )
     known = catalog().speed_model
     of = [row for row in rows() if row.vllm == known.vllm]
@@ -124,13 +126,15 @@ def main() -> None:
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
-    table = "\n".join([HEADER, *(one.markdown for one in summaries(compared))])
-    print(table)
+    lines = summaries(compared)
+    print(HEADER, *(one.markdown for one in lines), sep="\n")
     print("", *details(compared), sep="\n")
     if options.write:
         FILE.write_text(written(model), encoding="utf-8")
-        CHAPTER.write_text(with_table(CHAPTER.read_text(encoding="utf-8"), table), encoding="utf-8")
-        print(f"wrote {FILE.name} and the table in {CHAPTER.name}")
+        held_out_lines = [one for one in lines if one.name in HELD_OUT]
+        for path, shown in ((CHAPTER, lines), (README, held_out_lines)):
+            path.write_text(with_table(path.read_text(encoding="utf-8"), shown), encoding="utf-8")
+        print(f"wrote {FILE.name} and the tables in {CHAPTER.name} and {README.name}")
 
 
 if __name__ == "__main__":
