@@ -58,7 +58,7 @@ class Template:
     """A template, with the defaults of its parameters; empty ones are not set."""
 
     def __init__(self, content: bytes) -> None:
-        self._document = yaml.load(content, _Loader)  # a SafeLoader
+        self._document = _Loader(content).get_single_data()
         parameters = self._document["Parameters"].items()
         self._parameters = {name: str(one.get("Default", "")) for name, one in parameters}
 
