@@ -96,7 +96,7 @@ def _checksum(path: Path) -> str:
 def _calls(sandbox: Sandbox, call: str) -> int:
     """The number of such calls in the sandbox's log."""
     lines = next((sandbox.home / "sandbox").glob("*.log")).read_text().splitlines()
-    return sum(f" {call}" in line and line.endswith(" 200") for line in lines)
+    return sum(f" {call}" in line and " 200 " in line for line in lines)
 
 
 def _sent(sandbox: Sandbox) -> int:
