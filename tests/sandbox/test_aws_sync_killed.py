@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def _checksum(path: Path) -> str:
 def _calls(sandbox: Sandbox, call: str) -> int:
     """The number of such calls in the sandbox's log."""
     lines = next((sandbox.home / "sandbox").glob("*.log")).read_text().splitlines()
-    return sum(f" {call}" in line and " 200 " in line for line in lines)
+    return sum(bool(re.search(rf" {re.escape(call)}.* 200 \d+ ms$", line)) for line in lines)
 
 
 def _sent(sandbox: Sandbox) -> int:
