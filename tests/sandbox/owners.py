@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peagle.checkpoints.contents import contents_of, files_below
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 from tests.support import run_in_process
 
@@ -66,9 +67,10 @@ def reaching(account: Account) -> dict[str, str]:
 
 def upload_weights(account: Account, name: str) -> None:
     """What the README of a rendered template asks for."""
+    contents = contents_of(map(files_below, FOLDERS.values()))
     for part, folder in FOLDERS.items():
         content = {path.name: path.read_bytes() for path in folder.iterdir()}
-        account.upload(f"peagle-toolkit/{name}/{part}/", content)
+        account.upload(f"peagle-toolkit/{name}.{contents}/{part}/", content)
 
 
 def run_script(machine: Machine, script: Path, *arguments: str) -> None:

@@ -11,7 +11,7 @@ from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.models import location_hint
-from peagle.data import CATALOG_PREFIX, weights_folder
+from peagle.data import weights_folder
 from peagle.errors import Fix, NotFound
 from peagle.planning.by_verdict import plan_by_verdict
 from peagle.planning.local_weights import local_weights, with_contents
@@ -64,11 +64,10 @@ def plan_pair(
 
 
 def _of_these_files(plan: Plan) -> Plan:
-    """The plan with the hash of the user's own folders of weights."""
-    local = local_weights(plan)
-    paths = [weights_folder(one.location) for one in local]
-    own = any(not one.location.startswith(CATALOG_PREFIX) for one in local)
-    if not own or not all(path.is_dir() for path in paths):
+    """The plan with the hash of its folders of weights: equal files are at one prefix, whichever
+    machine plans and whatever was deployed before. Without a folder, deploy reports it."""
+    paths = [weights_folder(one.location) for one in local_weights(plan)]
+    if not paths or not all(path.is_dir() for path in paths):
         return plan
     return with_contents(plan, contents_of(map(files_below, paths)))
 

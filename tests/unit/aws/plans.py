@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from peagle.checkpoints.contents import contents_of, files_below
 from peagle.deploy.served import served_by_plan
 from peagle.deploy.state import Revision
 from peagle.fit.models import Fit
@@ -82,6 +83,11 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
     if "speculation" in changes and "environment" not in changes:
         changes["environment"] = {"SM_VLLM_MODEL": "a/target"}
     return plan.model_copy(update=changes)
+
+
+def prefix_of(head: Path) -> str:
+    """Where deploy uploads a plan of that folder: a prefix of the bucket."""
+    return f"peagle-toolkit/peagle-pair.{contents_of([files_below(head)])}/"
 
 
 def another(plan: Plan) -> Plan:

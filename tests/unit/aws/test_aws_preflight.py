@@ -15,7 +15,7 @@ from peagle.errors import CloudError, Refused, UserError
 from peagle.findings import warning
 from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.plans import a_plan, another, prefix_of
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, READING, World
 
@@ -205,7 +205,7 @@ def test_without_the_permission_to_find_it_an_endpoint_is_not_changed(
 
 def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> None:
     bucket = f"peagle-sagemaker-us-east-1-{ACCOUNT}"
-    world.cloud.buckets[bucket] = {"peagle-toolkit/peagle-pair/drafter/other.bin": {}}
+    world.cloud.buckets[bucket] = {f"{prefix_of(head)}drafter/other.bin": {}}
 
     found = world.preflight(a_plan(head))
 
@@ -216,7 +216,7 @@ def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> 
 def test_warm_starts_beside_the_uploaded_folders_are_not_foreign_files(
     world: World, head: Path
 ) -> None:
-    bucket, folder = f"peagle-sagemaker-us-east-1-{ACCOUNT}", "peagle-toolkit/peagle-pair/warm"
+    bucket, folder = f"peagle-sagemaker-us-east-1-{ACCOUNT}", f"{prefix_of(head)}warm"
     world.cloud.buckets[bucket] = {f"{folder}/{'0a' * 16}.{end}": {} for end in ("json", "tar.gz")}
 
     assert _codes(world.preflight(a_plan(head))) == {}

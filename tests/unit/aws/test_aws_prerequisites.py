@@ -14,7 +14,7 @@ from peagle.findings import Finding
 from peagle.planning.observe_model import Capture, Observe
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.plans import a_plan, another, prefix_of
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import World
 
@@ -138,7 +138,7 @@ def test_a_role_that_may_not_read_what_deploy_uploads_is_an_error(
     assert f"{action} on arn:aws:s3:::{MINE}" in found.message
     assert found.command is not None
     (statement,) = json.loads(found.command[-1])["Statement"]
-    assert f"arn:aws:s3:::{MINE}/peagle-toolkit/peagle-pair/drafter/*" in statement["Resource"]
+    assert f"arn:aws:s3:::{MINE}/{prefix_of(head)}drafter/*" in statement["Resource"]
 
 
 def test_the_policy_of_a_bucket_may_allow_what_the_roles_policies_do_not(world: World) -> None:

@@ -12,10 +12,8 @@ from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import ROLE, service_error
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.plans import a_plan, another, prefix_of
 from tests.unit.aws.world import NAME, READING, World
-
-UPLOADED = "peagle-toolkit/peagle-pair/drafter/"
 
 
 def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
@@ -40,10 +38,10 @@ def test_the_requests_are_the_plans_with_role_and_bucket(world: World, head: Pat
     (model,) = world.cloud.models.values()
     source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
     assert model["ExecutionRoleArn"] == ROLE
-    assert source["S3Uri"] == "s3://mine/peagle-toolkit/peagle-pair/"
+    assert source["S3Uri"] == f"s3://mine/{prefix_of(head)}"
     assert set(world.cloud.buckets["mine"]) == {
-        f"{UPLOADED}config.json",
-        f"{UPLOADED}model.safetensors",
+        f"{prefix_of(head)}drafter/config.json",
+        f"{prefix_of(head)}drafter/model.safetensors",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,28 @@ def test_another_machine_finds_the_same(deployed: World) -> None:
     deployed.forget()
 
     assert drift_of(deployed).fields == ()
+
+
+def test_a_rollback_of_another_machines_update_is_no_drift(
+    world: World, head: Path, tmp_path: Path
+) -> None:
+    """Equal weights are at one prefix, whichever machine plans and whatever was deployed since."""
+    checkout = tmp_path / "another-checkout"
+    shutil.copytree(head, checkout)
+    world.deploy(a_plan(head))
+    world.forget()
+    world.deploy(another(a_plan(checkout)))
+    (bucket,) = world.cloud.buckets.values()
+    assert len(bucket) == 2, "no second copy of equal weights"
+    world.forget()
+    world.rollback()
+
+    for forget in (False, True):
+        if forget:
+            world.forget()
+        assert drift_of(world, a_plan(head)).fields == ()
+        assert drift_of(world, a_plan(checkout)).fields == ()
+    assert world.preflight(a_plan(head)).change == "nothing"
 
 
 Change = Callable[[Cloud], object]

@@ -14,6 +14,7 @@ import pytest
 
 from peagle.data import data_folder
 from peagle.engine import install
+from peagle.engine.locked import new_environment
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
@@ -258,3 +259,15 @@ def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(python: Fak
     with pytest.raises(EngineMissing) as foreign:
         install.engine_packages(VLLM)
     assert foreign.value.command == ("peagle", "engine", "install", "--vllm", VLLM)
+
+
+def test_an_environment_below_a_link_does_not_need_the_link(tmp_path: Path) -> None:
+    real, link, python = tmp_path / "engines", tmp_path / "link", tmp_path / "python"
+    real.mkdir()
+    link.symlink_to(real)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+
+    pip, log = new_environment(link / "env", python, lambda line: None)
+
+    assert (pip[0], log) == (str(real / "env" / "bin" / "python"), real / "env.log")

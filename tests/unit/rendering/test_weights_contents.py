@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,14 @@ from peagle.checkpoints import contents
 from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
 from peagle.deploy.desired import desired_state, required_change
+from peagle.deploy.diff import changes
 from peagle.errors import Refused
-from peagle.planning import Plan
+from peagle.planning import Options, Plan, make_plan
 from peagle.plans import plan_pair
 from peagle.render import format_names, render
+from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
+from peagle.weights.layout import own_head
 from tests.support import in_process, raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
@@ -90,9 +94,37 @@ def test_a_plan_of_other_files_is_not_deployed(head: Path) -> None:
     assert str(head) in refused.value.message
 
 
-def test_what_ships_with_the_catalogue_alone_has_no_hash() -> None:
+def test_what_ships_with_the_catalogue_has_a_hash_too() -> None:
+    """So that no plan depends on what was deployed below the endpoint's name before."""
     (mount,) = plan_pair("tiny", {}, CATALOG).mounts
-    assert mount.s3_uri == "s3://${ModelBucket}/peagle-toolkit/peagle-tiny/"
+    assert re.fullmatch(
+        r"s3://\$\{ModelBucket\}/peagle-toolkit/peagle-tiny\.[0-9a-f]{8}/", mount.s3_uri
+    )
+
+
+def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path) -> None:
+    plan, elsewhere = plan_of_folder(head), tmp_path / "another-checkout" / head.name
+    shutil.copytree(head, elsewhere)
+
+    other = plan_of_folder(elsewhere)
+
+    assert other.mounts == plan.mounts
+    desired = [desired_state(one, ROLE, BUCKET) for one in (plan, other)]
+    assert desired[0].fingerprint == desired[1].fingerprint
+    assert changes(*(one.revision.served for one in desired)) == ()
+    assert dashboard_body(plan) == dashboard_body(other)
+
+
+def test_a_plan_without_the_hash_is_deployed_with_it(head: Path) -> None:
+    """The plan of a folder that was not there when it was made, or of an earlier version."""
+    plan = plan_of_folder(head)
+    earlier = make_plan(Options(pair="tiny", **own_head(str(head))), CATALOG)
+    assert earlier.mounts != plan.mounts
+
+    desired = [desired_state(one, ROLE, BUCKET) for one in (plan, earlier)]
+
+    assert desired[0].model == desired[1].model
+    assert desired[0].uploads == desired[1].uploads
 
 
 def test_a_hash_is_kept_until_the_file_changes(

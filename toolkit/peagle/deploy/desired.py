@@ -15,10 +15,16 @@ from peagle.aws.s3 import Upload
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.data import weights_folder
-from peagle.deploy.served import served_by_requests, weight_prefixes
-from peagle.deploy.state import Deployment, Resource, Revision
+from peagle.deploy.served import served_by_requests
+from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Refused
-from peagle.planning.local_weights import UPLOAD_FOLDER, local_weights, planned_contents
+from peagle.planning.local_weights import (
+    UPLOAD_FOLDER,
+    local_weights,
+    planned_contents,
+    portable_pair,
+    with_contents,
+)
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.components import CREATE_COMPONENT
 from peagle.render.requests import Request, requests, with_replaced
@@ -72,26 +78,20 @@ def desired_state(
 ) -> DesiredState:
     """The plan with role and bucket filled in.
 
-    Names and prefix are the plan's own, unless the record holds a model of that name made with
-    another role or other files, or other files below that prefix: then they get a hash of the
-    difference, so that nothing in service is overwritten. Raises UserError when a folder of
-    weights does not exist, and Refused when it has other files than the plan was made of.
+    The prefix of uploaded weights has the hash of their files, also for a plan that was made
+    without it. Names are the plan's own, unless the record holds a model of that name made with
+    another role: then they get a hash of the difference, so that nothing in service is overwritten.
+    Raises UserError when a folder of weights does not exist, and Refused when it has other files
+    than the plan was made of.
     """
+    folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
+    contents = contents_of(folders)
+    plan = _of_files(plan, contents) if folders else plan
     planned = {request.operation: request.parameters for request in requests(plan)}
-    folders = [(w, files_below(weights_folder(w.location))) for w in local_weights(plan)]
     filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
-    contents = contents_of(files for _, files in folders)
-    if planned_contents(plan) not in (None, contents):
-        raise Refused(
-            f"the weights in {' and '.join(w.location for w, _ in folders)} have changed since "
-            "the plan was made",
-            "make the plan again",
-            CHANGED,
-        )
+    uris = [str(with_replaced(weights.s3_uri, filled)) for weights in local_weights(plan)]
     fingerprint = _digest([with_replaced(_untagged(plan), filled), contents])
-    uris = [str(with_replaced(weights.s3_uri, filled)) for weights, _ in folders]
-    other_folder = _other_folder(plan, uris, contents, fingerprint, record)
-    renamed = other_folder | _other_names(planned, fingerprint, record)
+    renamed = _other_names(planned, fingerprint, record)
     complete = with_replaced(planned, filled | renamed)
     component = complete.get(CREATE_COMPONENT)
     model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
@@ -109,8 +109,8 @@ def desired_state(
         ),
         tuple(
             Upload(place.bucket, place.key, files, contents)
-            for uri, (_, files) in zip(uris, folders, strict=True)
-            for place in [S3Uri.parse(str(with_replaced(uri, renamed))).folder]
+            for uri, files in zip(uris, folders, strict=True)
+            for place in [S3Uri.parse(uri).folder]
         ),
         complete[MODEL],
         complete[CONFIG],
@@ -119,10 +119,26 @@ def desired_state(
     )
 
 
+def _of_files(plan: Plan, contents: str) -> Plan:
+    """The plan with the hash of its files. Raises Refused if it was made of others."""
+    made_of = planned_contents(plan)
+    if made_of is None:
+        return with_contents(plan, contents)
+    if made_of != contents:
+        raise Refused(
+            f"the weights in {' and '.join(one.location for one in local_weights(plan))} have "
+            "changed since the plan was made",
+            "make the plan again",
+            CHANGED,
+        )
+    return plan
+
+
 def _untagged(plan: Plan) -> dict[str, Any]:
-    """The requests without the user's tags: other tags need no other instances."""
+    """The requests without the user's tags and without the path of a head: with others of these,
+    the same instances serve."""
     company = plan.company.model_copy(update={"tags": {}})
-    plain = requests(plan.model_copy(update={"company": company}))
+    plain = requests(plan.model_copy(update={"company": company, "pair": portable_pair(plan.pair)}))
     return {request.operation: request.parameters for request in plain}
 
 
@@ -138,38 +154,6 @@ def _other_names(
     if renamed[names[0]] in earlier or earlier.get(names[0], fingerprint) != fingerprint:
         return renamed
     return {}
-
-
-def _other_folder(
-    plan: Plan, uris: list[str], contents: str, fingerprint: str, record: Deployment | None
-) -> dict[str, str]:
-    """A replacement for the plan's folder in the bucket, if that holds other files."""
-    folder = f"{UPLOADS}{plan.name}"
-    moved = {f"{folder}/": f"{folder}.{contents}/"}
-    earlier = record.of_type("S3Objects") if record else ()
-    for uri in uris:
-        if any(str(with_replaced(uri, moved)).startswith(one.name) for one in earlier):
-            return moved
-        below = [one for one in earlier if uri.startswith(one.name)]
-        revisions = record.revisions if record else ()
-        sharing = {one.fingerprint for one in revisions if _reads(one, uri)}
-        if below and not _hold(below, sharing, contents, fingerprint):
-            return moved
-    return {}
-
-
-def _reads(revision: Revision, uri: str) -> bool:
-    """Whether the revision mounts the folder, or one above it."""
-    return any(uri.startswith(prefix) for prefix in weight_prefixes(revision.served))
-
-
-def _hold(folder: list[Resource], sharing: set[str], contents: str, fingerprint: str) -> bool:
-    """Whether these records of one folder are about the files. What another machine uploaded has no
-    ``contents``: there, the revision decides, and one of those ``sharing`` the folder is enough,
-    because nothing replaces the files of a folder."""
-    if known := {one.contents for one in folder if one.contents}:
-        return known == {contents}
-    return fingerprint in {*(one.revision for one in folder), *sharing}
 
 
 def _digest(document: Any) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.deploy.served import Served
+from peagle.planning.local_weights import portable_pair
 from peagle.text import format_usd
 
 _IN_SPECULATION = ("method", "num_speculative_tokens")
@@ -100,6 +101,8 @@ def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
         old, new = getattr(before, name), getattr(after, name)
         if name in _UNKNOWN_WHEN_EMPTY and not (old and new):
             continue
+        if name == "pair" and portable_pair(old) == portable_pair(new):
+            continue  # other bytes in the folder are other weights
         if old != new:
             yield SettingChange(name, old, new)
     speculation = (before.speculative_config, after.speculative_config)

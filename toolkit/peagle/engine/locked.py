@@ -38,7 +38,9 @@ def new_environment(folder: Path, python: Path, progress: Progress) -> tuple[lis
     """Make an empty environment, in place of one that is there.
 
     Returns ``pip install`` with its options, and the log. Raises UserError when Python lacks venv.
+    The interpreter named in its programs is at the folder's real path: a link to it may be removed.
     """
+    folder = folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     log = folder.with_name(f"{folder.name}.log")
     log.write_text("", encoding="utf-8")

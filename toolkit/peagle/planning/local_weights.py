@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
 
 UPLOAD_FOLDER = "peagle-toolkit/"
@@ -17,6 +19,13 @@ def local_weights(plan: Plan) -> tuple[Weights, ...]:
     """The plan's weights in folders of this machine, which are uploaded."""
     drafter = plan.drafter.weights if plan.drafter else None
     return tuple(w for w in (plan.target.weights, drafter) if w and w.kind == "directory")
+
+
+def portable_pair(pair: str) -> str:
+    """The pair with the name of a head's folder in place of its path, which differs between
+    machines."""
+    target, plus, drafter = pair.partition("+")
+    return f"{target}{plus}{PurePath(drafter).name if drafter.startswith('/') else drafter}"
 
 
 def with_contents(plan: Plan, contents: str) -> Plan:

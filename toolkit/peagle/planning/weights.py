@@ -2,8 +2,7 @@
 
 hub         the engine downloads them; nothing is mounted
 directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>.<hash of the files>/, and that
-            prefix is mounted as /opt/ml/model, with the folders target/ and drafter/; what ships
-            with the catalogue alone has no hash
+            prefix is mounted as /opt/ml/model, with the folders target/ and drafter/
 s3://...    mounted as /opt/ml/model if it is the only prefix. Folders target/ and drafter/ of one
             prefix, the layout of `peagle weights sync`, are mounted as that one prefix. Otherwise
             /opt/ml/model for the target and /opt/ml/additional-model-data-sources/drafter for the

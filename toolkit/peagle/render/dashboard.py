@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine_log import log_interval
+from peagle.planning.local_weights import portable_pair
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import own_name
 from peagle.render.metrics import METRIC_NAMESPACE, log_of, metric_dimensions
@@ -70,7 +71,7 @@ def _heading(plan: Plan, variant: str, y: int) -> dict[str, Any]:
     live = "Live in a terminal" if variant == VARIANT else "With confidence intervals"
     text = (
         f"# {plan.name}{'' if variant == VARIANT else f', {variant}'}\n"
-        f"{plan.pair} on {plan.instance_count} x {plan.instance_type}{copies}, "
+        f"{portable_pair(plan.pair)} on {plan.instance_count} x {plan.instance_type}{copies}, "
         f"{speculation}, {cost}. {live}: `{shlex.join(command)}`"
     )
     place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
