@@ -9,22 +9,21 @@ from typing import Any
 
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
-from peagle.fit.estimate import fit_of, missing_bytes
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import missing_bytes
 from peagle.planning.candidates import (
     Candidate,
     InstanceFit,
     PairLoad,
     best_of,
-    planned_fit,
     price_of,
     rank,
 )
 from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.known import Known, gpu_of, known_of, name_of
 from peagle.planning.options import Options
-from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
-from peagle.planning.speculation import SpeedsByK, compared_ks, other_drafters, usual_k
+from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
+from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
 from peagle.speed.models import Performance
 from peagle.vllm.gpus import needed_capability
 
@@ -39,16 +38,11 @@ COMPARED = 4
 
 
 @dataclass
-class _Known:
-    """What was computed for one load: the K of each drafter, and work, fits and speeds with one;
-    with the options, too, the candidates on a type, or on types with equal GPUs, with a drafter."""
+class _Found:
+    """The candidates of one set of options on a type, or on types with equal GPUs, with a
+    drafter."""
 
-    works: dict[tuple[str | None, int], PairLoad] = field(default_factory=dict)
-    cases: dict[tuple[object, ...], FitCase] = field(default_factory=dict)
-    fits: dict[tuple[object, ...], InstanceFit] = field(default_factory=dict)
-    speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict)
-    ks: dict[str | None, tuple[int, ...]] = field(default_factory=dict)
-    candidates: dict[tuple[str, str | None], list[Candidate]] = field(default_factory=dict)
+    on_type: dict[tuple[str, str | None], list[Candidate]] = field(default_factory=dict)
     on_equal_gpus: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
 
 
@@ -57,7 +51,8 @@ class CandidateEvaluator:
 
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
     ``others`` are compared with that drafter, by default those of the target. ``known`` is what
-    another evaluator for this load has computed.
+    is computed once for this load, and ``found`` what another evaluator with these options has
+    found.
     """
 
     def __init__(
@@ -67,11 +62,12 @@ class CandidateEvaluator:
         work: PairLoad,
         region: str,
         others: tuple[Drafter | None, ...] | None = None,
-        known: _Known | None = None,
+        known: Known | None = None,
+        found: _Found | None = None,
     ) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._known = known or _Known()
+        self._known, self._found = known or known_of(work), found or _Found()
         if others is None:
             length, tokens = work.max_model_len, work.request_tokens
             named = other_drafters(options, pair, work.vllm, length, tokens)
@@ -129,13 +125,13 @@ class CandidateEvaluator:
             options = options.model_copy(update={"k": None})
         pair = replace(self.pair, drafter=drafter)
         work = replace(self.work, drafter=drafter, k=usual_k(self.options, drafter))
-        return CandidateEvaluator(options, pair, work, self._region, (), self._known)
+        return CandidateEvaluator(options, pair, work, self._region, (), self._known, self._found)
 
     def with_options(self, **changed: Any) -> CandidateEvaluator:
         """The same evaluator with other K, or another number of instances."""
         options = self.options.model_copy(update=changed)
-        known = replace(self._known, candidates={}, on_equal_gpus={})
-        return CandidateEvaluator(options, self.pair, self.work, self._region, self._others, known)
+        others, known = self._others, self._known
+        return CandidateEvaluator(options, self.pair, self.work, self._region, others, known)
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
@@ -143,14 +139,14 @@ class CandidateEvaluator:
         size = candidate.fit.tensor_parallel_size
         found: dict[tuple[str | None, int], Performance] = {}
         drafters = (self.pair.drafter, candidate.drafter, None, *self._others)
-        for name, drafter in {_name(one): one for one in drafters}.items():
-            ks = {*self._compared_ks(drafter), *self._ks(drafter)}
-            on_instance = self._fit(instance, size, drafter, max(self._ranking_ks(drafter)))
+        for name, drafter in {name_of(one): one for one in drafters}.items():
+            ks = {*self._known.ks(drafter), *self._ks(drafter)}
+            on_instance = self._known.fit(instance, size, drafter, max(self._ranking_ks(drafter)))
             if drafter == candidate.drafter:
                 on_instance = candidate.on_instance
             if on_instance.fit.fits:
                 for k in sorted(ks):
-                    found[name, k] = self._performance(on_instance, drafter, k, load)
+                    found[name, k] = self._known.performance(on_instance, drafter, k, load)
         return SpeedsByK(load, found)
 
     def work_on(self, candidate: Candidate) -> PairLoad:
@@ -169,7 +165,7 @@ class CandidateEvaluator:
         found = [
             Candidate(on, drafter, k, count, most, busy, usd, one, copies)
             for k in ks or self._ranking_ks(drafter)
-            if (one := self._performance(on, drafter, k, load)).basis != "unknown"
+            if (one := self._known.performance(on, drafter, k, load)).basis != "unknown"
         ]
         if found:
             return min(
@@ -177,7 +173,7 @@ class CandidateEvaluator:
                 key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0)),
             )
         k = usual_k(self.options, drafter)
-        unknown = self._performance(on, drafter, k, load)
+        unknown = self._known.performance(on, drafter, k, load)
         return Candidate(on, drafter, k, count, most, busy, usd, unknown, copies)
 
     def _copies(self, on: InstanceFit) -> int:
@@ -190,7 +186,7 @@ class CandidateEvaluator:
         size, drafter = candidate.fit.tensor_parallel_size, candidate.drafter
         best = self._with_count(candidate.on_instance, drafter, self._ks(drafter))
         for one in (best, candidate):
-            fitted = self._fit(candidate.instance, size, drafter, one.k)
+            fitted = self._known.fit(candidate.instance, size, drafter, one.k)
             planned = replace(one, on_instance=fitted)
             if planned.holds_load or not candidate.holds_load:
                 return planned
@@ -212,18 +208,18 @@ class CandidateEvaluator:
     def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
         """As ``_fits_on``, with as many instances as the load needs; only on GPUs that were
         measured, if any were. Types with equal GPUs differ in their prices only."""
-        key = (instance.type, _name(drafter))
-        known = self._known
-        if key not in known.candidates:
-            equal = (*_gpu_of(instance), instance.gpu_count, _name(drafter))
-            if equal not in known.on_equal_gpus:
+        key = (instance.type, name_of(drafter))
+        found = self._found
+        if key not in found.on_type:
+            equal = (*gpu_of(instance), instance.gpu_count, name_of(drafter))
+            if equal not in found.on_equal_gpus:
                 fits = self._fits_on(instance, drafter)
-                known.on_equal_gpus[equal] = _measured_first(
+                found.on_equal_gpus[equal] = _measured_first(
                     [self._with_count(one, drafter) for one in fits if one.fit.fits]
                 )
-            found = known.on_equal_gpus[equal]
-            known.candidates[key] = [self._moved(one, instance) for one in found]
-        return known.candidates[key]
+            candidates = found.on_equal_gpus[equal]
+            found.on_type[key] = [self._moved(one, instance) for one in candidates]
+        return found.on_type[key]
 
     def _moved(self, candidate: Candidate, to: Instance) -> Candidate:
         """The candidate on another type with the same GPUs."""
@@ -270,73 +266,25 @@ class CandidateEvaluator:
         k = max(self._ranking_ks(drafter))
         sizes = sizes_of_copies(self.options, self.work.target.architecture, instance)
         if self.options.copies is not None or not sizes:
-            return [self._fit(instance, size, drafter, k) for size in sizes]
+            return [self._known.fit(instance, size, drafter, k) for size in sizes]
         *some, most = sizes
         found: list[InstanceFit] = []
         for size in some:
-            found.append(self._fit(instance, size, drafter, k))
+            found.append(self._known.fit(instance, size, drafter, k))
             if found[-1].holds(self.work.concurrency):
                 break
-        return [*found, self._fit(instance, most, drafter, k)]
-
-    def _fit(self, instance: Instance, size: int, drafter: Drafter | None, k: int) -> InstanceFit:
-        """The fit, computed once for types with equal GPUs."""
-        key = (*_gpu_of(instance), size, _name(drafter), k)
-        if key not in self._known.fits:
-            case = self._case(instance, size, drafter, k)
-            fitted = InstanceFit(instance, case, fit_of(case), self.work.cache_share)
-            self._known.fits[key] = fitted
-        found = self._known.fits[key]
-        if instance is found.instance:
-            return found
-        fit = found.fit.model_copy(update={"gpu_count": instance.gpu_count})
-        return replace(found, instance=instance, fit=fit)
-
-    def _case(self, on: Instance, size: int, drafter: Drafter | None, k: int) -> FitCase:
-        """The input of the fit; that of one GPU is built once."""
-        key = (*_gpu_of(on), _name(drafter), k)
-        if key not in self._known.cases:
-            self._known.cases[key] = planned_fit(self._work(drafter, k), on, 1)
-        case = self._known.cases[key]
-        engine = replace(case.engine, gpu_count=on.gpu_count, tensor_parallel_size=size)
-        return replace(case, engine=engine)
-
-    def _performance(
-        self, on: InstanceFit, drafter: Drafter | None, k: int, load: float
-    ) -> Performance:
-        """The performance of one engine with ``load`` requests, computed once."""
-        engine = on.case.engine
-        gpus = engine.gpu, on.instance.gpu_memory_mib, engine.tensor_parallel_size
-        key = (*gpus, _name(drafter), k, load)
-        if key not in self._known.speeds:
-            case = replace(on.case, engine=replace(engine, k=k))
-            work = self._work(drafter, k)
-            self._known.speeds[key] = pair_performance(work, case, load, fit=on.fit)
-        return self._known.speeds[key]
-
-    def _work(self, drafter: Drafter | None, k: int) -> PairLoad:
-        key = (_name(drafter), k)
-        if key not in self._known.works:
-            self._known.works[key] = replace(self.work, drafter=drafter, k=k)
-        return self._known.works[key]
+        return [*found, self._known.fit(instance, most, drafter, k)]
 
     def _ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """The user's K, else all that are compared."""
         if self.options.k is not None and drafter is not None:
             return (self.options.k,)
-        return self._compared_ks(drafter)
+        return self._known.ks(drafter)
 
     def _ranking_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """A small and the recommended K: enough to rank, and cheap."""
         ks = self._ks(drafter)
         return tuple(k for k in ks if k == usual_k(self.options, drafter) or k == SMALL_K) or ks
-
-    def _compared_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
-        name = _name(drafter)
-        if name not in self._known.ks:
-            work = replace(self.work, drafter=drafter)
-            self._known.ks[name] = compared_ks(drafter, runs_of(work), names_of(work))
-        return self._known.ks[name]
 
     def _may_be_known(self, drafter: Drafter | None) -> bool:
         """Whether there can be a speed: measured, or from a known acceptance."""
@@ -349,11 +297,3 @@ class CandidateEvaluator:
 def _measured_first(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
     return [one for one in candidates if one.performance.basis == "measured"] or candidates
-
-
-def _gpu_of(instance: Instance) -> tuple[object, ...]:
-    return instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
-
-
-def _name(drafter: Drafter | None) -> str | None:
-    return drafter.name if drafter else None
