@@ -46,11 +46,16 @@ def updated(world: World) -> tuple[str, str]:
 @pytest.fixture
 def plain_writes(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are written without renaming, which takes half of the time of these tests; what it
-    is good for is tested in ``test_store.py``."""
+    is good for is tested in ``test_store.py``. Nor is a file emptied before it is written: ext4
+    then waits for the disk."""
 
     def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        with path.open("a"):
+            pass
+        with path.open("r+") as file:
+            file.write(text)
+            file.truncate()
 
     monkeypatch.setattr("peagle.deploy.records.write_text", write)
 
