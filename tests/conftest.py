@@ -100,11 +100,11 @@ _OWN_SANDBOX = ("test_owners_terraform.py",)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The garbage collector need not look again at all modules and tests: a tenth of the time.
+    """The garbage collector need not look again at all modules and tests: a tenth of the time. To
+    look for garbage among them first would take most of a second in each worker.
 
     A version of pytest-xdist that ignores the groups would start every engine twice.
     """
-    gc.collect()
     gc.freeze()
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 from docs.generate.markdown import says_something
 from docs.generate.syntax import bodies
@@ -266,13 +266,17 @@ def _document(node: ast.expr | None, scope: Scope) -> str:
     """The docstring of a constant that is a code."""
     if not isinstance(node, ast.Name):
         return ""
-    tree = ast.parse(inspect.getsource(scope.module))
-    for one, below in pairwise(tree.body):
+    for one, below in pairwise(_syntax_of(scope.module).body):
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id and is_text:
             text = str(ast.literal_eval(below.value))  # type: ignore[attr-defined]
             return "" if text.startswith("The code of") else text
     return ""
+
+
+@cache
+def _syntax_of(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
 
 
 def _put(

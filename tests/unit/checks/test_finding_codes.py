@@ -47,7 +47,10 @@ def codes_in(path: Path) -> frozenset[str | None]:
 
 
 def _codes_in(path: Path) -> Iterator[str | None]:
-    tree = ast.parse(path.read_text())
+    text = path.read_text(encoding="utf-8")
+    if FINDINGS not in text and "Rule(" not in text:
+        return  # most files, which need not be parsed
+    tree = ast.parse(text)
     makers = {
         alias.asname or alias.name: alias.name
         for node in ast.walk(tree)
