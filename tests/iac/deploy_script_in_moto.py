@@ -18,6 +18,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
+from moto.sagemaker.exceptions import AWSValidationException
 from moto.sagemaker.models import FakeEndpointConfig
 from moto.sagemaker.responses import SageMakerResponse
 
@@ -27,6 +28,7 @@ from peagle.plans import plan_pair
 from peagle.render.formats.boto3 import script
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
+CAPTURED = "captured-prompts"
 OBSERVED = {"observe": True, "log_retention": 7, "ttl": 3600, "min_instances": 1,
             "max_instances": 2}  # fmt: skip
 
@@ -39,9 +41,16 @@ def _update_endpoint(response: SageMakerResponse) -> str:
     return json.dumps({"EndpointArn": endpoint.arn})
 
 
+def _no_component(_: SageMakerResponse) -> str:
+    """moto has none; AWS answers so about one that does not exist."""
+    raise AWSValidationException("Could not find inference component")
+
+
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(SageMakerResponse, "update_endpoint", _update_endpoint, raising=False)
+    describe = "describe_inference_component"
+    monkeypatch.setattr(SageMakerResponse, describe, _no_component, raising=False)
     monkeypatch.setattr(FakeEndpointConfig, "validate_instance_type", lambda *_: None)  # knows few
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -138,6 +147,59 @@ def test_it_uploads_what_changed_and_deletes_everything(
     run(other, ["--delete"], capsys, monkeypatch)
     assert left() == {"objects": ["mine"]}
     assert run(other, ["--delete"], capsys, monkeypatch) == []
+
+
+def test_it_deletes_what_an_earlier_plan_had(
+    account: None, folders: dict[str, Path], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A plan with scaling, alarms, dashboard, schedule and captured data, then one without: its
+    script deletes all of it, of this endpoint only."""
+    given = ["--role", ROLE, "--bucket", BUCKET]
+    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    head = {"drafter": str(folders["drafter"])}
+    captured = {"capture_data": f"s3://{CAPTURED}/prompts/", "capture_retention": 7}
+    full = plan_pair("tiny", {**OBSERVED, **captured, **head}, CATALOG)
+    plain = plan_pair("tiny", head, CATALOG)
+    other = plan_pair("tiny", {**OBSERVED, **head, "name": f"{plain.name}-b"}, CATALOG)
+    s3 = boto3.client("s3", region_name="us-east-1")
+    s3.create_bucket(Bucket=CAPTURED)
+    run(other, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    others = left()
+    run(full, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    assert s3.get_bucket_lifecycle_configuration(Bucket=CAPTURED)["Rules"]
+    run(plain, given, capsys, monkeypatch)
+    assert left().keys() == others.keys()
+    assert all(len(names) > len(others[kind]) for kind, names in left().items())
+
+    run(plain, ["--delete"], capsys, monkeypatch)
+
+    assert left() == others
+    with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
+        s3.get_bucket_lifecycle_configuration(Bucket=CAPTURED)
+    assert run(plain, ["--delete"], capsys, monkeypatch) == []
+
+
+def test_what_may_not_be_looked_at_is_reported_and_the_rest_deleted(
+    account: None, folders: dict[str, Path], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    given = ["--role", ROLE, "--bucket", BUCKET]
+    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    plan = plan_pair("tiny", {"drafter": str(folders["drafter"])}, CATALOG)
+    run(plan, given, capsys, monkeypatch)
+    module: dict[str, Any] = {"__name__": "deploy"}
+    exec(compile(script(plan), "deploy.py", "exec"), module)
+
+    def denied(session: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DescribeAlarms")
+
+    module["delete_alarms"] = denied
+    monkeypatch.setattr(sys, "argv", ["deploy.py", "--delete"])
+
+    assert module["main"]() == 1
+    assert "may still exist" in capsys.readouterr().err
+    assert left() == {}
 
 
 def test_it_fails_where_s3_keeps_an_object(

@@ -250,6 +250,9 @@ class Client:
                 found = self.there[kind, name]
                 return {**found, "EndpointStatus": os.environ["FAKE_STATUS"],
                         "FailureReason": "it broke"}
+            if operation.startswith(("get_", "delete_")):
+                error = {"Error": {"Code": "ResourceNotFoundException", "Message": "not found"}}
+                raise ClientError(error, operation)
             record(operation, parameters)
             verb, _, kind = operation.partition("_")
             if verb == "create":

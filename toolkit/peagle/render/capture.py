@@ -11,11 +11,16 @@ from peagle.s3uri import S3Uri
 _LONGEST_ID = 255
 
 
+def rule_stem(endpoint: str, region: str) -> str:
+    """How the names of all our rules for the endpoint begin; a dash and a hash follow."""
+    return f"peagle-capture-{endpoint}-{region}"[: _LONGEST_ID - 9]
+
+
 def rule_id(endpoint: str, region: str, prefix: S3Uri) -> str:
     """Such as ``peagle-capture-tiny-us-east-1-1a2b3c4d``: the name of our rule among the bucket's,
     one for each prefix, so that what was captured elsewhere in the bucket is deleted too."""
     digest = hashlib.sha256(prefix.key.encode()).hexdigest()[:8]
-    return f"{f'peagle-capture-{endpoint}-{region}'[: _LONGEST_ID - 9]}-{digest}"
+    return f"{rule_stem(endpoint, region)}-{digest}"
 
 
 def captured_prefix(destination: str, endpoint: str) -> S3Uri:

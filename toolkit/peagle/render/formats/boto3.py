@@ -15,14 +15,18 @@ from peagle.planning.company import encrypted_by
 from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
 from peagle.planning.local_weights import UPLOAD_FOLDER, planned_contents
 from peagle.planning.plan import Plan
-from peagle.render.alarms import alarms
-from peagle.render.capture import capture_rule
+from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.protocol import log_group
+from peagle.render.alarms import alarms, all_alarm_names
+from peagle.render.capture import capture_rule, rule_stem
 from peagle.render.components import component_path
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.files import RenderedFile, readme, text_file
 from peagle.render.limit import (
+    copies_limit_name,
     copies_schedule,
     ends_after,
+    limit_name,
     role_parameters,
     role_policy,
     schedule,
@@ -40,7 +44,7 @@ from peagle.render.requests import (
     owned_requests,
 )
 from peagle.render.rollout import deployment_config
-from peagle.render.scaling import scaling_requests
+from peagle.render.scaling import scaling_requests, target_parameters, wake_alarm_name
 
 SCRIPT = "deploy.py"
 FILES = (SCRIPT, "README.md")
@@ -65,18 +69,35 @@ def script(plan: Plan) -> str:
         "SCALING": scaling_requests(plan, VARIANT),
         "UPLOAD_ARGUMENTS": encrypted_by(plan.company.kms_key),
         "OWN_TAGS": [DEPLOYMENT_TAG, OWNER_TAG],
+        "NAMES": _names(plan),
         "UPLOAD_FOLDER": UPLOAD_FOLDER,
         "CONTENTS": planned_contents(plan),
         "UPLOADS": {folder.part: folder.prefix for folder in folders(plan)},
     }
     end, observe = _end(plan), _observe(plan, config["EndpointConfigName"])
     modules = {"hashlib", "json", *(("datetime",) if any(end.values()) else ())}
-    code = {**end, **observe, "IMPORTS": "".join(f"import {one}\n" for one in sorted(modules))}
+    code = {**end, **observe, **_parts("delete.py.txt", ("DELETE",))}
+    code |= {"IMPORTS": "".join(f"import {one}\n" for one in sorted(modules))}
     # Split at the placeholders first, so that a value that looks like one is left alone.
     pieces = _template("deploy.py.txt").split("@")
     return "".join(
         _literal(values[piece]) if piece in values else code.get(piece, piece) for piece in pieces
     )
+
+
+def _names(plan: Plan) -> dict[str, Any]:
+    """The names of what any plan of the endpoint may have, which `--delete` looks for."""
+    name, region = plan.name, plan.region
+    return {
+        "ends": ends_after(plan) is not None,
+        "targets": [target_parameters(name, VARIANT, copies) for copies in (False, True)],
+        "alarms": [*all_alarm_names(name), wake_alarm_name(name)],
+        "dashboard": dashboard_name(name, region),
+        "logs": [log_group(name, copies) for copies in (False, True)],
+        "filters": DEFAULT_PREFIX,
+        "capture_rules": rule_stem(name, region),
+        "schedules": [limit_name(region, name), copies_limit_name(region, name)],
+    }
 
 
 def _end(plan: Plan) -> dict[str, str]:
@@ -109,8 +130,8 @@ def _end(plan: Plan) -> dict[str, str]:
     return {**parts, "END_CONSTANTS": _constants(text, constants)}
 
 
-_PLACES = ("END_CONSTANTS", "END_OPTION", "END_SET", "END_REMOVE", "END_MISSING", "END")
-_OF_COPIES = ("END_SET_COPIES", "END_REMOVE_COPIES")
+_PLACES = ("END_CONSTANTS", "END_OPTION", "END_SET", "END")
+_OF_COPIES = ("END_SET_COPIES",)
 """What a plan with copies has besides, inside of the other parts."""
 _ACCOUNT, _PARTITION = "${Account}", "${Partition}"
 
@@ -159,7 +180,7 @@ def _observe(plan: Plan, config: str) -> dict[str, str]:
     }
 
 
-_OBSERVE_PLACES = ("OBSERVE_CONSTANTS", "OBSERVE_SET", "OBSERVE_REMOVE", "OBSERVE")
+_OBSERVE_PLACES = ("OBSERVE_CONSTANTS", "OBSERVE_SET", "OBSERVE")
 
 
 def _literal(value: Any, indent: str = "") -> str:
@@ -189,8 +210,9 @@ python deploy.py --delete
 ```
 {folders}{ends}
 The script uploads only files that S3 does not have with the same bytes. `--delete` deletes
-all that it made, also with earlier plans: endpoint, configurations, models, their uploaded weights,
-and what it created to observe, scale and end the endpoint.
+all that it made, also with earlier plans that had more: endpoint, configurations, models, their
+uploaded weights, and what it created to observe, scale and end the endpoint. What it may not look
+at it names, and ends with exit code 1.
 
 The endpoint takes up to {minutes} minutes to start.
 {calling}{proving}"""
