@@ -17,6 +17,7 @@ import botocore.session
 import hypothesis
 import pytest
 
+from peagle.checkpoints import contents
 from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
@@ -151,6 +152,20 @@ def _plans_are_made_once() -> Iterator[None]:
     again: a seventh of all the time of unit tests. Tests of planning call it themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("peagle.plans.make_plan", once_per_options(make_plan, FROZEN_CATALOG))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _weights_of_the_catalogue_are_hashed_once() -> Iterator[None]:
+    """Each test has a home of its own, where nothing is known of the weights that it deploys."""
+    compute, computed = contents._computed, functools.cache(contents._computed)
+
+    def of_file(path: Path, size: int) -> str:
+        frozen = path.is_relative_to(FROZEN_CATALOG)
+        return computed(path, size) if frozen else compute(path, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contents, "_computed", of_file)
         yield
 
 

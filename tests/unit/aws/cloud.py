@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from peagle.aws.client import Aws
@@ -847,7 +849,7 @@ class _Client:
 
     def __init__(self, cloud: Cloud, service: str, region: str) -> None:
         self._cloud, self._region = cloud, region
-        self.meta = type("Meta", (), {"endpoint_url": f"https://{service}.us-east-1.amazonaws.com"})
+        self.meta = SimpleNamespace(endpoint_url=f"https://{service}.us-east-1.amazonaws.com")
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         return lambda **parameters: self._cloud.call(operation, **parameters)
@@ -868,12 +870,11 @@ class _Client:
         self._cloud.after("copy")
 
     def get_paginator(self, operation: str) -> Any:
-        class Paginator:
-            def paginate(_, **parameters: Any) -> Iterator[Any]:
-                self._cloud.region = self._region
-                yield self._cloud.call(operation, **parameters)
+        return SimpleNamespace(paginate=partial(self._pages, operation))
 
-        return Paginator()
+    def _pages(self, operation: str, **parameters: Any) -> Iterator[Any]:
+        self._cloud.region = self._region
+        yield self._cloud.call(operation, **parameters)
 
 
 class FakeAws(Aws):

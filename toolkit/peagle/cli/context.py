@@ -25,8 +25,19 @@ TYPED = "peagle.typed"
 """Key in click's ``Context.meta``: the command's own parameters as typed, by name."""
 
 
+_PARSER = "peagle.parser"
+"""Key in click's ``Context.meta``: the parser of the command's arguments."""
+
+
 class PeagleCommand(click.Command):
     """A command whose errors know the options that the user typed."""
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Made once, since the arguments are parsed twice."""
+        made = ctx.meta.get(_PARSER)
+        if made is None or made.ctx is not ctx:
+            made = ctx.meta[_PARSER] = super().make_parser(ctx)
+        return made
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the values as typed, before click converts them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -98,9 +99,15 @@ def _optional(kind: Any, help: str) -> Any:
 
 def project_schema(options: FileOptions) -> dict[str, Any]:
     """The JSON schema of the file, for editors."""
+    return {"$schema": SCHEMA_DIALECT, "title": "peagle.yaml", **deepcopy(_schema(options))}
+
+
+@lru_cache(maxsize=4)
+def _schema(options: FileOptions) -> dict[str, Any]:
+    """pydantic needs a quarter of a second for it."""
     made = file_model(options).model_json_schema()
     _without_titles(made)
-    return {"$schema": SCHEMA_DIALECT, "title": "peagle.yaml", **made}
+    return made
 
 
 def _without_titles(node: Any) -> None:
