@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from peagle.data import data_folder
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import READING
@@ -44,6 +46,22 @@ def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
     assert "/openai/v1" in done.out
     assert f"peagle token {NAME}" in done.out
     assert f"peagle destroy {NAME}" in done.out
+
+
+@pytest.mark.parametrize("command", [("deploy", "--yes"), ("drift",)])
+def test_a_plan_file_says_which_large_weights_it_hashes(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    head, plan = tmp_path / "head", tmp_path / "plan.json"
+    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
+    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
+    terminal.run("plan", "tiny", "--drafter", str(head), "--output", str(plan))
+    terminal.run("deploy", str(plan), "--yes")
+
+    done = terminal.run(command[0], str(plan), *command[1:])
+
+    assert "hashing model.safetensors" in done.err
+    assert done.code == 0
 
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:

@@ -22,7 +22,7 @@ from peagle.cli.options import (
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
 from peagle.cli.output.console import confirm, json_option, print_json
 from peagle.cli.output.deploy import show_remaining_resources
-from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
@@ -144,7 +144,8 @@ def _start(
 ) -> None:
     """Check, show, ask, and bring the candidate into service; show what exists after an error."""
     refuse_errors([one for one in plan.findings if one.level == "error"])
-    found = api.preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
+    with show_hashing():
+        found = api.preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
     record = api.require_comparable(found)
     show_candidate(aws, found, record, share, account)
     kept = [one for one in plan.findings if one.level == "error" and one.code not in CHECKED_AGAIN]

@@ -32,7 +32,7 @@ from peagle.cli.output.deploy import (
     show_plan,
     show_remaining_resources,
 )
-from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
@@ -137,7 +137,8 @@ def deploy(
     instances = command_catalog(ctx).instances
 
     def checked(plan: Plan) -> Preflight:
-        found = api.preflight(aws, plan, instances, role, bucket)
+        with show_hashing():
+            found = api.preflight(aws, plan, instances, role, bucket)
         show_and_refuse(found, account, choices)
         if found.change in _CHANGES:
             api.require_known_price(found.desired.plan, accept_unknown_price)

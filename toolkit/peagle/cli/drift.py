@@ -22,6 +22,7 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
 )
+from peagle.cli.output.progress import show_hashing
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.deploy.drift import Drift
@@ -76,7 +77,8 @@ def drift(
         raise api.sandbox_not_running()
     catalog = command_catalog(ctx)
     files = api.find_template_drift(plan, template, catalog) if template else ()
-    found = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
+    with show_hashing():
+        found = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
     fields = (*found.fields, *files)
     if as_json:
         document = found.document() | {"drifted": bool(fields)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from peagle.cli.options import (
     settings_option,
     variables_option,
 )
-from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.progress import show_hashing
 from peagle.cli.own_target import account_of, reader_of_heads, with_own_target
 from peagle.cli.project import CHOICE, image_from_option, project_options, project_words
 from peagle.cli.rollout_options import ROLLOUT_OPTIONS
@@ -42,7 +42,6 @@ from peagle.errors import Fix, UserError
 from peagle.planning import Plan
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.text import format_size
 
 if TYPE_CHECKING:
     from peagle.weights.layout import AwsOf
@@ -212,15 +211,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     else:
         chosen = with_own_target(ctx, pair, chosen)
         reader = reader_of_heads(ctx, pair)
-    with StatusLine() as status, api.watch_hashing(partial(_show_hashing, status)):
+    with show_hashing():
         if ctx.params.get("online"):  # only `peagle plan` has it
             return _online_plan(ctx, pair, chosen, reader)
         return resolve_plan(pair, chosen, command_catalog(ctx), reader)
-
-
-def _show_hashing(status: StatusLine, name: str, done: int, size: int) -> None:
-    """Show how far a large file of an own folder is read: its hash is part of the plan."""
-    status.show(f"hashing {name}", f"{format_size(done)} of {format_size(size)}")
 
 
 def plan_in_project(

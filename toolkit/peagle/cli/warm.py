@@ -20,7 +20,7 @@ from peagle.cli.local import local_image
 from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
-from peagle.cli.output.progress import DeploymentProgress, StatusLine
+from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
 from peagle.cli.output.warm import (
     collected_document,
     local_document,
@@ -193,7 +193,8 @@ def _collect_on_aws(
     with api.deployment_lock(aws.scope, plan.region, collecting.name):
         with account.stopped_on_error(started):
             instances = command_catalog().instances
-            found = api.preflight(aws, collecting, instances, role)
+            with show_hashing():
+                found = api.preflight(aws, collecting, instances, role)
             show_and_refuse(found, account)
             show_intent(found.desired, place, account.sandbox)
             api.require_known_price(found.desired.plan, accept_unknown_price)

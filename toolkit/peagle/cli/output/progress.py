@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from peagle.text import format_duration, format_usd
+from peagle import api
+from peagle.text import format_duration, format_size, format_usd
 
 if TYPE_CHECKING:
     from peagle.deploy.context import Progress
@@ -19,6 +21,19 @@ DEPLOYMENT_REPEAT_SECONDS = 60.0
 
 
 _CLEAR = "\r\x1b[2K"
+
+
+@contextmanager
+def show_hashing() -> Iterator[None]:
+    """In the block, show how far large files of weights are read: their hash is part of the plan,
+    and compared with the files when that is deployed."""
+    with StatusLine() as status:
+
+        def read(name: str, done: int, size: int) -> None:
+            status.show(f"hashing {name}", f"{format_size(done)} of {format_size(size)}")
+
+        with api.watch_hashing(read):
+            yield
 
 
 class StatusLine:
