@@ -26,7 +26,7 @@ _PHASES = ("install", "pre_build", "build", "post_build")
 
 @dataclass
 class CodePipeline:
-    """The pipeline of one repository; whoever approves agrees at once."""
+    """The pipeline of one repository; each approval is given at once."""
 
     place: Place
     approvals: int = 0

@@ -135,17 +135,17 @@ class Run:
     def deploy(self, title: str, commit: str, staging: str, production: str) -> None:
         """Run what deploys the commit; a reviewer approves production."""
         self.transcript.heading(title)
-        wanted = {"staging": staging, "production": production}
-        self.expect(self.host.deploy(commit), wanted, "success")
+        expected = {"staging": staging, "production": production}
+        self.expect(self.host.deploy(commit), expected, "success")
 
-    def expect(self, results: dict[str, str], wanted: dict[str, str], others: str) -> None:
-        """Compare the results with the wanted ones, and all others with ``others``. Raises
+    def expect(self, results: dict[str, str], expected: dict[str, str], others: str) -> None:
+        """Compare the results with the expected ones, and all others with ``others``. Raises
         RunFailed."""
         shown = ", ".join(f"{job}: {result}" for job, result in results.items())
         if shown:
             self.transcript.line(f"\n{shown}")
-        if results != dict.fromkeys(results, others) | wanted:
-            raise RunFailed(f"{shown}; expected {wanted}")
+        if results != dict.fromkeys(results, others) | expected:
+            raise RunFailed(f"{shown}; expected {expected}")
 
     def serving(self, *stages: str) -> dict[str, tuple[str, int]]:
         """Configuration and K of what each environment serves."""

@@ -34,14 +34,14 @@ _STEP_BYTES = 2**28
 """How much is read between two reports: a second or two of a slow disk."""
 
 Watcher = Callable[[str, int, int], None]
-"""Hears the name of a file, how many of its bytes are read, and its size."""
+"""Is called with the name of a file, how many of its bytes are read, and its size."""
 
 _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
 def watch_hashing(watcher: Watcher) -> Iterator[None]:
-    """Let ``watcher`` hear how the hashing of large files goes on."""
+    """Call ``watcher`` while large files are hashed."""
     token = _WATCHER.set(watcher)
     try:
         yield
@@ -111,7 +111,7 @@ def _sha256(path: Path, known: dict[str, list[Any]], kept: dict[str, list[Any]])
 
 
 def _computed(path: Path, size: int) -> str:
-    """The SHA-256 of the bytes; whoever watches hears of each step of a large file."""
+    """The SHA-256 of the bytes; the watcher is called after each step of a large file."""
     watcher, done, digest = _WATCHER.get(), 0, hashlib.sha256()
     with path.open("rb") as stream:
         while part := stream.read(_PART_BYTES):

@@ -53,8 +53,8 @@ _NEXT: dict[str, tuple[str, ...]] = {
         "deploy pipeline.yaml with CloudFormation, with ConnectionArn, Repository, "
         "ReadPolicyArn, DeployPolicyArn, LimitPolicyArn, ScalingPolicyArn; for endpoints with "
         "build_image: true also ImagePolicyArn, of iam/image-policy.json; for targets of "
-        "your own in a folder Catalog; NotificationTopicArn hears of approvals and of nightly "
-        "builds that fail",
+        "your own in a folder Catalog; NotificationTopicArn is notified of approvals and of "
+        "nightly builds that fail",
     ),
 }
 """What to configure after ``ci init``."""
