@@ -6,7 +6,7 @@ a single row of numbers (``mask_hidden``), so with so small an ``fc`` the engine
 "IndexError: Dimension out of range (expected to be in range of [-1, 0], but got -2)". Without
 that kernel such layers go to oneDNN, as the large ones do, and as they do on other CPUs.
 
-vLLM loads its plugins in all of its processes, by the entry point in ``plugin``.
+vLLM loads its plugins in all of its processes, by the entry points in ``plugin``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
+from peagle_serve import quick_start
 from peagle_serve.warm.cache_key import distributions, is_for_cpu
 
 NAME = "peagle-small-layers"
 """The name of the entry point."""
 
+PLUGINS = (NAME, quick_start.NAME)
 FOLDER = Path(__file__).resolve().parent / "plugin"
-"""The folder of the entry point, for PYTHONPATH."""
+"""The folder of their entry points, for PYTHONPATH."""
 
 _ALLOWED = b"VLLM_PLUGINS"
 _LAYERS = "vllm.model_executor.layers.utils"
@@ -30,7 +32,7 @@ _CHECK_FUNCTION = "check_cpu_sgl_kernel"
 
 
 def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """PYTHONPATH and, if set, the list of allowed plugins, with this plugin added.
+    """PYTHONPATH and, if set, the list of allowed plugins, with ``PLUGINS`` added.
 
     Empty unless torch, and so vLLM, is built for the CPU.
     """
@@ -38,7 +40,7 @@ def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         return {}
     found = {b"PYTHONPATH": _joined(environment, b"PYTHONPATH", os.pathsep, str(FOLDER))}
     if _ALLOWED in environment:
-        found[_ALLOWED] = _joined(environment, _ALLOWED, ",", NAME)
+        found[_ALLOWED] = _joined(environment, _ALLOWED, ",", ",".join(PLUGINS))
     return found
 
 

@@ -24,7 +24,7 @@ Ask = Callable[[str, Any], Any]
 
 TINY = "peagle-tiny"
 FORKING = Path(__file__).parent / "forking"
-"""With it on PYTHONPATH an engine starts in a third of the CPU time."""
+"""With it on PYTHONPATH an engine starts in half of the CPU time."""
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.small_layers import FOLDER, NAME
+from peagle_serve.small_layers import FOLDER, PLUGINS
 from tests.unit.containers.recording import SERVE, Container, container_in
 
+OURS = ",".join(PLUGINS)
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
@@ -59,9 +60,9 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "allowed"), [("theirs", f"theirs,{NAME}"), ("", NAME), ("a,b", f"a,b,{NAME}")]
+    ("given", "allowed"), [("theirs", f"theirs,{OURS}"), ("", OURS), ("a,b", f"a,b,{OURS}")]
 )
-def test_the_plugin_is_added_to_a_list_of_allowed_plugins(
+def test_the_plugins_are_added_to_a_list_of_allowed_plugins(
     container: Container, given: str, allowed: str
 ) -> None:
     assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed
