@@ -168,7 +168,6 @@ def test_it_deletes_what_an_earlier_plan_had(
     others = left()
     run(full, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
     assert s3.get_bucket_lifecycle_configuration(Bucket=CAPTURED)["Rules"]
-    run(plain, given, capsys, monkeypatch)
     assert left().keys() == others.keys()
     assert all(len(names) > len(others[kind]) for kind, names in left().items())
 
@@ -178,6 +177,27 @@ def test_it_deletes_what_an_earlier_plan_had(
     with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
         s3.get_bucket_lifecycle_configuration(Bucket=CAPTURED)
     assert run(plain, ["--delete"], capsys, monkeypatch) == []
+
+
+def test_an_update_ends_what_only_the_earlier_plan_had(
+    account: None, folders: dict[str, Path], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Else the schedule of the earlier plan deletes the endpoint of the present one."""
+    given = ["--role", ROLE, "--bucket", BUCKET]
+    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    head = {"drafter": str(folders["drafter"])}
+    full, plain = (plan_pair("tiny", {**more, **head}, CATALOG) for more in (OBSERVED, {"k": 3}))
+    run(full, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    before = left()
+
+    updated = run(plain, given, capsys, monkeypatch)
+
+    assert f"update endpoint {plain.name}" in updated
+    ended = {"targets", "alarms", "dashboards", "schedules", "roles"}
+    assert before.keys() - left().keys() == ended
+    again = run(plain, given, capsys, monkeypatch)
+    assert not [line for line in again if line.startswith(("delete", "deregister"))]
 
 
 def test_what_may_not_be_looked_at_is_reported_and_the_rest_deleted(

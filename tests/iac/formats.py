@@ -217,7 +217,8 @@ class Client:
     def __init__(self, service):
         self.service, self.there = service, {}
         if os.environ["FAKE_THERE"]:
-            self.there["endpoint", os.environ["FAKE_THERE"]] = {"EndpointConfigName": "earlier"}
+            self.there["endpoint", os.environ["FAKE_THERE"]] = {
+                "EndpointConfigName": "earlier", "EndpointArn": "arn"}
 
     def upload_file(self, path, bucket, key, ExtraArgs):
         record("upload_file", dict(path=path, bucket=bucket, key=key, **ExtraArgs))

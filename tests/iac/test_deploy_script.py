@@ -132,4 +132,4 @@ def test_it_uploads_what_changed_and_deletes_everything_it_made(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout

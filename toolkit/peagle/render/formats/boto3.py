@@ -17,7 +17,7 @@ from peagle.planning.local_weights import UPLOAD_FOLDER, planned_contents
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import alarms, all_alarm_names
+from peagle.render.alarms import alarm_names, alarms, all_alarm_names
 from peagle.render.capture import capture_rule, rule_stem
 from peagle.render.components import component_path
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
@@ -86,9 +86,13 @@ def script(plan: Plan) -> str:
 
 
 def _names(plan: Plan) -> dict[str, Any]:
-    """The names of what any plan of the endpoint may have, which `--delete` looks for."""
+    """The names of what any plan of the endpoint may have, which `--delete` looks for, and of what
+    this one has."""
     name, region = plan.name, plan.region
+    wakes = [wake_alarm_name(name)] if plan.scaling and plan.scaling.scales_to_zero else []
+    dashboards = [dashboard_name(name, region)] if has_dashboard(plan) else []
     return {
+        "planned": [*alarm_names(plan), *wakes, *dashboards],
         "ends": ends_after(plan) is not None,
         "targets": [target_parameters(name, VARIANT, copies) for copies in (False, True)],
         "alarms": [*all_alarm_names(name), wake_alarm_name(name)],
@@ -209,10 +213,11 @@ python deploy.py --role ROLE_ARN{bucket_option}{folder_options}{end_option}
 python deploy.py --delete
 ```
 {folders}{ends}
-The script uploads only files that S3 does not have with the same bytes. `--delete` deletes
-all that it made, also with earlier plans that had more: endpoint, configurations, models, their
-uploaded weights, and what it created to observe, scale and end the endpoint. What it may not look
-at it names, and ends with exit code 1.
+The script uploads only files that S3 does not have with the same bytes. An update ends what only
+the earlier plan had: scaling, alarms, dashboard, the end. `--delete` deletes all that the script
+made, also with earlier plans that had more: endpoint, configurations, models, their uploaded
+weights, and what it created to observe, scale and end the endpoint. What it may not look at it
+names, and ends with exit code 1.
 
 The endpoint takes up to {minutes} minutes to start.
 {calling}{proving}"""
