@@ -137,8 +137,8 @@ def huge(file: Path) -> None:
 
 def small_tensors(count: int) -> bytes:
     """Weights with as many tensors of one byte."""
-    entry = '"n{0}":{{"dtype":"U8","shape":[],"data_offsets":[{0},{1}]}}'
-    raw = ("{" + ",".join(entry.format(n, n + 1) for n in range(count)) + "}").encode()
+    entry = '"n%d":{"dtype":"U8","shape":[],"data_offsets":[%d,%d]}'
+    raw = ("{" + ",".join([entry % (n, n, n + 1) for n in range(count)]) + "}").encode()
     return struct.pack("<Q", len(raw)) + raw + bytes(count)
 
 

@@ -332,19 +332,25 @@ def _refresh(region: str) -> Fix:
     return Fix("get prices from AWS's price list", command)
 
 
-def price_of(instance: Instance, region: str) -> Decision[Price | None]:
-    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``; the latter
-    two come with a finding. A price of another region is named, not used."""
+def price_in(instance: Instance, region: str) -> Price | None:
+    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``."""
     by_region = {price.region: price for price in instance.prices}
-    if region in by_region:
-        return Decision(by_region[region])
-    if REFERENCE_REGION not in by_region:
+    return by_region.get(region) or by_region.get(REFERENCE_REGION)
+
+
+def price_of(instance: Instance, region: str) -> Decision[Price | None]:
+    """As ``price_in``, with a finding unless the price is that of ``region``. A price of another
+    region than us-east-1 is named, not used."""
+    price = price_in(instance, region)
+    if price is None:
         message = f"the catalogue has no price for {instance.type}"
-        if by_region:
+        if by_region := {price.region: price for price in instance.prices}:
             other = nearest_region(region, by_region)
-            price = format_usd(by_region[other].usd_per_hour)
-            message += f" in {region}; in {other} it is {price} an hour"
+            usd = format_usd(by_region[other].usd_per_hour)
+            message += f" in {region}; in {other} it is {usd} an hour"
         return Decision(None, findings=(price_unknown(message, _refresh(region)),))
+    if price.region == region:
+        return Decision(price)
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
     finding = warning("price-of-another-region", "price", message, _refresh(region))
-    return Decision(by_region[REFERENCE_REGION], findings=(finding,))
+    return Decision(price, findings=(finding,))

@@ -15,7 +15,7 @@ from peagle.planning.candidates import (
     InstanceFit,
     PairLoad,
     best_of,
-    price_of,
+    price_in,
     rank,
 )
 from peagle.planning.copies import copies_on, sizes_of_copies
@@ -231,7 +231,7 @@ class CandidateEvaluator:
 
     def _usd_per_hour(self, instance: Instance, count: int) -> float | None:
         """The price of ``count`` of these instances; ``None`` if it is unknown."""
-        price = price_of(instance, self._region).value
+        price = price_in(instance, self._region)
         return None if price is None else round(price.usd_per_hour * count, 4)
 
     def _with_count(
