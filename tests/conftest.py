@@ -81,11 +81,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _SECONDS = {
-    "sandbox with sandbox, from s": 400, "engine with sandbox": 330, "sandbox with sandbox": 300,
-    "docker": 260, "test_warm_vllm.py": 180, "test_refusals_vllm.py": 125,
-    "test_owners_terraform.py": 120, "test_local_vllm.py": 65,
-    "test_bench_load_vllm.py": 57, "test_serve_vllm.py": 53, "test_faults_sample.py": 45,
-    "test_parsers_vllm.py": 45, "engine with ask": 25, "test_checkov.py": 24, "test_cdk.py": 24,
+    "sandbox with sandbox, from s": 400, "engine with sandbox": 300, "sandbox with sandbox": 300,
+    "docker": 200, "test_refusals_vllm.py": 125, "test_owners_terraform.py": 120,
+    "test_warm_vllm.py": 115, "test_local_vllm.py": 60, "test_serve_vllm.py": 50,
+    "test_bench_load_vllm.py": 50, "test_faults_sample.py": 45, "test_parsers_vllm.py": 45,
+    "test_kubernetes_vllm.py": 40, "engine with ask": 25, "test_checkov.py": 24, "test_cdk.py": 24,
     "test_cfn_lint.py": 20, "test_wheel.py": 17,
 }  # fmt: skip
 """What the longest groups take on one processor, by the last profile; that of the sandbox's

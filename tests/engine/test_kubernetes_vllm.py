@@ -16,7 +16,8 @@ from peagle.engine.machine import Engine
 from peagle.engine.process import free_port, session_members, start_time
 from peagle.planning import Plan
 from peagle.render import plan_bytes
-from tests.engine.serving import CPU, START_SECONDS, TINY, Container
+from peagle_serve.small_layers import FOLDER
+from tests.engine.serving import CPU, SERVE, START_SECONDS, TINY, Container
 from tests.support import Done, in_process
 from tests.unit.rendering.kubernetes import environment_of, expanded, manifests, preset
 from tests.unit.rendering.plans import plan_of
@@ -61,7 +62,9 @@ def kserve(
         script = script.replace(old, new)
         environment = {name: text.replace(old, new) for name, text in environment.items()}
     path = f"{folder}:{os.environ['PATH']}"
-    variables = {**environment, **CPU, "PATH": path, "HOME": os.environ["HOME"]}
+    plugins = f"{CPU['PYTHONPATH']}:{SERVE.parent}:{FOLDER}"  # ours, as in the container
+    variables = {**environment, **CPU, "PATH": path, "HOME": os.environ["HOME"],
+                 "PYTHONPATH": plugins}  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             ["/bin/bash", "-c", script, "--", *ON_CPU],

@@ -65,11 +65,12 @@ def packages(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stored(sandbox: Sandbox) -> dict[str, str]:
-    """The tiny pair below ``PLACE``; returns the variables with which a client finds that S3."""
+def stored(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The tiny pair below ``PLACE``; returns the variables with which a client finds that S3, and
+    an empty cache of the Hub. Engines with the same variables share vLLM's imports."""
     sandbox.json("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
     found: dict[str, str] = sandbox.json("sandbox", "env")
-    return found
+    return found | {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 
 def planned(drafter: str) -> Plan:
@@ -152,17 +153,15 @@ def test_a_drafter_that_is_not_in_s3_is_loaded_beside_a_streamed_target(
 ) -> None:
     """A folder of the user is mounted; a head on the Hub is downloaded (here: cached)."""
     plan = planned(str(HEAD) if place == "folder" else "me/head")
-    more = {}
     if place == "folder":
         shutil.copytree(HEAD, tmp_path / "ml" / "model" / "drafter")
     else:
-        cache = tmp_path / "hub" / "models--me--head"
+        cache = Path(stored["HF_HUB_CACHE"]) / "models--me--head"
         shutil.copytree(HEAD, cache / "snapshots" / "0123456")
         (cache / "refs").mkdir()
         (cache / "refs" / "main").write_text("0123456")
-        more["HF_HUB_CACHE"] = str(tmp_path / "hub")
 
-    with running(plan, packages, stored, tmp_path, **more) as engine:
+    with running(plan, packages, stored, tmp_path) as engine:
         wait_until_healthy(engine)
         check_proof(plan, engine.port)
 

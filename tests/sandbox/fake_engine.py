@@ -121,7 +121,7 @@ class Statistics:
         config = "--speculative-config"
         given = sys.argv[sys.argv.index(config) + 1] if config in sys.argv else "{}"
         self._positions = int(json.loads(given).get("num_speculative_tokens", 0))
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is not there, or nothing can be taken away
             Path(__file__).with_name("silent").unlink()
             self._positions = 0
         self._lock = threading.Lock()
@@ -197,8 +197,12 @@ def main() -> None:
         time.sleep(SECONDS_BEFORE_END)
         sys.exit(1)
     threading.Thread(target=STATISTICS.run, daemon=True).start()
-    port = int(sys.argv[sys.argv.index("--port") + 1])
-    Server(("127.0.0.1", port), Handler).serve_forever()
+    host = _given("--host") or "127.0.0.1"
+    Server((host, int(_given("--port"))), Handler).serve_forever()
+
+
+def _given(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else ""
 
 
 if __name__ == "__main__":
