@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import hypothesis
 import pytest
 
 from peagle.catalog.evidence import Speeds
@@ -169,6 +170,14 @@ def once_per_options(
         return made[key][1]
 
     return plan
+
+
+def examples(number: int) -> int:
+    """How many examples hypothesis makes: ``number`` in ``make test``, where 100 are usual, and in
+    ``make unit`` as many fewer as there usually are (see conftest.py)."""
+    usual = hypothesis.settings.default
+    assert usual is not None
+    return number * usual.max_examples // 100
 
 
 def has_printed() -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import Case, check
 from peagle.errors import CheckpointError
+from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
@@ -54,7 +55,7 @@ def check_or_refuse(case: Case) -> None:
     assert all(finding.fix for finding in findings if finding.level != "note")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*HEAD, *MORE_KEYS]), values, max_size=4),
     found=st.none() | tensors,
@@ -65,7 +66,7 @@ def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, para
     check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*TARGET, *MORE_KEYS]), values, max_size=4),
     found=st.none() | tensors,
@@ -89,7 +90,7 @@ def test_any_target(changes: dict[str, Any], found: dict[str, Tensor] | None) ->
     ami=st.none() | st.text(max_size=20),
     k=st.integers(0, 100),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_any_settings(
     speculative: dict[str, Any], engine: dict[str, Any], image: str | None, ami: str | None, k: int
 ) -> None:

@@ -15,6 +15,7 @@ from peagle.cli.account import Account
 from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.main import cli
 from peagle.data import data_folder
+from tests.support import examples
 from tests.unit.cli.commands import NAME, Terminal
 
 NASTY = [
@@ -33,7 +34,9 @@ NASTY = [
 VALUE = st.one_of(st.sampled_from(NASTY), st.text(" '\"$`\\;&|*?#~=-üß🦅ab", min_size=1))
 OPTIONS = ("--name", "--role", "--bucket", "--profile", "--drafter", "--region", "--model-source")
 QUIET = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

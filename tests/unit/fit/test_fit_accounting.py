@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from peagle.fit.advice import advise, divisions
 from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, refusal_reason
+from tests.support import examples
 from tests.unit.fit.geometry import TARGETS, case, changes_of, target, with_engine
 
 GIB = 1 << 30
@@ -127,7 +128,7 @@ def test_gpus_divide_the_heads() -> None:
     st.integers(1, 60_000),
     st.sampled_from([20.0, 80.0, 139.8]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_larger_settings_never_enlarge_the_cache(
     name: str, setting: str, less: int, more: int, memory: float
 ) -> None:
@@ -141,7 +142,7 @@ def test_larger_settings_never_enlarge_the_cache(
 
 
 @given(st.sampled_from(TARGETS), st.floats(10, 300), st.floats(0.1, 1))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_more_memory_never_reduces_the_cache(name: str, memory: float, share: float) -> None:
     one = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
     more = fit_of(with_engine(one, gpu_memory_gib=memory * 1.1))

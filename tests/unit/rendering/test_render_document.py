@@ -15,7 +15,7 @@ from peagle.errors import PlanFileError
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.plan_file import digest
-from tests.support import raises_code
+from tests.support import examples, raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
@@ -64,7 +64,7 @@ def test_the_document_has_its_documented_keys() -> None:
     assert plan_document(plan_of("no-speculation"))["drafter"] is None
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, len(WRITTEN.rstrip()) - 1))
 def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"

@@ -20,7 +20,7 @@ from peagle.render.formats.hyperpod import endpoint
 from peagle.render.kubernetes import manifest_file, variables
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments
-from tests.support import in_process, raises_code
+from tests.support import examples, in_process, raises_code
 from tests.unit.rendering.kubernetes import (
     NASTY,
     environment_of,
@@ -98,7 +98,7 @@ def test_every_option_of_an_endpoint_is_refused_by_name() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["CHAT_TEMPLATE", "X", "SEED"]), NASTY, min_size=1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_container_gets_the_same_arguments_as_on_an_endpoint(values: dict[str, str]) -> None:
     given = {f"SM_VLLM_{name}": text for name, text in values.items()} | {"HOME": "/root"}
     written = manifest_file("x", [{"env": variables(given)}], ["a comment"])

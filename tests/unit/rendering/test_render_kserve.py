@@ -21,7 +21,7 @@ from peagle.render import render
 from peagle.render.formats.kserve import additional_arguments, engine_variables, service
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments
-from tests.support import raises_code
+from tests.support import examples, raises_code
 from tests.unit.rendering.kubernetes import NASTY, expanded, from_template, manifests, preset
 from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of
 
@@ -93,7 +93,7 @@ def flags(argv: list[str]) -> set[str]:
 
 
 @given(st.dictionaries(st.sampled_from(["CHAT_TEMPLATE", "X", "SEED"]), NASTY, min_size=1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_value_reaches_vllm_as_it_is(stub: Path, values: dict[str, str]) -> None:
     """Through the template, Kubernetes and the shell, in bash and in the simplest one."""
     variables = {f"SM_VLLM_{name}": text for name, text in values.items()}

@@ -11,6 +11,7 @@ from peagle.errors import PeagleError
 from peagle.findings import errors
 from peagle.planning import Options, make_plan
 from peagle.request_validation import plan_request_findings
+from tests.support import examples
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
 
 _ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)
@@ -65,7 +66,7 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
     return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_options())
 def test_any_options_are_refused_or_make_valid_requests(chosen: dict[str, Any]) -> None:
     try:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from peagle.speed.decision import Question, break_even_length, decide_workload
 from peagle.speed.models import Acceptance, Basis, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting, WorkloadVerdict
+from tests.support import examples
 
 SHORT = Workload(128, 400)
 K3, K7 = Setting(drafter="p-eagle", k=3), Setting(drafter="p-eagle", k=7)
@@ -205,7 +206,7 @@ SPEED = st.none() | st.floats(1, 1e6)
 CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in SETTINGS})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(CURVES, st.sets(st.sampled_from(SETTINGS)), st.floats(0, 0.6))
 def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], spread: float) -> None:
     """Whatever the speeds: the winner is within 3 % of the fastest measured setting, no estimate is

@@ -19,6 +19,7 @@ from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import StepTimes
 from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
+from tests.support import examples
 from tests.unit.speed.cases import (
     CODER,
     GEMMA,
@@ -147,7 +148,7 @@ def test_more_requests_than_run_together_wait() -> None:
     assert waiting.itl_seconds == pytest.approx(running.itl_seconds, rel=0.1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     load=st.floats(1, 100),
     factor=st.floats(1, 4),
@@ -173,7 +174,7 @@ def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
 
 
 @given(st.floats(1.01, 4), st.sampled_from([TWENTY, CODER, GEMMA]), st.sampled_from([1, 32, 128]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_more_bandwidth_and_more_compute_are_faster(factor: float, target: str, load: int) -> None:
     of = case(target, instance="ml.p5en.48xlarge")
     usual = speed(of, load).tokens_per_second or 0
