@@ -31,7 +31,7 @@ PRIOR = {
     "request": (1.0e-5, 1.0),
     "weights": (1.2, 0.25),
     "cache": (1.5, 0.5),
-    "compute": (1.4, 0.2),
+    "compute": (1.4, 0.1),
     "grouped": (1.8, 0.3),
     "logits": (5.0, 0.5),
     "drafter": (5.0e-4, 0.7),
@@ -41,8 +41,8 @@ PRIOR = {
 ``compute`` or ``grouped`` a fifth higher or lower, the medians of held-out errors are at most 13 %
 and their 90th percentiles 26 %."""
 
-LAUNCHES = {"prefill_layer": 5e-4, "uncaptured_layer": 1e-3}
-"""Guesses of the launch of a layer: 10 and 20 kernels at 50 microseconds."""
+LAUNCHES = {"prefill_layer": 5e-4, "uncaptured": 5e-2}
+"""Guesses of the seconds of launches: of 10 kernels, and of 1,000, at 50 microseconds."""
 
 _NOISE = 0.06
 """The relative error that a row is expected to have; larger ones weigh less."""
@@ -60,7 +60,7 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
         constants, weights = _linear(_steps(of, model, constants), constants, weights)
         constants = constants.model_copy(update=_others(of, model, constants))
         launch = _best_launch(of, model, constants)
-        constants = constants.model_copy(update={"uncaptured_layer": launch})
+        constants = constants.model_copy(update={"uncaptured": launch})
     return model.model_copy(update={"constants": rounded(constants)})
 
 
@@ -72,16 +72,16 @@ def _steps(
     of: Sequence[Row], model: SpeedModel, constants: StepConstants
 ) -> list[tuple[Terms, float]]:
     """The terms of measured steps and their seconds: decode steps within the largest CUDA graph,
-    and steps of prompts of several requests beyond it, without their launch."""
+    and steps of prompts of several requests beyond it that take longer than their launch."""
     found = []
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
-        if row.gpus == 1 and _captured(row, model):
+        if row.gpus == 1 and row.together and _captured(row, model):
             found.append((terms.decode, row.step))
         if row.gpus == 1 and row.load * row.prompt >= 2 * MEASURED_STEP:
-            launch = terms.layers * constants.uncaptured_layer
-            seconds = max(terms.seconds(constants) - constants.step, 2 * launch)
-            found.append((terms.prompts, _other_side(seconds, launch)))
+            seconds = terms.seconds(constants) - constants.step
+            if seconds > constants.uncaptured:
+                found.append((terms.prompts, seconds))
     return found
 
 
@@ -106,16 +106,14 @@ class _RowTerms:
     """The terms of a row's steps: of decode, of the first prompt, and of the other prompts (or of
     the first, if it is the only one).
 
-    ``target_layers`` are launched for prompts within the largest CUDA graph, ``layers`` for a step
-    beyond it. ``first`` is the measured mean TTFT, ``others`` the share of a step of the other
-    prompts in it.
+    ``layers`` of the target are launched for prompts within the largest CUDA graph. ``first`` is
+    the measured mean TTFT, ``others`` the share of a step of the other prompts in it.
     """
 
     decode: Terms
     prompt: Terms
     prompts: Terms
-    target_layers: int
-    layers: float
+    layers: int
     prompt_captured: bool
     prompts_captured: bool
     first: float
@@ -126,11 +124,12 @@ class _RowTerms:
         leaves of TTFT."""
         if not self.others:
             return self.first
-        launch = self.layers * constants.uncaptured_layer
+        busy = self.prompt.seconds(constants)
+        alone = max(busy, constants.uncaptured)
         if self.prompt_captured:
-            launch = self.target_layers * constants.prefill_layer
-        alone = math.hypot(self.prompt.seconds(constants), launch) + constants.step
-        return max(self.first - alone, self.first / 10) / self.others
+            alone = math.hypot(busy, self.layers * constants.prefill_layer)
+        left = self.first - alone - constants.step
+        return max(left, self.first / 10) / self.others
 
 
 @cache
@@ -138,7 +137,7 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     """The terms of a row, with the constants that are not fitted to them."""
     known = catalog().speed_model
     fixed = {"without_async": without_async, "nvlink_reduce": nvlink_reduce}
-    constants = known.constants.model_copy(update={**fixed, "uncaptured_layer": 1.0})
+    constants = known.constants.model_copy(update=fixed)
     times = times_of(row, known.model_copy(update={"constants": constants}))
     own, steps, tokens = prefill_steps(row.load, row.prompt, MEASURED_STEP)
     tokens = tokens or row.prompt
@@ -147,8 +146,7 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
         decode=times.decode_terms(row.load, row.prompt + row.answer / 2),
         prompt=times.prefill_terms(row.prompt, row.prompt),
         prompts=times.prefill_terms(tokens, row.prompt),
-        target_layers=times.geometry.layers,
-        layers=times.launch_seconds,
+        layers=times.geometry.layers,
         prompt_captured=row.prompt <= captured,
         prompts_captured=tokens <= captured,
         first=row.first,
@@ -239,7 +237,7 @@ def _others(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> d
     terms = [terms_of(row, constants.without_async, constants.nvlink_reduce)
              for row in of if row.load == 1]  # fmt: skip
     launches = [
-        _other_side(one.first - constants.step, one.prompt.seconds(constants)) / one.target_layers
+        _other_side(one.first - constants.step, one.prompt.seconds(constants)) / one.layers
         for one in terms
         if one.prompt_captured
     ]
@@ -253,19 +251,18 @@ def _other_side(whole: float, side: float) -> float:
     return math.sqrt(max(whole**2 - side**2, 1e-12))
 
 
-_CANDIDATES = [2e-4 * 1.1**number for number in range(35)]
+_CANDIDATES = [5e-3 * 1.1**number for number in range(35)]
 
 
 def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> float:
-    """The launch of a layer with which times to the first token of prompts beyond the largest CUDA
-    graph, and decode steps beyond it, agree best. The guess counts as one row."""
+    """The seconds of a step's launches with which times to the first token of prompts beyond the
+    largest CUDA graph, and decode steps beyond it, agree best. The guess counts as one row."""
     steps = list(_uncaptured(of, model, constants))
-    guess = LAUNCHES["uncaptured_layer"]
+    guess = LAUNCHES["uncaptured"]
 
     def error(launch: float) -> float:
         shares = (
-            (math.hypot(busy, layers * launch) + after) / seconds
-            for busy, layers, after, seconds in steps
+            (max(busy, launch) + after) / seconds for busy, after, seconds in steps
         )
         return sum(abs(math.log(one)) for one in (*shares, launch / guess))
 
@@ -274,16 +271,16 @@ def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants)
 
 def _uncaptured(
     of: Sequence[Row], model: SpeedModel, constants: StepConstants
-) -> Iterator[tuple[float, float, float, float]]:
-    """Of steps without a CUDA graph: the kernels' seconds, the layers, the seconds beside both, and
-    the measured seconds."""
+) -> Iterator[tuple[float, float, float]]:
+    """Of steps without a CUDA graph: the kernels' seconds, the seconds beside them, and the
+    measured seconds."""
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
-        if not _captured(row, model):
-            yield terms.decode.seconds(constants), terms.layers, 0.0, row.step
+        if row.together and not _captured(row, model):
+            yield terms.decode.seconds(constants), 0.0, row.step
         if not terms.prompts_captured:
             seconds = terms.seconds(constants)
-            yield terms.prompts.seconds(constants), terms.layers, constants.step, seconds
+            yield terms.prompts.seconds(constants), constants.step, seconds
 
 
 def _reduce(of: Sequence[Row], model: SpeedModel) -> float:

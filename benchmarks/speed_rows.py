@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -45,6 +46,8 @@ class Row:
     first: float
     between: float
     step: float
+    together: bool
+    """Whether the KV cache holds all requests, so that a step has all of them."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -91,6 +94,7 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
 def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
     tries = raw["tries"]
     best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    requests, prompt, answer = raw["concurrency"], raw["prompt_tokens"], raw["output_tokens"]
     return Row(
         file=file,
         pair=document["pair"],
@@ -99,15 +103,16 @@ def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
         vllm=document["engine"]["version"],
         drafter=raw["drafter"],
         k=raw["k"],
-        load=raw["concurrency"],
-        prompt=raw["prompt_tokens"],
-        answer=raw["output_tokens"],
+        load=requests,
+        prompt=prompt,
+        answer=answer,
         length=best["acceptance_length"] or 1.0,
         tokens_per_second=best["output_tokens_per_second"],
         low=min(one["output_tokens_per_second"] for one in tries),
         first=best["ttft_seconds"]["mean"],
         between=best["itl_seconds"]["mean"],
         step=best["itl_seconds"]["p50"],
+        together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
     )
 
 

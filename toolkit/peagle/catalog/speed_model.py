@@ -45,7 +45,7 @@ class StepConstants(CatalogEntry):
     drafter: Constant
     drafter_layer: Constant
     prefill_layer: Constant
-    uncaptured_layer: Constant
+    uncaptured: Constant
     without_async: Constant
     nvlink_reduce: Constant
     pcie_reduce: Constant
