@@ -261,9 +261,7 @@ def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants)
     guess = LAUNCHES["uncaptured"]
 
     def error(launch: float) -> float:
-        shares = (
-            (max(busy, launch) + after) / seconds for busy, after, seconds in steps
-        )
+        shares = ((max(busy, launch) + after) / seconds for busy, after, seconds in steps)
         return sum(abs(math.log(one)) for one in (*shares, launch / guess))
 
     return min(_CANDIDATES, key=error)

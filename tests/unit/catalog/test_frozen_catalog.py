@@ -62,9 +62,9 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
 
 @pytest.mark.parametrize("run", [run_in_process, run_as_process])
 def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, run: object) -> None:
-    done = run("plan", "tiny", "--json", env=dict(os.environ))  # type: ignore[operator]
+    done = run("plan", "gpt-oss-20b", "--json", env=dict(os.environ))  # type: ignore[operator]
 
-    assert done.stdout.encode() == _golden("tiny")
+    assert done.stdout.encode() == _golden("gpt-oss-20b")
 
 
 def test_the_frozen_catalogue_links_the_bundled_weights() -> None:

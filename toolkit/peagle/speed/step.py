@@ -20,8 +20,8 @@ and the attention between them.
 
 Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU, which runs
 ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, whatever the
-number of layers (measured: about 70 ms with 24 as with 48 layers of short kernels, and nothing
-beside 36 layers of 2 ms or 60 of 3 ms). For prompts within the largest graph the CPU needs
+number of layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and
+nothing beside 36 layers of 2 ms or 60 of 3 ms), and less with fewer layers. For prompts within the largest graph the CPU needs
 ``prefill_layer`` per layer, runs ahead of long kernels and falls behind short ones, of which each
 layer has both: the root of the sum of the squares of both times.
 
@@ -40,6 +40,9 @@ from peagle.speed.models import Workload
 from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
 
 _LOGIT_BYTES, _BF16 = 4, 2
+
+_FEWEST_LAYERS = 24
+"""Of the measured targets: ``uncaptured`` is in proportion below."""
 
 
 def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, float, float]:
@@ -156,7 +159,13 @@ class StepTimes:
         seconds = self.decode_terms(requests, context).seconds(self.model.constants)
         if requests * (self.geometry.k + 1) <= self.geometry.captured:
             return seconds
-        return max(seconds, self.model.constants.uncaptured)
+        return max(seconds, self.launch_seconds)
+
+    @property
+    def launch_seconds(self) -> float:
+        """The time in which the CPU launches the kernels of a step without a CUDA graph."""
+        share = min(self.geometry.layers / _FEWEST_LAYERS, 1.0)
+        return share * self.model.constants.uncaptured
 
     def prefill_terms(self, tokens: float, context: float) -> Terms:
         """The terms of a step with ``tokens`` of prompts of length ``context``, without launches
@@ -177,7 +186,7 @@ class StepTimes:
         geo, constants = self.geometry, self.model.constants
         busy = self.prefill_terms(tokens, context).seconds(constants)
         if tokens > geo.captured:
-            return max(busy, constants.uncaptured) + constants.step
+            return max(busy, self.launch_seconds) + constants.step
         return math.hypot(busy, geo.layers * constants.prefill_layer) + constants.step
 
     def prefill_seconds(self, requests: float, prompt: float, batched: int) -> tuple[float, float]:
