@@ -25,9 +25,10 @@ class Transcript:
     began: float = field(default_factory=time.monotonic)
 
     def line(self, text: str) -> None:
-        """Add a line, without the folder of the run."""
+        """Add a line, without the folder of the run and the user's own."""
         for folder in (str(self.folder), str(self.folder).replace("_", r"\_")):  # in Markdown
             text = text.replace(folder, "RUN")
+        text = text.replace(f"{Path.home()}/", "~/")
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
         print(text, flush=True)
