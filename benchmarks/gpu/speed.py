@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu import evidence, host, load, probe
+from benchmarks.gpu import dummy_weights, evidence, host, load
 from benchmarks.gpu.geometry import ADAPTIVE, PAIRS, Setting, engine_arguments
 
 SETTING_SECONDS = 1500
@@ -93,8 +93,8 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
     import vllm
     from vllm import LLM
 
-    probe.keep_own_tensors(setting.own())
-    probe.draft_random_tokens()
+    dummy_weights.keep_own_tensors(setting.own())
+    dummy_weights.draft_random_tokens()
     handle = lock.open("w")  # locked until this process and its engine exit
     host.lock_gpus(handle, setting.tensor_parallel_size)
     os.sched_setaffinity(0, cpus)
@@ -123,7 +123,7 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
         "temperature": load.TEMPERATURE,
         "biases": "zero",
         "drafted_tokens": "random",
-        "experts_of_8_tokens": probe.experts_touched(llm, 8),
+        "experts_of_8_tokens": dummy_weights.experts_touched(llm, 8),
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
         "device": devices.rpartition(" x ")[2],
@@ -217,7 +217,7 @@ def run_one(
     environment = {
         **os.environ,
         **host.ENGINE_ENVIRONMENT,
-        **probe.SERIALIZATION,
+        **dummy_weights.SERIALIZATION,
         "CUDA_VISIBLE_DEVICES": gpu,
         "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "benchmarks.gpu.speed", *sys.argv[1:]]),
     }

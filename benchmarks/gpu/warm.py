@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.gpu import evidence
+from benchmarks.gpu import evidence, warm_evidence
 from benchmarks.gpu.container import PAIRS, TINY_PAIR, PairFolder
 from benchmarks.gpu.warm_starts import KINDS, Machine, Start, Starts
 
@@ -101,7 +101,7 @@ def run(step: str, options: argparse.Namespace) -> bool:
 
 def collect(folders: Sequence[Path], path: Path, rehearsal: bool) -> None:
     """Write the evidence file of these results and print its summary."""
-    document = evidence.warm_document(folders, rehearsal)
+    document = warm_evidence.warm_document(folders, rehearsal)
     evidence.write(path, document)
     for row in document["summary"]:
         print(f"{row['pair']}, {row['machine']} machine, {row['kind']}: {row['times_faster']}")
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=340, help="end of the measurement (default: 340)")
     add("--cpu", action="store_true", help="rehearse on the CPU with the tiny pair")
     add("--python", help="Python of the engine's environment (default: this one)")
-    add("--evidence", type=Path, default=evidence.WARM_EVIDENCE, help="the evidence file")
+    add("--evidence", type=Path, default=warm_evidence.WARM_EVIDENCE, help="the evidence file")
     options = parser.parse_intermixed_args(arguments)
     if options.step == "collect":
         collect(options.folders, options.evidence, options.cpu)

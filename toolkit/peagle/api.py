@@ -86,14 +86,14 @@ if TYPE_CHECKING:
     from peagle.deploy.candidate_options import options_of_served as options_of_served
     from peagle.deploy.compare import compare_plans as compare_plans
     from peagle.deploy.comparison import change_share as change_share
-    from peagle.deploy.comparison import drop as drop
-    from peagle.deploy.comparison import promote as promote
     from peagle.deploy.comparison import require_comparable as require_comparable
     from peagle.deploy.comparison import start_comparison as start_comparison
     from peagle.deploy.costs import require_known_price as require_known_price
     from peagle.deploy.drift import find_drift as find_drift
     from peagle.deploy.drift import find_template_drift as find_template_drift
     from peagle.deploy.drift import served_image as served_image
+    from peagle.deploy.end_comparison import drop as drop
+    from peagle.deploy.end_comparison import promote as promote
     from peagle.deploy.failed_start import possible_saving as possible_saving
     from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
     from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
@@ -299,12 +299,11 @@ _FUNCTIONS = {
     "peagle.deploy.candidate_options": (
         "deployed_words", "options_beside", "options_of_served",
     ),
-    "peagle.deploy.comparison": (
-        "change_share", "drop", "promote", "require_comparable", "start_comparison",
-    ),
+    "peagle.deploy.comparison": ("change_share", "require_comparable", "start_comparison"),
     "peagle.deploy.costs": ("require_known_price",),
     "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
     "peagle.deploy.owner": ("adopt", "require_own"),
+    "peagle.deploy.end_comparison": ("drop", "promote"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),

@@ -24,7 +24,6 @@ from peagle.errors import PeagleError
 from peagle.request_validation.model import service_model
 from peagle.sandbox import alarms, control, sagemaker, services
 from peagle.sandbox.client import _request
-from peagle.sandbox.endpoint import instances_of
 from peagle.sandbox.faults import FAULTS, SERVICES
 from peagle.sandbox.launch import ModelDataError, download
 from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
@@ -36,6 +35,7 @@ from peagle.sandbox.scheduler import _due
 from peagle.sandbox.signatures import InvalidToken, Verifier
 from peagle.sandbox.stack_resources import _typed, in_order
 from peagle.sandbox.state import AccessKey
+from peagle.sandbox.variants import instances_of
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.account import ACCOUNT, ROLE

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from benchmarks.gpu.probe import remove_biases
+from benchmarks.gpu.dummy_weights import remove_biases
 
 
 class Parameter:
-    """A parameter of a model, as far as the probe touches it."""
+    """A parameter of a model, as far as ``dummy_weights`` touches it."""
 
     def __init__(self) -> None:
         self.value = 0.001

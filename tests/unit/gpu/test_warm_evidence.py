@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence
+from benchmarks.gpu import warm_evidence
 from benchmarks.gpu.container import PAIRS
 
 GOAL = 4.0
@@ -19,7 +19,7 @@ TITLES = {"gpt-oss-20b": "GPT-OSS-20B, P-EAGLE", "qwen3-coder-30b": "Qwen3-Coder
 
 
 def document() -> Any:
-    return json.loads(evidence.WARM_EVIDENCE.read_text())
+    return json.loads(warm_evidence.WARM_EVIDENCE.read_text())
 
 
 def start(pair: str, machine: str, kind: str) -> Any:
@@ -33,7 +33,7 @@ def start(pair: str, machine: str, kind: str) -> Any:
 
 def test_the_summary_follows_from_the_starts() -> None:
     found = document()
-    assert evidence.warm_summary(found["runs"]) == found["summary"]
+    assert warm_evidence.warm_summary(found["runs"]) == found["summary"]
 
 
 def test_the_second_machine_was_fresh_and_of_the_same_kind() -> None:
@@ -64,7 +64,7 @@ def test_a_restored_start_meets_the_goal(pair: str) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_documents_have_the_measured_numbers(pair: str) -> None:
     kinds = (("first", "cold"), ("first", "kept"), ("second", "restored"))
-    times = [evidence.start_times(start(pair, *kind)) for kind in kinds]
+    times = [warm_evidence.start_times(start(pair, *kind)) for kind in kinds]
     cells = [f"{one['engine_start_seconds']:.0f} ({one['green_seconds']:.0f})" for one in times]
     faster = [times[0][name] / times[2][name] for name in ("engine_start_seconds", "green_seconds")]
     cells.append("{:.1f} ({:.1f})".format(*faster))

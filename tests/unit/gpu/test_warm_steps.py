@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import container, evidence, warm
+from benchmarks.gpu import container, warm, warm_evidence
 
 FAKE = Path(__file__).with_name("fake_container.py")
 
@@ -158,10 +158,10 @@ def test_results_that_do_not_belong_together_are_refused(
         (tmp_path / name).mkdir()
         (tmp_path / name / "warm-x.json").write_text(json.dumps(run))
     with pytest.raises(ValueError, match=message):
-        evidence.warm_document([tmp_path / "a", tmp_path / "b"])
+        warm_evidence.warm_document([tmp_path / "a", tmp_path / "b"])
 
 
 def test_a_failed_start_is_not_compared() -> None:
     run = results("first")
     run["starts"].append({**run["starts"][0], "kind": "restored", "error": "not ready"})
-    assert evidence.warm_summary({"first": run}) == []
+    assert warm_evidence.warm_summary({"first": run}) == []

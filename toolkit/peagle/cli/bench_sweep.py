@@ -36,11 +36,8 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.plan_options import (
-    planned,
-    planning_choices,
-    planning_options,
-)
+from peagle.cli.plan_options import planning_choices, planning_options
+from peagle.cli.planned import planned
 from peagle.cli.sweep_outputs import check_outputs, write_outputs
 from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, PeagleError, UserError

@@ -10,7 +10,7 @@ from peagle import api
 from peagle.cli.options import command_catalog, is_plan_file
 from peagle.cli.output.console import print_status
 from peagle.cli.plan import options_in
-from peagle.cli.plan_options import planned
+from peagle.cli.planned import planned
 from peagle.deploy.state import Deployment
 from peagle.errors import UserError
 from peagle.planning import Plan

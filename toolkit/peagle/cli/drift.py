@@ -23,7 +23,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import show_hashing
-from peagle.cli.plan_options import plan_in_project
+from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.deploy.drift import Drift
 from peagle.deploy.drift_fields import FieldDrift

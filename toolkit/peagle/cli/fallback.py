@@ -11,7 +11,7 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.cli.context import typed_command
 from peagle.cli.options import complete_instance_type, duration, is_plan_file, raise_first_error
 from peagle.cli.output.console import confirmed, print_status
-from peagle.cli.plan_options import plan_on_type
+from peagle.cli.planned import plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight
 from peagle.errors import Fix, UserError

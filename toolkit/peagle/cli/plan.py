@@ -21,7 +21,8 @@ from peagle.cli.options import (
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written
 from peagle.cli.plan_changes import show_changes
-from peagle.cli.plan_options import plan_options, planned
+from peagle.cli.plan_options import plan_options
+from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand
 from peagle.errors import UserError
 from peagle.findings import errors

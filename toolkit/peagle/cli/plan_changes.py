@@ -12,7 +12,7 @@ from peagle import api
 from peagle.cli.options import is_plan_file, raise_first_error
 from peagle.cli.output.compare import plan_facts
 from peagle.cli.output.console import align_columns, print_json, print_status, where_text
-from peagle.cli.plan_options import plan_in_project
+from peagle.cli.planned import plan_in_project
 from peagle.cli.project import CHOICE, load_project
 from peagle.deploy.compare import PlanComparison
 from peagle.errors import Refused, UserError

@@ -1,13 +1,10 @@
-"""Compare a second plan with the one in service under real requests, then promote or drop it.
+"""Compare a second plan with the one in service under real requests.
 
 compare   weights -> model -> configuration of the candidate -> configuration of both -> in service
           -> proof of the candidate
-promote   the candidate's own configuration serves, and the rest of its plan applies; the revision
-          that served is the previous one
-drop      what served before serves alone, and what only the candidate needs is removed
 
-Each may be repeated after an interruption: the record has the comparison from the first step to
-the last one.
+``end_comparison`` promotes the candidate or drops it. Each may be repeated after an interruption:
+the record has the comparison from the first step to the last one.
 """
 
 from __future__ import annotations
@@ -18,22 +15,17 @@ from typing import Any
 from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, limits, settings, steps
+from peagle.deploy import alarms, settings, steps
 from peagle.deploy.apply import (
-    prove_in_service,
     remove_stale,
-    require_weights_of,
     restore_observability,
-    return_to,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.ends import planned_end, recorded_end
+from peagle.deploy.end_comparison import serve_alone
 from peagle.deploy.owner import require_own
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving.prove import prove_revision
-from peagle.deploy.revisions import as_compared, deploy_command, is_proved
-from peagle.deploy.scaling import apply_scaling
+from peagle.deploy.revisions import as_compared, deploy_command
 from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison
 from peagle.deploy.variants import (
     CANDIDATE,
@@ -46,7 +38,6 @@ from peagle.deploy.variants import (
     with_both_variants,
 )
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, Refused
-from peagle.planning.company import NO_COMPANY
 from peagle.render.requests import VARIANT
 
 _SAME_SHARE = 0.0005
@@ -55,8 +46,6 @@ _NO_COPIES = (
     "and SageMaker shares requests by weight between variants with a model, not between inference "
     "components"
 )
-
-_UNKNOWN_PLAN = "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
 
 
 class CandidateNotProved(NotProved, code="candidate-not-proved"):
@@ -191,7 +180,7 @@ def _prove_candidate(context: DeploymentContext, candidate: Revision, started: f
         proof.require_passed(proved, candidate.served.pair or "PAIR", name)
     except (NotProved, EngineError) as error:
         context.say("Ending the comparison", error.message)
-        _serve_alone(context)
+        serve_alone(context)
         raise CandidateNotProved(
             f"{error.message} with the compared plan; {name} serves what it served before, alone",
             Fix(error.fix, tuple(error.command)),
@@ -248,117 +237,3 @@ def set_share(context: DeploymentContext, share: float) -> None:
         )
         comparison = comparison.model_copy(update={"since": context.clock.now()})
     context.change(comparison=comparison.model_copy(update={"share": share}))
-
-
-def promote(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
-    """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
-    previous revision then. Returns the record.
-
-    Raises Refused without a comparison and when the plan's end has passed, and what
-    ``prove_in_service`` does: without a proof, what served before serves alone again.
-    """
-    require_own(record)
-    comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
-    candidate = comparison.candidate
-    plan = candidate.plan
-    end = planned_end(context, candidate, keeps_bounds=True)
-    before = record.serving
-    if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
-        before = record.previous
-    else:
-        require_weights_of(context, candidate)
-        context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
-        try:
-            company = plan.company if plan else NO_COMPANY
-            limits.set_end(context, end, candidate.endpoint_config, company)
-            started = return_to(context, candidate)
-        except PeagleError as error:
-            context.change(failure=Failure.of(error))
-            raise
-        try:
-            prove_in_service(context, candidate, started)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
-        end = recorded_end(context.record)
-    _scale_again(context, before, candidate)
-    if plan:
-        settings.put(context, plan, candidate, end)
-    else:
-        context.say("Not applied", _UNKNOWN_PLAN)
-    _end(context)
-    return context.record
-
-
-def _scale_again(context: DeploymentContext, before: Revision | None, now: Revision) -> None:
-    """Register the scaling of the promoted plan, if it has one; else that of the plan before, which
-    a change of the instance type has ended."""
-    own = now.plan.scaling if now.plan else None
-    earlier = before.plan.scaling if before and before.plan else None
-    if own is None and before and before.served.instance_type == now.served.instance_type:
-        return
-    if scaling := own or earlier:
-        apply_scaling(context, scaling)
-
-
-def drop(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
-    """Let the revision that served before the comparison serve alone, and prove that; then remove
-    what only the candidate needs. Returns the record.
-
-    Raises Refused without a comparison, and once the candidate serves alone; NotProved when what
-    serves is not proved now: it stays.
-    """
-    require_own(record)
-    comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
-    if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
-        raise Refused(
-            f"{comparison.candidate.name} serves alone on {record.name} already",
-            Fix("end its promotion", ("peagle", "promote", record.name)),
-            code="promotion-unfinished",
-        )
-    _serve_alone(context)
-    return context.record
-
-
-def _serve_alone(context: DeploymentContext) -> None:
-    """Return to the configuration without the candidate, prove it, and forget the comparison. An
-    endpoint that was deleted elsewhere is not created again."""
-    serving, name = context.record.serving, context.record.name
-    live = sagemaker.describe(context.aws, name)
-    if serving is None or live is None:
-        _end(context)
-        return
-    context.change(pending=None, failure=None)
-    is_alone = (live.status, live.revision) == ("InService", serving.name)
-    try:
-        started = 0.0 if is_alone else return_to(context, serving)
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
-    if not is_alone or not is_proved(serving):
-        try:
-            prove_in_service(context, serving, started, keep_unproved=True)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
-    _end(context)
-
-
-def _end(context: DeploymentContext) -> None:
-    """Remove what no kept revision needs, and forget the comparison."""
-    remove_stale(context, without_comparison=True)
-    context.change(comparison=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
@@ -19,8 +19,7 @@ from peagle.planning.candidates import (
 )
 from peagle.planning.evaluation import MOST_INSTANCES, CandidateEvaluator
 from peagle.planning.idle import idle_gpus
-from peagle.planning.options import Options
-from peagle.speed.slo import Slo
+from peagle.planning.requirements import RequirementReview
 from peagle.text import format_concurrency, format_requests, format_usd
 
 _SHORTEST = 1024
@@ -44,47 +43,6 @@ def none_fits(work: PairLoad, largest: Candidate) -> Finding:
     return error("instance-too-small", "instance_type", message, fix)
 
 
-class _Requirement(NamedTuple):
-    """The findings about one requirement: perhaps or certainly not met."""
-
-    unverified: Callable[[str, str], Finding]
-    missed: Callable[[str, str], Finding]
-
-
-_SPEED_UNVERIFIED = "speed-unverified"
-"""The speed is unknown, or its estimated range begins below --min-tokens-per-second.
-
-Fix: measure it on this type, or use an instance type or pair whose speed is known
-"""
-
-_SPEED_BELOW_MINIMUM = "speed-below-minimum"
-"""The speed at this load is below --min-tokens-per-second.
-
-Fix: leave --instance-type or --instance-count out, or lower --min-tokens-per-second
-"""
-
-_SLO_UNVERIFIED = "slo-unverified"
-"""The times of a request are unknown, or their estimated range reaches above --slo.
-
-Fix: measure them on this type, or use an instance type or pair whose speed is known
-"""
-
-_SLO_MISSED = "slo-missed"
-"""The times of a request at this load are above --slo.
-
-Fix: leave --instance-type or --instance-count out, lower --concurrency, or relax --slo
-"""
-
-_SPEED = _Requirement(
-    lambda text, fix: warning(_SPEED_UNVERIFIED, "min_tokens_per_second", text, fix),
-    lambda text, fix: error(_SPEED_BELOW_MINIMUM, "min_tokens_per_second", text, fix),
-)
-_SLO = _Requirement(
-    lambda text, fix: warning(_SLO_UNVERIFIED, "slo", text, fix),
-    lambda text, fix: error(_SLO_MISSED, "slo", text, fix),
-)
-
-
 @dataclass(frozen=True)
 class Review:
     """The findings about one candidate; ``fitting`` are all that fit, best first."""
@@ -103,7 +61,8 @@ class Review:
         else:
             yield self._too_small()
         yield from self._price()
-        yield from self._requirements()
+        required = RequirementReview(self.evaluator, self.candidate, self.fitting)
+        yield from required.findings()
         options, candidate = self.evaluator.options, self.candidate
         if options.instance_count is None and candidate.count > 1:
             yield self._several()
@@ -245,91 +204,6 @@ class Review:
         message = f"{candidate.count} instances are planned and billed, because {because}"
         fix = f"confirm the number with --instance-count {candidate.count}"
         return warning("several-instances", "instance_count", message, fix)
-
-    def _requirements(self) -> Iterator[Finding]:
-        """What the options require of speed and times, where it is not met or not certain."""
-        options = self.evaluator.options
-        if options.min_tokens_per_second is not None:
-            only = options.model_copy(update={"slo": None})
-            speed = f"{options.min_tokens_per_second:,.0f} tokens/s"
-            yield from self._required(only, speed, _SPEED)
-        if options.slo is not None:
-            only = options.model_copy(update={"min_tokens_per_second": None})
-            yield from self._required(only, options.slo.text, _SLO)
-
-    def _required(self, only: Options, asked: str, finds: _Requirement) -> Iterator[Finding]:
-        """The finding about one requirement, that of ``only``."""
-        candidate, excess = self.candidate, self.candidate.excess(only)
-        benchmark = "run a benchmark before you rely on it"
-        if excess is None:
-            message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
-            fix = "; or ".join([*self._better(), benchmark])
-            yield finds.unverified(message, fix)
-        elif excess > 1:
-            load = format_concurrency(self._work.concurrency)
-            message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
-            fix = "; or ".join([*self._better(), self._lower(only)])
-            yield finds.missed(message, fix)
-        elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
-            message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
-            fix = "; or ".join([*self._better(certain=True), benchmark])
-            yield finds.unverified(message, fix)
-
-    def _better(self, certain: bool = False) -> Iterator[str]:
-        """Options that meet what is required: another type, K, or more instances; with ``certain``
-        also at the lower end of the range."""
-        evaluator, candidate, options = self.evaluator, self.candidate, self.evaluator.options
-
-        def enough(other: Candidate) -> bool:
-            excess = other.excess(options)
-            margin = _margin(other) if certain else 1.0
-            return excess is not None and excess * margin <= 1 and other.holds_load
-
-        limit = options.max_price_per_hour
-        for other in self.fitting:
-            if other.instance != candidate.instance and enough(other) and other.within(limit):
-                type = f"--instance-type {other.instance.type}"
-                yield f"use {type}{other.at_cost} ({other.speed_text})"
-                break
-        if options.k is not None:
-            best = evaluator.with_options(k=None).candidate(candidate.instance)
-            if enough(best) and best.drafter is not None:
-                yield f"use --k {best.k} ({best.speed_text})"
-        if options.instance_count is not None:
-            more = evaluator.with_options(instance_count=None).candidate(candidate.instance)
-            if enough(more) and more.count > options.instance_count:
-                yield f"use --instance-count {more.count} ({more.speed_text})"
-
-    def _lower(self, only: Options) -> str:
-        """The requirement of ``only`` as the candidate meets it."""
-        one, speed = self.candidate.performance, self.candidate.tokens_per_second
-        if only.slo is None:
-            return f"lower --min-tokens-per-second to {math.floor(speed or 0)}"
-        times = {
-            name: max(limit, math.ceil(time * 1000) / 1000)
-            for name, limit, time in (
-                ("ttft", only.slo.ttft, one.ttft_seconds),
-                ("itl", only.slo.itl, one.itl_seconds),
-            )
-            if limit is not None and time is not None
-        }
-        return f"use --slo {Slo(**times).text}"
-
-
-def _reached(candidate: Candidate) -> str:
-    """Speed and times of a candidate, with their source."""
-    one, text = candidate.performance, candidate.speed_text
-    if one.ttft_seconds is not None and one.itl_seconds is not None:
-        text += f", ttft={one.ttft_seconds:.3g}, itl={one.itl_seconds:.3g}"
-    return f"{text} ({candidate.source})"
-
-
-def _margin(candidate: Candidate) -> float:
-    """How much slower than estimated it may be: estimate over lower end of the range."""
-    one = candidate.performance
-    if one.basis == "measured" or not one.tokens_per_second or not one.low:
-        return 1.0
-    return one.tokens_per_second / one.low
 
 
 def _fitting_options(work: PairLoad, instance: Instance) -> str:

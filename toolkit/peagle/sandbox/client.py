@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import importlib.metadata
 import json
-import os
 import re
-import signal
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.tables import Instance
-from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import check_compiler, find_engine
 from peagle.engine.process import (
-    INHERITED_VARIABLES,
     LOOPBACK,
     EngineProcess,
     stop_engine,
@@ -26,9 +20,8 @@ from peagle.engine.process import (
 from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
-from peagle.sandbox.recovery import SERVER
+from peagle.sandbox.daemon import check_moto, start_daemon
 from peagle.sandbox.state import AccessKey, EngineKind
-from peagle.store import HOME_VARIABLE, home
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
@@ -51,7 +44,6 @@ _OF_A_SERVICE = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII)
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
-_INSTALL = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
 _STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 
@@ -142,13 +134,13 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
             state.check_none_unrecorded(_ENDING_SECONDS)
-            _check_moto()
+            check_moto()
             if engine == "docker":
                 Docker().check()
             state.sweep()
             state.write_engine_kind(engine or "process")
             state.write_access_key()
-            daemon = _start(port, lock)
+            daemon = start_daemon(port, lock)
     if port not in (0, daemon.port):
         message = f"the sandbox is already running on port {daemon.port}"
         raise UserError(message, _STOP, "sandbox-running")
@@ -237,87 +229,6 @@ def sandbox_not_running() -> NotFound:
 
 def _address(daemon: EngineProcess) -> Address:
     return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
-
-
-def _check_moto() -> None:
-    """The sandbox extends moto's internals, so its minor version matters."""
-    try:
-        found = importlib.metadata.version("moto")
-        importlib.metadata.version("flask-cors")
-        problem = "" if found.startswith("5.2.") else f"moto 5.2, but {found} is installed"
-    except importlib.metadata.PackageNotFoundError as missing:
-        problem = missing.name
-    if problem:
-        raise UserError(f"the sandbox needs {problem}", _INSTALL, "sandbox-extra-missing")
-
-
-def _start(port: int, lock: int) -> EngineProcess:
-    """Start the daemon, detached from this process and its terminal, and wait until it listens.
-
-    It reports through a pipe; a pipe that is closed without a report means that it died. The
-    daemon holds the lock until then, so that no second one starts if this process is killed.
-    """
-    reading, writing = os.pipe()
-    for descriptor in (writing, lock):
-        os.set_inheritable(descriptor, True)
-    argv = [
-        *(sys.executable, *SERVER),
-        *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
-    ]
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    try:
-        os.posix_spawn(
-            argv[0],
-            argv,
-            _daemon_environment(),
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(state.log_file()), append, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
-        )
-    finally:
-        os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as stream:
-        report = stream.read()
-    daemon = state.read_daemon()
-    if report == "ready" and daemon:
-        return daemon
-    if report:
-        raise UserError(report, "choose another port with --port", "port-in-use")
-    raise EngineError("the sandbox exited during startup", f"see {state.log_file()}")
-
-
-_INHERITED = (
-    *INHERITED_VARIABLES,
-    *("PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
-    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
-    *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
-    "S3_UPLOAD_PART_MIN_SIZE",
-)
-"""The only variables that the daemon inherits: no token, no password, no AWS credentials. Those
-from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is for moto."""
-
-
-def _daemon_environment() -> dict[str, str]:
-    return {
-        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
-        HOME_VARIABLE: str(home()),
-        # moto calls boto3, which must find no credentials of this machine.
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
-        "MOTO_DISABLE_GLOBAL_CORS": "true",
-        # Whole weights pass through its threads: give their memory back.
-        "MALLOC_ARENA_MAX": "2",
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def control(method: str, path: str, document: Any = None) -> Any:

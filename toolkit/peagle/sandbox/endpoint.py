@@ -36,6 +36,7 @@ from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
 from peagle.sandbox.resources import LOCK, EndpointConfig
 from peagle.sandbox.rollout import AlarmsFired, StagedUpdate, alarm_names
+from peagle.sandbox.variants import Variants, instances_of, managed_scaling
 
 _SERVING = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
 
@@ -43,23 +44,6 @@ _NO_CAPACITY = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
     "Please retry using a different ML instance type or after some time."
 )
-Variants = Sequence[dict[str, Any]]
-"""Variants as a configuration has them."""
-
-
-def _managed(variant: Mapping[str, Any]) -> dict[str, Any]:
-    """How the number of instances is managed, if the configuration says so."""
-    scaling = variant.get("ManagedInstanceScaling")
-    return {"ManagedInstanceScaling": scaling} if scaling else {}
-
-
-def instances_of(variants: Variants) -> Counter[str]:
-    """The number of instances of each type that ``variants`` ask for."""
-    found: Counter[str] = Counter()
-    for variant in variants:
-        if "InstanceType" in variant:
-            found[variant["InstanceType"]] += int(variant.get("InitialInstanceCount") or 1)
-    return found
 
 
 class SandboxEndpoint(FakeEndpoint):
@@ -268,7 +252,7 @@ class SandboxEndpoint(FakeEndpoint):
                 {
                     **variant,
                     "CurrentInstanceCount": self._running(variant),
-                    **_managed(self._configured(variant["VariantName"])),
+                    **managed_scaling(self._configured(variant["VariantName"])),
                 }
                 for variant in self.production_variants
             ],

@@ -21,7 +21,7 @@ from moto.sagemaker.utils import arn_formatter
 from peagle.sandbox import rollout, services
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.component_operations import ComponentOperations
-from peagle.sandbox.endpoint import SandboxEndpoint, Variants, instances_of
+from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
 from peagle.sandbox.prerequisites import (
     check_data,
@@ -32,15 +32,10 @@ from peagle.sandbox.prerequisites import (
 from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
 from peagle.sandbox.state import catalog
 from peagle.sandbox.traffic import MetricSource
+from peagle.sandbox.variants import Variants, instances_of, with_retained
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
 Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
-
-_RETAINED = {
-    "DesiredInstanceCount": "InitialInstanceCount",
-    "DesiredWeight": "InitialVariantWeight",
-}
-"""VariantPropertyType -> the key of a variant that it retains."""
 
 _ARN_KINDS = {MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint"}
 
@@ -131,7 +126,7 @@ class SageMakerBackend(SageMakerModelBackend):
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
             self._check_scaling_targets(endpoint, config)
-            variants = _with_retained(config.production_variants, endpoint.variants, parameters)
+            variants = with_retained(config.production_variants, endpoint.variants, parameters)
             specs = self._launch_specs(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
@@ -321,32 +316,6 @@ def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
                 spec = instance.spec
                 source = MetricSource(region, endpoint.endpoint_name, spec.variant, spec.component)
                 yield source, instance.in_progress
-
-
-def _with_retained(
-    variants: Variants, running: Variants, parameters: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """``variants`` of a new configuration; with RetainAllVariantProperties, those that already run
-    keep their numbers and weights, unless a property is excluded."""
-    if not parameters.get("RetainAllVariantProperties"):
-        return [dict(variant) for variant in variants]
-    excluded = {
-        one["VariantPropertyType"]
-        for one in parameters.get("ExcludeRetainedVariantProperties") or ()
-    }
-    kept = [name for property_type, name in _RETAINED.items() if property_type not in excluded]
-    by_name = {variant["VariantName"]: variant for variant in running}
-    return [
-        {
-            **variant,
-            **{
-                name: by_name[variant["VariantName"]][name]
-                for name in kept
-                if by_name.get(variant["VariantName"], {}).get(name) is not None
-            },
-        }
-        for variant in variants
-    ]
 
 
 def _ours(backend: object) -> SageMakerBackend:

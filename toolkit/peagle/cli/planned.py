@@ -1,0 +1,157 @@
+"""How PAIR|PLAN with the planning options of a command becomes a Plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from peagle import api
+from peagle.catalog.schema import Catalog
+from peagle.cli.company_options import typed_company_option
+from peagle.cli.options import (
+    PLAN_FIELDS,
+    command_catalog,
+    is_plan_file,
+)
+from peagle.cli.output.progress import show_hashing
+from peagle.cli.own_target import account_of, reader_of_heads, with_own_target
+from peagle.cli.project import CHOICE, project_words
+from peagle.errors import Fix, UserError
+from peagle.planning import Plan
+from peagle.planning.options import Overrides
+
+if TYPE_CHECKING:
+    from peagle.weights.layout import AwsOf
+
+
+def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options: with the
+    command's catalogue and, if it has ``--online``, with what AWS and the Hub answer."""
+    if is_plan_file(pair):
+        # A plan file has its own region and tags; variables such as AWS_REGION do not override it.
+        sources = {name: ctx.get_parameter_source(name) for name in chosen}
+        chosen = {
+            name: None if sources[name] is ParameterSource.ENVIRONMENT else value
+            for name, value in chosen.items()
+        }
+        reader = None
+    else:
+        chosen = with_own_target(ctx, pair, chosen)
+        reader = reader_of_heads(ctx, pair)
+    with show_hashing():
+        if ctx.params.get("online"):  # only `peagle plan` has it
+            return _online_plan(ctx, pair, chosen, reader)
+        return resolve_plan(pair, chosen, command_catalog(ctx), reader)
+
+
+def plan_in_project(
+    ctx: click.Context, name: str, path: Path | None = None, image: str | None = None
+) -> Plan:
+    """The plan that the command ``name`` would make of the endpoint that this command is about, of
+    its project file or the one at ``path``, with that ``image``. Raises what planning raises."""
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    command = root.command.get_command(root, name)
+    assert command is not None
+    meta = dict(ctx.meta)
+    words = project_words(ctx.meta[CHOICE], path) + (["--image", image] if image else [])
+    other = command.make_context(name, words, parent=root)
+    chosen = {one: other.params[one] for one in PLAN_FIELDS & other.params.keys()}
+    plan = planned(other, chosen.pop("pair"), chosen)
+    ctx.meta.update(meta)
+    return plan
+
+
+def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
+    """The plan of the command's PAIR and planning options on another instance type."""
+    chosen = {name: ctx.params[name] for name in PLAN_FIELDS & ctx.params.keys()}
+    pair = chosen.pop("pair")
+    chosen = {**chosen, "instance_type": instance_type}
+    if is_plan_file(pair):
+        return resolve_plan(pair, chosen, command_catalog(ctx))
+    chosen = with_own_target(ctx, pair, chosen)
+    return resolve_plan(pair, chosen, command_catalog(ctx), reader_of_heads(ctx, pair))
+
+
+def _online_plan(
+    ctx: click.Context, pair: str, chosen: dict[str, Any], reader: AwsOf | None
+) -> Plan:
+    """The plan for PAIR|PLAN and the chosen options, with today's price, the Hub's commits, and
+    findings about quota and weights. Of a plan file only the price and missing pins change.
+
+    Raises what planning raises, and UserError for a wrong profile.
+    """
+    account = account_of(ctx)
+    catalog = command_catalog(ctx)
+    saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
+    if saved:
+        return api.plan_file_online(account, saved, catalog)
+    given, verdict = _of_pair(chosen)
+    return api.plan_pair_online(account, pair, given, catalog, reader, verdict)
+
+
+def resolve_plan(
+    pair: str,
+    chosen: dict[str, Any],
+    catalog: Catalog,
+    aws_of: AwsOf | None = None,
+) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options.
+
+    With ``aws_of`` the user's own head is read from any location, else only from a folder.
+    """
+    if is_plan_file(pair):
+        return _read_plan(Path(pair), _given(chosen))
+    given, verdict = _of_pair(chosen)
+    return api.plan_pair(pair, given, catalog, aws_of, verdict)
+
+
+def _given(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options that are set."""
+    return {
+        name: value
+        for name, value in chosen.items()
+        if value is not None and value is not False and value not in ({}, ())
+    }
+
+
+def _of_pair(chosen: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """The fields of Options that are set, and the file of ``--verdict``."""
+    given = _given(chosen)
+    verdict = given.pop("verdict", None)
+    speculation = not given.pop("no_speculation", False)
+    return {**given, "speculation": speculation}, verdict
+
+
+def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
+    plan = api.read_plan(path)
+    region = given.pop("region", plan.region)
+    if given or region != plan.region:
+        typed = _as_typed(given or {"region": region})
+        flag = typed[0]
+        raise UserError(
+            f"{flag} cannot be combined with a plan file ({path})",
+            Fix(
+                f"omit {flag}, or create a new plan",
+                ("peagle", "plan", "PAIR", *typed, "--output", "FILE"),
+            ),
+        )
+    return plan
+
+
+def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
+    """The first of these options on a command line."""
+    option, value = next(iter(given.items()))
+    if option in Overrides.model_fields:
+        return tuple(api.override_arguments(Overrides(**{option: value})))
+    if typed := typed_company_option(option, value):
+        return typed
+    flag = f"--{option.replace('_', '-')}"
+    if option == "ttl":
+        return (flag, f"{value}s")
+    if isinstance(value, tuple):
+        return (flag, *value[:1])
+    return (flag,) if value is True else (flag, str(value))
