@@ -68,9 +68,14 @@ def reaching(account: Account) -> dict[str, str]:
 def upload_weights(account: Account, name: str) -> None:
     """What the README of a rendered template asks for."""
     contents = contents_of(map(files_below, FOLDERS.values()))
+    upload_weights_to(account, f"peagle-toolkit/{name}.{contents}/")
+
+
+def upload_weights_to(account: Account, prefix: str) -> None:
+    """The same for a template with another prefix."""
     for part, folder in FOLDERS.items():
         content = {path.name: path.read_bytes() for path in folder.iterdir()}
-        account.upload(f"peagle-toolkit/{name}.{contents}/{part}/", content)
+        account.upload(f"{prefix}{part}/", content)
 
 
 def run_script(machine: Machine, script: Path, *arguments: str) -> None:

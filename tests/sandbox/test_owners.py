@@ -21,6 +21,7 @@ from tests.sandbox.owners import (
     script_arguments,
     tags_of,
     upload_weights,
+    upload_weights_to,
 )
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 
@@ -114,7 +115,7 @@ def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
 ) -> None:
     """The template is the one that the CDK app synthesizes for this plan (``test_cdk``)."""
     name = "tiny"
-    upload_weights(account, name)
+    upload_weights_to(account, f"peagle-toolkit/{name}/")
     stacks = change_stack(machine, "create", "left", SYNTHESIZED.read_text())
     assert machine.json("status", name)["owner"] == "a CDK app"
     scaling, alarms = account.client("application-autoscaling"), account.client("cloudwatch")

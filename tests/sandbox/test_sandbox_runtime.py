@@ -18,7 +18,8 @@ from tests.sandbox.sandboxes import OUR_IMAGE, Account
 
 pytestmark = pytest.mark.sandbox
 
-GAP = 0.3
+GAP = 1.0
+"""Seconds between chunks: a busy machine sends the first one within them."""
 
 
 @pytest.fixture(scope="module")
