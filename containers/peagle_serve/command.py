@@ -17,7 +17,7 @@ from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
 from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.small_layers import variables as small_layers
+from peagle_serve.plugins import variables as plugin_variables
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
 from peagle_serve.warm.caches import has_artifacts
@@ -86,7 +86,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     warm = _warm(environment, chosen, settings, log)
     log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
-    variables |= small_layers(variables)
+    variables |= plugin_variables(variables)
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
         variables[ENGINE_VARIABLES[name].encode()] = _encoded(value)

@@ -20,9 +20,6 @@ from importlib import import_module
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
-NAME = "peagle-quick-start"
-"""The name of the entry point."""
-
 _REGISTRY = ("vllm.model_executor.models.registry", "_run_in_subprocess")
 _CORE = ("vllm.v1.engine.utils", "get_mp_context")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)

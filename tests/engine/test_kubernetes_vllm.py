@@ -16,7 +16,7 @@ from peagle.engine.machine import Engine
 from peagle.engine.process import free_port, session_members, start_time
 from peagle.planning import Plan
 from peagle.render import plan_bytes
-from peagle_serve.small_layers import FOLDER
+from peagle_serve.plugins import FOLDER
 from tests.engine.serving import CPU, SERVE, START_SECONDS, TINY, Container
 from tests.support import Done, in_process
 from tests.unit.rendering.kubernetes import environment_of, expanded, manifests, preset

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.small_layers import FOLDER, PLUGINS
+from peagle_serve.plugins import FOLDER, NAMES
 from tests.unit.containers.recording import SERVE, Container, container_in
 
-OURS = ",".join(PLUGINS)
+OURS = ",".join(NAMES)
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
