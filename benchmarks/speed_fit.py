@@ -20,7 +20,7 @@ from operator import mul
 from benchmarks.speed_rows import Row, catalog, times_of
 from peagle.catalog.speed_model import SpeedModel, StepConstants
 from peagle.speed.correction import MEASURED_STEP
-from peagle.speed.step import prefill_steps
+from peagle.speed.step import launched, prefill_steps, uncaptured_seconds
 from peagle.speed.terms import Terms
 
 LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "logits",
@@ -80,7 +80,7 @@ def _steps(
             found.append((terms.decode, row.step))
         if row.gpus == 1 and row.load * row.prompt >= 2 * MEASURED_STEP:
             seconds = terms.seconds(constants) - constants.step
-            if seconds > constants.uncaptured:
+            if seconds > uncaptured_seconds(0.0, terms.layers, constants):
                 found.append((terms.prompts, seconds))
     return found
 
@@ -125,9 +125,7 @@ class _RowTerms:
         if not self.others:
             return self.first
         busy = self.prompt.seconds(constants)
-        alone = max(busy, constants.uncaptured)
-        if self.prompt_captured:
-            alone = math.hypot(busy, self.layers * constants.prefill_layer)
+        alone = launched(busy, self.layers, self.prompt_captured, constants)
         left = self.first - alone - constants.step
         return max(left, self.first / 10) / self.others
 
@@ -261,7 +259,11 @@ def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants)
     guess = LAUNCHES["uncaptured"]
 
     def error(launch: float) -> float:
-        shares = ((max(busy, launch) + after) / seconds for busy, after, seconds in steps)
+        with_it = constants.model_copy(update={"uncaptured": launch})
+        shares = (
+            (uncaptured_seconds(busy, layers, with_it) + after) / seconds
+            for busy, layers, after, seconds in steps
+        )
         return sum(abs(math.log(one)) for one in (*shares, launch / guess))
 
     return min(_CANDIDATES, key=error)
@@ -269,16 +271,16 @@ def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants)
 
 def _uncaptured(
     of: Sequence[Row], model: SpeedModel, constants: StepConstants
-) -> Iterator[tuple[float, float, float]]:
-    """Of steps without a CUDA graph: the kernels' seconds, the seconds beside them, and the
-    measured seconds."""
+) -> Iterator[tuple[float, int, float, float]]:
+    """Of steps without a CUDA graph: the kernels' seconds, the target's layers, the seconds beside
+    the kernels, and the measured seconds."""
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
         if row.together and not _captured(row, model):
-            yield terms.decode.seconds(constants), 0.0, row.step
+            yield terms.decode.seconds(constants), terms.layers, 0.0, row.step
         if not terms.prompts_captured:
             seconds = terms.seconds(constants)
-            yield terms.prompts.seconds(constants), constants.step, seconds
+            yield terms.prompts.seconds(constants), terms.layers, constants.step, seconds
 
 
 def _reduce(of: Sequence[Row], model: SpeedModel) -> float:

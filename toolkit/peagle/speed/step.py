@@ -34,7 +34,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peagle.catalog.speed_model import GpuSpeed, SpeedModel
+from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
 from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
@@ -51,6 +51,19 @@ def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, 
     left = max(requests - 1, 0.0) * prompt
     steps = max(left / batched, min(requests - 1, 1.0), 0.0)
     return own, steps, left / steps if steps else 0.0
+
+
+def uncaptured_seconds(busy: float, layers: int, constants: StepConstants) -> float:
+    """A step without a CUDA graph, whose kernels take ``busy`` seconds."""
+    return max(busy, min(layers / _FEWEST_LAYERS, 1.0) * constants.uncaptured)
+
+
+def launched(busy: float, layers: int, captured: bool, constants: StepConstants) -> float:
+    """The seconds of prompts whose kernels take ``busy``, with the launch of the kernels;
+    ``captured`` if a CUDA graph could hold so many tokens."""
+    if captured:
+        return math.hypot(busy, layers * constants.prefill_layer)
+    return uncaptured_seconds(busy, layers, constants)
 
 
 @dataclass(frozen=True)
@@ -159,13 +172,7 @@ class StepTimes:
         seconds = self.decode_terms(requests, context).seconds(self.model.constants)
         if requests * (self.geometry.k + 1) <= self.geometry.captured:
             return seconds
-        return max(seconds, self.launch_seconds)
-
-    @property
-    def launch_seconds(self) -> float:
-        """The time in which the CPU launches the kernels of a step without a CUDA graph."""
-        share = min(self.geometry.layers / _FEWEST_LAYERS, 1.0)
-        return share * self.model.constants.uncaptured
+        return uncaptured_seconds(seconds, self.geometry.layers, self.model.constants)
 
     def prefill_terms(self, tokens: float, context: float) -> Terms:
         """The terms of a step with ``tokens`` of prompts of length ``context``, without launches
@@ -185,9 +192,7 @@ class StepTimes:
         """One step with ``tokens`` of prompts of length ``context``."""
         geo, constants = self.geometry, self.model.constants
         busy = self.prefill_terms(tokens, context).seconds(constants)
-        if tokens > geo.captured:
-            return max(busy, self.launch_seconds) + constants.step
-        return math.hypot(busy, geo.layers * constants.prefill_layer) + constants.step
+        return launched(busy, geo.layers, tokens <= geo.captured, constants) + constants.step
 
     def prefill_seconds(self, requests: float, prompt: float, batched: int) -> tuple[float, float]:
         """Until all prompts are processed, and on average until one is, when all are sent at once
