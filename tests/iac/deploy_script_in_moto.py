@@ -29,6 +29,7 @@ from peagle.render.formats.boto3 import script
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 CAPTURED = "captured-prompts"
+ENDS = ("--ends-at", "2040-01-01T00:00:00")
 OBSERVED = {"observe": True, "log_retention": 7, "ttl": 3600, "min_instances": 1,
             "max_instances": 2}  # fmt: skip
 
@@ -68,14 +69,26 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     return {part: tmp_path / part for part in ("target", "drafter")}
 
 
+def words_with(folders: dict[str, Path]) -> list[str]:
+    """The script's arguments for these folders."""
+    named = (word for part, path in folders.items() for word in (f"--{part}", str(path)))
+    return ["--role", ROLE, "--bucket", BUCKET, *named]
+
+
+def loaded(plan: Plan) -> dict[str, Any]:
+    """The script's functions and constants, in this process."""
+    module: dict[str, Any] = {"__name__": "deploy"}
+    exec(compile(script(plan), "deploy.py", "exec"), module)
+    return module
+
+
 def run(
     plan: Plan, words: list[str], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[str]:  # fmt: skip
     """What the script prints, in this process."""
     monkeypatch.setattr(sys, "argv", ["deploy.py", *words])
-    module: dict[str, Any] = {"__name__": "deploy"}
-    exec(compile(script(plan), "deploy.py", "exec"), module)
+    module = loaded(plan)
     capsys.readouterr()
     code = module["main"]()
     printed = capsys.readouterr()
@@ -121,8 +134,7 @@ def test_it_uploads_what_changed_and_deletes_everything(
     def plan_now() -> Plan:
         return plan_pair("tiny", {**OBSERVED, "drafter": str(folders["drafter"])}, CATALOG)
 
-    given = ["--role", ROLE, "--bucket", BUCKET, "--ends-at", "2040-01-01T00:00:00"]
-    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    given = [*words_with(folders), *ENDS]
     plan = plan_now()
     first = run(plan, given, capsys, monkeypatch)
     again = run(plan, given, capsys, monkeypatch)
@@ -155,8 +167,7 @@ def test_it_deletes_what_an_earlier_plan_had(
 ) -> None:  # fmt: skip
     """A plan with scaling, alarms, dashboard, schedule and captured data, then one without: its
     script deletes all of it, of this endpoint only."""
-    given = ["--role", ROLE, "--bucket", BUCKET]
-    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    given = words_with(folders)
     head = {"drafter": str(folders["drafter"])}
     captured = {"capture_data": f"s3://{CAPTURED}/prompts/", "capture_retention": 7}
     full = plan_pair("tiny", {**OBSERVED, **captured, **head}, CATALOG)
@@ -164,9 +175,9 @@ def test_it_deletes_what_an_earlier_plan_had(
     other = plan_pair("tiny", {**OBSERVED, **head, "name": f"{plain.name}-b"}, CATALOG)
     s3 = boto3.client("s3", region_name="us-east-1")
     s3.create_bucket(Bucket=CAPTURED)
-    run(other, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    run(other, [*given, *ENDS], capsys, monkeypatch)
     others = left()
-    run(full, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    run(full, [*given, *ENDS], capsys, monkeypatch)
     assert s3.get_bucket_lifecycle_configuration(Bucket=CAPTURED)["Rules"]
     assert left().keys() == others.keys()
     assert all(len(names) > len(others[kind]) for kind, names in left().items())
@@ -184,11 +195,10 @@ def test_an_update_ends_what_only_the_earlier_plan_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Else the schedule of the earlier plan deletes the endpoint of the present one."""
-    given = ["--role", ROLE, "--bucket", BUCKET]
-    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    given = words_with(folders)
     head = {"drafter": str(folders["drafter"])}
     full, plain = (plan_pair("tiny", {**more, **head}, CATALOG) for more in (OBSERVED, {"k": 3}))
-    run(full, [*given, "--ends-at", "2040-01-01T00:00:00"], capsys, monkeypatch)
+    run(full, [*given, *ENDS], capsys, monkeypatch)
     before = left()
 
     updated = run(plain, given, capsys, monkeypatch)
@@ -204,12 +214,10 @@ def test_what_may_not_be_looked_at_is_reported_and_the_rest_deleted(
     account: None, folders: dict[str, Path], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    given = ["--role", ROLE, "--bucket", BUCKET]
-    given += [word for part, path in folders.items() for word in (f"--{part}", str(path))]
+    given = words_with(folders)
     plan = plan_pair("tiny", {"drafter": str(folders["drafter"])}, CATALOG)
     run(plan, given, capsys, monkeypatch)
-    module: dict[str, Any] = {"__name__": "deploy"}
-    exec(compile(script(plan), "deploy.py", "exec"), module)
+    module = loaded(plan)
 
     def denied(session: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DescribeAlarms")
@@ -226,8 +234,7 @@ def test_it_fails_where_s3_keeps_an_object(
     account: None, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     plan = plan_pair("tiny", {"drafter": str(folders["drafter"])}, CATALOG)
-    module: dict[str, Any] = {"__name__": "deploy"}
-    exec(compile(script(plan), "deploy.py", "exec"), module)
+    module = loaded(plan)
     s3 = boto3.client("s3", region_name="us-east-1")
     prefix = f"{module['UPLOAD_FOLDER']}{plan.name}.0a1b2c3d/"
     s3.put_object(Bucket=BUCKET, Key=f"{prefix}config.json", Body=b"x")

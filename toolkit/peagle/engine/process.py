@@ -254,11 +254,11 @@ def free_port() -> int:
     Until then an outgoing connection of any program could take an ephemeral port (from 32768 on
     Linux), so the port is a lower one.
     """
-    return next(filter(_is_reserved, random.sample(_PORTS, len(_PORTS))))
+    return next(filter(_reserve, random.sample(_PORTS, len(_PORTS))))
 
 
-def _is_reserved(port: int) -> bool:
-    """Whether the port was free and is now bound by this process, which does not listen on it.
+def _reserve(port: int) -> bool:
+    """Bind the port, without listening on it; whether it was free.
 
     On Linux an engine can listen on it nevertheless, as servers allow that an address is reused.
     Only a call of this function does not: it is refused where anything is bound.
