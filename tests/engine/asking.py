@@ -1,8 +1,9 @@
 """The results of vLLM's own functions. A script that the engine's Python runs.
 
-Importing vLLM takes ten seconds of CPU time and happens once. Then each line of the input,
-``["kv_groups", [...]]``, names a function of this module and its argument, and a line of the output
-is what this function returns. Each call runs in a fork, so that no call affects another.
+Importing vLLM takes ten seconds of CPU time, so this begins as a fork of what has imported it. Each
+line of the input, ``["kv_groups", [...]]``, names a function of this module and its argument, and a
+line of the output is what this function returns. Each call runs in a fork, so that no call affects
+another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # where vLLM prints
     os.environ.update(SETTINGS)
+    sys.path.insert(0, os.path.dirname(__file__))
     import vllm.engine.arg_utils
     import vllm.entrypoints.openai.cli_args
     import vllm.v1.core.kv_cache_utils

@@ -17,6 +17,7 @@ import pytest
 from peagle.engine.machine import ENGINE_VARIABLE, Engine, find_engine
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
+from tests.engine.serving import script_environment
 from tests.sandbox.sandboxes import Sandbox, started
 
 Ask = Callable[[str, Any], Any]
@@ -80,7 +81,12 @@ def ask(engine: Engine) -> Iterator[Ask]:
     """One process that has imported vLLM, for all tests that call vLLM's own functions."""
     command = [str(engine.python), str(Path(__file__).with_name("asking.py"))]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=script_environment(),
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ from typing import Any, Literal
 from peagle.checks import Case
 from peagle.data import data_folder
 from peagle.engine.machine import Engine
+from tests.engine.serving import script_environment
 
 DRIVER = Path(__file__).parent / "drafting.py"
-MAX_TOKENS = 60
-FEW_TOKENS = 20
+MAX_TOKENS = 32
+FEW_TOKENS = 8
 """Enough to see that no draft, or nearly none, is accepted."""
 
 TILES = ("tiles", "pretend")
@@ -36,7 +36,7 @@ USUAL: dict[str, Any] = {
     "enforce_eager": True,
     "max_num_batched_tokens": 2048,
     "max_num_seqs": 8,
-    "num_gpu_blocks_override": 160,  # of 128 tokens: enough for all requests, and quickly cleared
+    "num_gpu_blocks_override": 40,  # of 128 tokens: enough for all requests, and quickly cleared
 }
 
 Stage = Literal["config", "start", "request", "served", "killed"]
@@ -87,12 +87,7 @@ def outcomes_of(
         capture_output=True,
         text=True,
         check=False,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            # Fills new memory, so that what vLLM leaves uninitialized is not zero by luck.
-            "MALLOC_PERTURB_": "165",
-        },
+        env=script_environment(),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return {

@@ -2,9 +2,9 @@
 
     python drafting.py CASES.json OUTCOMES.json
 
-Each case runs in a fork of a process that has imported vLLM already (half a minute, once), so
-that a case takes seconds, and one that crashes does not affect the others. The script needs nothing
-of the toolkit but its plugin for vLLM, if a case uses it.
+Each case runs in a fork of a process that has imported vLLM already, so that a case takes seconds,
+and one that crashes does not affect the others. The script needs nothing of the toolkit but its
+plugin for vLLM, if a case uses it.
 
 A case is killed when it has used too much CPU time, or none for a long time; neither depends on the
 load of the machine.
@@ -13,6 +13,7 @@ load of the machine.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -35,6 +36,9 @@ IDLE_SECONDS = 120.0
 """The limit without any CPU time: the case then waits for something that never happens."""
 
 LOOK_SECONDS = 2.0
+M_PERTURB = -6
+"""Of malloc.h."""
+
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -51,10 +55,16 @@ def main() -> None:
         cases = json.load(file)
     os.environ.update(SETTINGS)
     sys.path += map(str, PLACES)
+    fill_new_memory()
     warm_up(cases[0]["engine"])
     outcomes = {case["name"]: in_a_fork(case) for case in cases}
     with open(outcomes_file, "w") as file:
         json.dump(outcomes, file)
+
+
+def fill_new_memory() -> None:
+    """So that what vLLM leaves uninitialized is not zero by luck: MALLOC_PERTURB_ from here on."""
+    assert ctypes.CDLL(None).mallopt(M_PERTURB, 0xA5) == 1
 
 
 def warm_up(engine: dict[str, Any]) -> None:

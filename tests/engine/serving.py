@@ -13,7 +13,12 @@ from typing import Any
 
 from peagle.data import data_folder, entrypoint_folder
 from peagle.engine.machine import Engine
-from peagle.engine.process import free_port, session_members, start_time
+from peagle.engine.process import (
+    INHERITED_VARIABLES,
+    free_port,
+    session_members,
+    start_time,
+)
 from peagle_serve.contract import ATTRIBUTES_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
@@ -35,6 +40,19 @@ CPU = {
 START_SECONDS = 240
 
 
+def inherited() -> dict[str, str]:
+    """The variables of this process that an engine gets, as ``peagle local`` starts it: engines
+    with the same ones share what has imported vLLM."""
+    found = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {**found, "PYTHONUNBUFFERED": "1"}
+
+
+def script_environment() -> dict[str, str]:
+    """The variables of a script that imports vLLM: those of an engine."""
+    own = {name: CPU[name] for name in ("HF_HUB_OFFLINE", "OMP_NUM_THREADS")}
+    return {**inherited(), **own, "PYTHONUTF8": "1", "PYTHONSAFEPATH": "1"}
+
+
 class Container:
     """The entrypoint as a process, on loopback."""
 
@@ -42,11 +60,7 @@ class Container:
         self.port = int(environment.get("SAGEMAKER_BIND_TO_PORT", free_port()))
         self.log = folder / "log"
         variables = {
-            **{
-                name: os.environ[name]
-                for name in ("PATH", "HOME", "LD_PRELOAD")
-                if name in os.environ
-            },
+            **inherited(),
             **CPU,
             "SM_VLLM_MODEL": str(TINY / "target"),
             "SM_VLLM_HOST": "127.0.0.1",

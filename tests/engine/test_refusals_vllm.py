@@ -108,7 +108,7 @@ class Tried:
 
 @pytest.fixture(scope="module")
 def tried(engine: Engine) -> Iterator[Tried]:
-    """Every pair in one process of the engine, whose start takes half a minute."""
+    """Every pair in one process that has imported vLLM."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cases = {}

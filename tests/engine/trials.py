@@ -89,8 +89,9 @@ def hybrid(folder: Path, layers: int) -> Case:
         "num_hidden_layers": layers,
         "layer_types": kinds,
         "sliding_window": 128,
-        "num_local_experts": 4,
+        "num_local_experts": 2,
         "num_experts_per_tok": 2,
+        "intermediate_size": 256,
     }
     return other_target(folder, config)
 
@@ -135,7 +136,8 @@ GOOD = {
     ),
     "a hybrid target of 12 and 12 layers": Trial(
         lambda f: hybrid(f, 24),
-        engine={"load_format": "dummy", "dtype": "bfloat16"},
+        engine={"load_format": "dummy", "dtype": "bfloat16", "num_gpu_blocks_override": 160},
+        prompts=PROMPTS[:2],
         before=(GUARD,),
     ),
 }  # fmt: skip
@@ -184,7 +186,7 @@ BROKEN = {
         engine={"load_format": "dummy"},
     ),
     "a hybrid target of 4 and 4 layers": Trial(
-        lambda f: hybrid(f, 8), engine={"load_format": "dummy"}
+        lambda f: hybrid(f, 8), engine={"load_format": "dummy", "num_gpu_blocks_override": 160}
     ),
     "K of 20": Trial(lambda f: tiny_case(f, k=20)),
     "a long request above the head's context": Trial(

@@ -1,11 +1,12 @@
-"""vLLM's server begins as a fork of a process that has imported it: 9 s of processor time less.
+"""vLLM's server, and the scripts of these tests that import vLLM, begin as forks of a process that
+has imported it: 12 s of processor time less for each.
 
-The first server with an environment starts that process, and servers with the same one share it;
-they differ in their arguments, and in variables that nothing reads while vLLM is imported. In place
-of the server's own process there is this one: it hands over its arguments, environment and open
-files, passes on its signals, and ends as the server does. What it cannot hand over starts as usual.
-The server is killed with it, and the process that has imported vLLM ends with the tests, or when no
-server was asked for in two minutes.
+The first of them with an environment starts that process, and those with the same one share it;
+they differ in their arguments, in their folders of modules, and in variables that nothing reads
+while vLLM is imported. In place of the server's own process there is this one: it hands over its
+arguments, environment and open files, passes on its signals, and ends as the server does. What it
+cannot hand over starts as usual. The server is killed with it, and the process that has imported
+vLLM ends with the tests, or when no server was asked for in ten minutes.
 """
 
 from __future__ import annotations
@@ -26,18 +27,32 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODULE = "vllm.entrypoints.openai.api_server"
+ALSO = (
+    "vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "vllm.v1.worker.cpu_model_runner",
+    "vllm.model_executor.models.llama_eagle3", "torch._inductor.compile_fx",
+)  # fmt: skip
+"""Modules that vLLM imports only when an engine starts, for every engine again."""
+
 FOLDER = Path(__file__).parent
 OWNER = FOLDER / "owner"
 """Has the number of the process of the tests."""
 
 UNREAD = (
-    "SM_VLLM_", "PEAGLE_", "SAGEMAKER_", "VLLM_LOG_STATS_INTERVAL", "VLLM_ASSETS_CACHE", "PWD",
+    "SM_VLLM_", "PEAGLE_", "SAGEMAKER_", "AWS_", "RUNAI_", "VLLM_LOG_STATS_INTERVAL",
+    "VLLM_ASSETS_CACHE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_NO_USAGE_STATS", "VLLM_USE_AOT_COMPILE", "PROCESS_AUTO_RECOVERY", "PYTHONPATH", "PWD",
 )  # fmt: skip
 """Beginnings of the variables that nothing reads while vLLM is imported."""
 
+UNREAD_FOLDERS = ("_CACHE_DIR", "_CACHE_HOME", "_CACHE_PATH", "_CACHE_ROOT", "_WORKSPACE_BASE")
+"""Endings of the variables of folders for compiled code, which are read when something compiles."""
+
+OPTIONAL = ("runai_model_streamer",)
+"""Packages that vLLM imports with its own modules wherever it finds them."""
+
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEGUN = b"begun\n"
-_IDLE_SECONDS = 120.0
+_IDLE_SECONDS = 600.0
 _END_SECONDS = 1.5
 """What a process that has imported vLLM takes to end after an error. Who reads its log knows the
 reason by then; a fork ends at once."""
@@ -58,8 +73,13 @@ def run() -> None:
 
 def _connection() -> socket.socket:
     """To the process that has imported vLLM in this environment; it is started if there is none."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(UNREAD)}
-    text = json.dumps([sys.executable, sys.path, sorted(environment.items())])
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not (name.startswith(UNREAD) or name.endswith(UNREAD_FOLDERS))
+    }
+    environment["PYTHONPATH"] = ":".join([str(FOLDER), *_folders_that_count()])
+    text = json.dumps([sys.executable, sorted(environment.items())])
     place = FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.socket"
     connection = socket.socket(socket.AF_UNIX)
     with open(f"{place}.lock", "a") as lock:
@@ -70,6 +90,12 @@ def _connection() -> socket.socket:
             _start(place, environment)
             connection.connect(str(place))
     return connection
+
+
+def _folders_that_count() -> list[str]:
+    """The folders of PYTHONPATH on which it depends what vLLM imports."""
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
+    return [one for one in given if any((Path(one) / name).exists() for name in OPTIONAL)]
 
 
 def _start(place: Path, environment: dict[str, str]) -> None:
@@ -95,11 +121,12 @@ def _is_handed_over(connection: socket.socket) -> bool:
     """Hand over what makes this process; whether the server has begun."""
     files = [int(name) for name in os.listdir("/proc/self/fd")]
     files = [one for one in files if one != connection.fileno() and _is_open(one)]
-    at = next(at for at, word in enumerate(sys.orig_argv) if word == MODULE)
+    words = sys.orig_argv
+    at = words.index(MODULE) if MODULE in words[1:4] else 1
     umask = os.umask(0)
     os.umask(umask)
-    request = {"argv": sys.orig_argv[at + 1 :], "environment": dict(os.environ), "files": files,
-               "folder": os.getcwd(), "umask": umask}  # fmt: skip
+    request = {"argv": words[at:], "environment": dict(os.environ), "files": files,
+               "folder": os.getcwd(), "umask": umask, "path": sys.path}  # fmt: skip
     body = json.dumps(request).encode()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
     connection.sendmsg([len(body).to_bytes(4, "big")], rights)
@@ -143,7 +170,8 @@ def serve(listener: int) -> None:
     import gc
     import importlib
 
-    importlib.import_module(MODULE)
+    for module in (MODULE, *ALSO):
+        importlib.import_module(module)
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()
@@ -211,8 +239,9 @@ def _moved(connection: socket.socket) -> socket.socket:
 
 
 def _become(request: dict[str, Any], given: array.array[int]) -> NoReturn:
-    """Run the server with the files, environment and arguments of the process that asked, and end
-    as it ends: with SystemExit, or with the traceback of an error."""
+    """Run the server or the script with the files, environment, folders of modules and arguments of
+    the process that asked, and end as it ends: with SystemExit, or with the traceback of an
+    error."""
     import random
     import runpy
     import warnings
@@ -226,10 +255,15 @@ def _become(request: dict[str, Any], given: array.array[int]) -> NoReturn:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    program = request["argv"][0]
+    sys.path[:] = request["path"]
     if not sys.flags.safe_path:
-        sys.path[0] = request["folder"]
-    sys.argv = [MODULE, *request["argv"]]
+        sys.path.insert(0, request["folder"] if program == MODULE else str(Path(program).parent))
+    sys.argv = request["argv"]
     random.seed()
-    warnings.filterwarnings("ignore", message=f".*{MODULE}.* found in sys.modules")
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    if program == MODULE:
+        warnings.filterwarnings("ignore", message=f".*{MODULE}.* found in sys.modules")
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program, run_name="__main__")
     sys.exit()
