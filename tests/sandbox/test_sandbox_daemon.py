@@ -208,16 +208,32 @@ time.sleep(0.3)
 """
 
 
-def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running(home: Sandbox) -> None:
+@pytest.fixture
+def dying(home: Sandbox) -> Iterator[None]:
+    """A recorded sandbox that is being killed: its connections end before its process."""
     command = [sys.executable, "-c", _DYING]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying, home.at_home():
-        assert dying.stdout is not None
-        port = int(dying.stdout.readline())
-        started = start_time(dying.pid)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, home.at_home():
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        started = start_time(process.pid)
         assert started is not None
         state.write_access_key()
-        state.write_daemon(EngineProcess(dying.pid, started, port, ""))
-        assert client.sandbox_status() == client.Status(running=False)
+        state.write_daemon(EngineProcess(process.pid, started, port, ""))
+        yield
+        process.kill()
+
+
+@pytest.mark.usefixtures("dying")
+def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running() -> None:
+    assert client.sandbox_status() == client.Status(running=False)
+
+
+@pytest.mark.usefixtures("dying")
+def test_a_command_says_that_the_sandbox_ended_while_the_command_used_it(home: Sandbox) -> None:
+    done = home.peagle("list", "--sandbox")
+
+    assert done.returncode == 2, done.stderr
+    assert "the sandbox is not running" in done.stderr
 
 
 def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:

@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
+from peagle.aws.translation import NO_ANSWER
 from peagle.catalog.tables import Instance
 from peagle.deploy.described import Prices
 from peagle.deploy.discover import complete_deployment, current_deployment
 from peagle.deploy.records import Ambiguous, deployment_names, find_record
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
-from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.errors import CloudError, EngineError, Fix, NotFound, UserError
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.sandbox import client as sandbox_client
 from peagle.store import SANDBOX
@@ -88,6 +89,17 @@ class Account:
                 sandbox_client.stop_sandbox()
                 self.say("Stopped the sandbox.")
             raise
+
+    @contextmanager
+    def reporting_its_end(self) -> Iterator[None]:
+        """Raise NotFound for a sandbox that ended while the block used it, which then says what
+        still runs, rather than that AWS cannot be reached."""
+        try:
+            yield
+        except CloudError as error:
+            if not self.sandbox or error.code not in NO_ANSWER or not sandbox_client.has_ended():
+                raise
+            raise sandbox_client.sandbox_not_running() from error
 
     def connect(self, region: str) -> Aws:
         """A connection. Raises NotFound when the sandbox is chosen and does not run."""

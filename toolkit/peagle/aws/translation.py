@@ -41,6 +41,9 @@ from peagle.protocol import engine_message
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 
+NO_ANSWER = ("unreachable", "connection-broken")
+"""The codes of errors of a connection that could not be made, or that ended too early."""
+
 _SANDBOX_VARIABLES = ("peagle", "sandbox", "env")
 
 

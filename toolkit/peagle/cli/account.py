@@ -50,7 +50,9 @@ def account_options(command: Command) -> Command:
     )
     @wraps(command)
     def with_account(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
-        return command(account=chosen_account(profile, sandbox), **given)
+        account = chosen_account(profile, sandbox)
+        with account.reporting_its_end():
+            return command(account=account, **given)
 
     return with_account
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from peagle import __version__
+from peagle.cli.interrupt import interruptible
 from peagle.cli.output.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 from peagle.store import home
@@ -179,7 +180,8 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document."""
     try:
-        result = cli.main(prog_name="peagle", standalone_mode=False)
+        with interruptible():
+            result = cli.main(prog_name="peagle", standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
         _end(error)
