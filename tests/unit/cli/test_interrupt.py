@@ -23,6 +23,19 @@ class Response(io.IOBase):
             signal.raise_signal(signal.SIGINT)
 
 
+class Body(io.IOBase):
+    """Ctrl-C is pressed while Python looks whether this one is closed already."""
+
+    pressed = False
+
+    @property
+    def closed(self) -> bool:
+        if not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+
 class Temporary:
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -36,15 +49,16 @@ def _finalize_and_work(kind: type[object], seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("kind", [Response, Temporary])
+@pytest.mark.parametrize("kind", [Response, Body, Temporary])
 def test_ctrl_c_during_a_finalizer_ends_the_command(kind: type[object]) -> None:
     with pytest.raises(KeyboardInterrupt), interruptible():
         _finalize_and_work(kind, SOON)
 
 
-def test_python_alone_loses_ctrl_c_in_the_finalizer_of_a_response() -> None:
-    """The reason for ``interruptible``: should this fail one day, it may go."""
-    _finalize_and_work(Response, 0.05)
+@pytest.mark.parametrize("kind", [Response, Body])
+def test_python_alone_loses_ctrl_c_in_a_finalizer(kind: type[object]) -> None:
+    """The reason for ``interruptible``, which may go if this fails one day."""
+    _finalize_and_work(kind, 0.05)
 
 
 def test_ctrl_c_elsewhere_ends_the_command_at_once() -> None:

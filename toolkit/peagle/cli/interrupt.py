@@ -1,8 +1,8 @@
 """Ctrl-C that no finalizer loses.
 
-Python raises KeyboardInterrupt in whatever runs when the signal arrives. In the ``close`` or
-``__del__`` of an object that the garbage collector finalizes, such as an HTTP response, the
-exception is dropped: the command would run on as if nobody had pressed Ctrl-C.
+Python raises KeyboardInterrupt in whatever runs when the signal arrives. While the garbage
+collector finalizes an object, such as an HTTP response, Python drops the exception, and the command
+would run on as if the user had not pressed Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_SECONDS = 0.01
+
+_OF_FILES = {"close", "closed", "flush"}
+"""What Python calls to finalize a file or an HTTP response (``iobase_finalize`` of CPython)."""
 
 
 @contextmanager
@@ -43,13 +46,12 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def _in_finalizer(frame: FrameType | None) -> bool:
-    """Whether the frame, or one that called it, may be a finalizer's: files and HTTP responses are
-    finalized by ``close``."""
+    """Whether the frame, or one that called it, may be a finalizer's."""
     while frame is not None:
         name = frame.f_code.co_name
         if name == "__del__":
             return True
-        if name == "close" and isinstance(frame.f_locals.get("self"), io.IOBase):
+        if name in _OF_FILES and isinstance(frame.f_locals.get("self"), io.IOBase):
             return True
         frame = frame.f_back
     return False
