@@ -27,7 +27,7 @@ _RENAMED_CODES = {
 class Finding(BaseModel):
     """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     code: Annotated[str, AfterValidator(lambda code: _RENAMED_CODES.get(code, code))]
     level: Level

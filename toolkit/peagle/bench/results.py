@@ -40,7 +40,7 @@ _LIMITS = Limits(size=LARGEST_EVIDENCE)
 class _Details(BaseModel):
     """What a report shows of evidence beside its speeds; unknown keys are ignored."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     class Raw(BaseModel):
         drafter: str | None = None

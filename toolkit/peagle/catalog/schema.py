@@ -191,7 +191,7 @@ Latency = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Measurement(BaseModel):
     """Frozen and strict; unknown keys of evidence files are ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
 
 class Seconds(Measurement):

@@ -32,7 +32,7 @@ ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 class CatalogEntry(BaseModel):
     """Frozen; an unknown key is an error, so that a misspelt key is not ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Streamer(CatalogEntry):

@@ -18,7 +18,7 @@ AUTO: Final = "auto"
 class Frozen(BaseModel):
     """Immutable; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Overrides(Frozen):

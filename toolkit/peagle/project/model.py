@@ -45,7 +45,7 @@ class OptionKey:
 class _Part(BaseModel):
     """A mapping of the file. Values are those of one file, so they never change."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 OWN_KEYS = (

@@ -26,7 +26,7 @@ Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 class VerdictEntry(BaseModel):
     """Immutable and strict; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Setting(VerdictEntry):
