@@ -13,7 +13,9 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import botocore.hooks
 import botocore.session
+import botocore.useragent
 import hypothesis
 import pytest
 
@@ -27,6 +29,7 @@ from tests.support import Peagle, once_per_options, run_as_process, run_in_proce
 DEFAULT_VLLM = "0.28.0"
 QUICK = "not thorough"
 """The marker expression of ``make unit``."""
+_SANITIZE = "sanitize_user_agent_string_component"
 FROZEN_CATALOG = Path(__file__).parent / "catalog"
 
 
@@ -41,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
     # All sessions share what botocore has read of its service descriptions.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+    # And what it finds out about its own functions for every session, client and request.
+    for module, name in ((botocore.hooks, "accepts_kwargs"), (botocore.useragent, _SANITIZE)):
+        setattr(module, name, functools.cache(getattr(module, name)))
     # On a busy machine any example may take long.
     examples = 30 if config.option.markexpr == QUICK else 100  # make unit, make test
     hypothesis.settings.register_profile(
@@ -64,6 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(50_000, 20, 20)  # as in the command line: see peagle/cli/__init__.py
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

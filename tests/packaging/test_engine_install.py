@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 import sys
-import venv
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from peagle.engine import install, torch_wheel
 from peagle.engine.machine import ENGINE_VARIABLE, MARKER, engine_folder, find_engine, version_of
 from peagle.engine.torch_wheel import PYTHONS, install_torch
 from peagle.errors import EngineError, EngineMissing
+from tests.packaging.environments import python_with_pip, with_pip
 from tests.support import raises_code
 
 VLLM = "0.28.0"
@@ -129,7 +129,7 @@ class Torch:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
+    with_pip(folder)
     return folder
 
 
@@ -185,7 +185,7 @@ def test_a_package_with_another_hash_is_refused(small_lock: Path) -> None:
     (small_lock / "requirements.txt").write_text(wrong)
 
     with raises_code("engine", EngineError) as refused:
-        install.install_engine(VLLM)
+        install.install_engine(VLLM, python_with_pip(small_lock / "python"))
 
     assert "do not match the hashes" in refused.value.message.lower()
     with raises_code("engine-missing", EngineMissing):

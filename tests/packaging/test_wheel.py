@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.packaging.environments import with_pip
 from tests.support import bundled_catalog
 
 pytestmark = pytest.mark.install
@@ -43,7 +43,7 @@ def build(source: Path, folder: Path) -> Path:
 def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with only the wheel and its locked core requirements."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
+    with_pip(folder)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     locked = ["--require-hashes", "-r", str(ROOT / "requirements" / "core.txt")]
     subprocess.run([*pip, "install", *locked], check=True)

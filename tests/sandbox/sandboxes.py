@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -143,6 +144,21 @@ class Sandbox:
         return found
 
 
+def _client(service: str, region: str, url: str, keys: Keys, **more: Any) -> Any:
+    return boto3.client(
+        service,
+        region_name=region,
+        endpoint_url=url,
+        aws_access_key_id=keys.access_key,
+        aws_secret_access_key=keys.secret_key,
+        **more,
+    )
+
+
+_shared_client = functools.cache(_client)
+os.register_at_fork(after_in_child=_shared_client.cache_clear)  # connections are of one process
+
+
 class Account:
     """SageMaker in one region of a sandbox."""
 
@@ -160,14 +176,10 @@ class Account:
         self._repositories: set[str] = set()
 
     def client(self, service: str, **more: Any) -> Any:
-        return boto3.client(
-            service,
-            region_name=self.region,
-            endpoint_url=self.url,
-            aws_access_key_id=self.keys.access_key,
-            aws_secret_access_key=self.keys.secret_key,
-            **more,
-        )
+        """A client of boto3; without settings of its own all accounts share it, since to make one
+        takes longer than most calls."""
+        make = _client if more else _shared_client
+        return make(service, self.region, self.url, self.keys, **more)
 
     def connect(self) -> Aws:
         """The toolkit's connection."""

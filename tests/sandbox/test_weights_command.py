@@ -319,7 +319,7 @@ def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
 def test_ctrl_c_shows_what_is_stored_and_how_to_continue(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
-    size = 512 * 1024 * 1024
+    size = 256 * 1024 * 1024
     entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
     header = json.dumps({"w": entry}).encode()
     (tmp_path / "config.json").write_text('{"hidden_size": 4, "vocab_size": 8}')
