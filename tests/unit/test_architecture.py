@@ -54,6 +54,7 @@ def python_files(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
+@pytest.mark.thorough
 def test_commands_call_work_functions_through_the_api_only() -> None:
     wrong = [
         f"{path.name}: {name}"
@@ -79,6 +80,7 @@ def functions_imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{a.name}" for a in node.names if not a.name[0].isupper())
 
 
+@pytest.mark.thorough
 def test_commands_make_no_objects_that_work() -> None:
     wrong = [
         f"{path.relative_to(TOOLKIT)}:{line}: {name}"
@@ -135,6 +137,7 @@ def is_infrastructure(module: str) -> bool:
     return module in INFRASTRUCTURE or module.startswith("peagle.cli.")
 
 
+@pytest.mark.thorough
 def test_each_public_class_name_is_defined_once() -> None:
     defined = defaultdict(list)
     for path in python_files(TOOLKIT, CONTAINER):
@@ -165,6 +168,7 @@ def test_type_checkers_see_the_functions_of_the_api() -> None:
     assert {"plan", "check", "deploy", "prove", "invoke", "destroy"} <= set(api.__all__)
 
 
+@pytest.mark.thorough
 def test_no_sentence_contains_a_command() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {found[0]}"
@@ -205,6 +209,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.thorough
 def test_documents_from_outside_pass_the_bounded_readers() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
@@ -217,6 +222,7 @@ def test_documents_from_outside_pass_the_bounded_readers() -> None:
     assert not wrong, f"use json_reader.read or catalog.documents: {'; '.join(wrong)}"
 
 
+@pytest.mark.thorough
 def test_pydantic_reads_only_what_the_json_reader_has_read() -> None:
     """``model_validate_json`` has no limits: its text is made of a document that was read."""
     wrong = [

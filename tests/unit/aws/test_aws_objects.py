@@ -242,6 +242,7 @@ def test_a_long_header_needs_a_server_with_byte_ranges(web: Web, aws: Aws) -> No
     assert "complete files are not downloaded" in refusal(aws, CheckpointError).message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["listing", "header"])
 def test_a_trickling_response_hits_the_time_limit(where: str, web: Web, aws: Aws) -> None:
     def answer(request: WebRequest) -> Reply:

@@ -200,6 +200,7 @@ def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
     assert tail.drain() == []
 
 
+@pytest.mark.thorough
 @given(st.text())
 def test_control_characters_are_removed(text: str) -> None:
     assert not any(ord(character) < 32 and character != "\t" for character in clean(text))

@@ -168,6 +168,7 @@ def test_an_original_that_changes_while_it_is_copied_is_detected(
         sync(aws, target=FROM)
 
 
+@pytest.mark.thorough
 def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) -> None:
     """The checksum depends on the part size, so the copy has the same parts."""
     model = write_model(tmp_path / "model", 17 * PART // 5)
@@ -184,6 +185,7 @@ def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) 
     assert stored(aws, key) == (model / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_copy_with_another_checksum_than_the_original_is_removed(
     aws: Aws, tmp_path: Path, calls: Calls
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     assert "config.json is not the size of the source" in finding.message
 
 
+@pytest.mark.thorough
 def test_an_interrupted_copy_is_refused_with_the_current_writer(
     aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

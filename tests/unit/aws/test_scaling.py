@@ -128,6 +128,7 @@ def test_an_update_keeps_the_number_of_instances_that_scaling_chose(world: World
     assert world.cloud.endpoints[NAME].count == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("running", "kind"), [(1, "ALL_AT_ONCE"), (3, "CANARY")])
 def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kind: str) -> None:
     ready(world).deploy(scaled())

@@ -110,6 +110,7 @@ def test_the_report_loads_nothing() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(texts=st.lists(st.text(max_size=60) | st.sampled_from(NASTY), min_size=8, max_size=8))
 def test_all_text_is_escaped(texts: list[str]) -> None:
     plain = Reader(report(hostile(["x"] * 8)))
@@ -137,6 +138,7 @@ def hostile(texts: list[str]) -> BenchResult:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_large_result_stays_below_a_megabyte() -> None:
     workload = BenchWorkload("w" * 300, Workload(1, 1))
     rows = tuple(

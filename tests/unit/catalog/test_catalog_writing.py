@@ -83,11 +83,13 @@ def differing(before: str, after: str) -> list[str]:
     return [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]
 
 
+@pytest.mark.thorough
 def test_an_equal_table_does_not_change_the_file() -> None:
     assert rewritten(ALL_INSTANCES, CATALOG.instances, CATALOG.instances) == ALL_INSTANCES
     assert rewritten(RUNTIMES, CATALOG.runtimes, CATALOG.runtimes) == RUNTIMES
 
 
+@pytest.mark.thorough
 def test_a_change_of_every_bundled_entry_changes_its_line_only() -> None:
     bundled = CATALOG.instances
     more = (one.model_copy(update={"vcpus": one.vcpus + 1}) for one in bundled.instances)
@@ -215,6 +217,7 @@ def test_a_region_that_is_added_everywhere() -> None:
     assert [line for line in text.splitlines() if line.lstrip().startswith("#")] == comments
 
 
+@pytest.mark.thorough
 def test_a_version_is_added_to_regions() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     everywhere = by_version["0.28.0"].regions
@@ -247,6 +250,7 @@ def tables(**changed: Any) -> tuple[Tables, Tables]:
     return before, Tables(**{**vars(before), **changed})
 
 
+@pytest.mark.thorough
 def test_only_what_changed_is_written_and_can_be_loaded(tmp_path: Path) -> None:
     desired = with_instances(NEW, table=CATALOG.instances)
     before, after = tables(instances=desired)

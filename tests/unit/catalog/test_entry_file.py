@@ -41,6 +41,7 @@ def test_every_target_is_loaded_again_from_its_file(target: Target) -> None:
     assert validate_file(file_of(target), Target, text) == (target, [])
 
 
+@pytest.mark.thorough
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=30))
 def test_any_title_is_loaded_again_or_refused(title: str) -> None:
     target = SHORT.model_copy(update={"title": title})

@@ -53,6 +53,7 @@ def test_a_plan_uses_the_new_pair_and_the_new_type(own: Path) -> None:
     assert plan["price_per_hour_usd"] == 3.21
 
 
+@pytest.mark.thorough
 def test_the_cheapest_type_that_fits_may_be_the_new_one(own: Path) -> None:
     table = own / "instances.yaml"
     table.write_text(table.read_text().replace("3.21", "0.01"))
@@ -71,6 +72,7 @@ def test_check_accepts_both(own: Path) -> None:
     assert "error" not in levels
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["boto3", "cloudformation", "terraform"])
 def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None:
     output = tmp_path / "rendered"
@@ -83,6 +85,7 @@ def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None
     assert "acme/chat-7b" in text
 
 
+@pytest.mark.thorough
 def test_the_catalogue_with_them_has_no_problems(own: Path) -> None:
     done = run_in_process("catalog", "check", str(own), "--json")
 

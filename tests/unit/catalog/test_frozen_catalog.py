@@ -51,6 +51,7 @@ def _golden(name: str) -> bytes:
     return (FOLDER / "plans" / f"{name}.json").read_bytes()
 
 
+@pytest.mark.thorough
 def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None:
     with bundled_catalog():
         assert check_catalog()[1] == []
@@ -60,6 +61,7 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
         assert plan_bytes(make_plan(options, load_catalog())) == _golden(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("run", [run_in_process, run_as_process])
 def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, run: object) -> None:
     done = run("plan", "gpt-oss-20b", "--json", env=dict(os.environ))  # type: ignore[operator]

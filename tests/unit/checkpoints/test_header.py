@@ -53,6 +53,7 @@ def library_reads(content: bytes) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @given(TENSORS)
 @settings(deadline=None)
 def test_a_header_is_read_as_the_library_reads_it(shapes: Shapes) -> None:
@@ -64,6 +65,7 @@ def test_a_header_is_read_as_the_library_reads_it(shapes: Shapes) -> None:
     assert theirs == {name: (list(tensor.shape), tensor.size) for name, tensor in found.items()}
 
 
+@pytest.mark.thorough
 @given(TENSORS, st.data())
 @settings(deadline=None, derandomize=True, max_examples=150)
 def test_a_damaged_byte_is_refused_exactly_when_the_library_refuses(
@@ -168,6 +170,7 @@ def test_a_git_lfs_pointer_is_recognized() -> None:
     assert "git lfs pull" in refused.value.fix
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "header",
     [

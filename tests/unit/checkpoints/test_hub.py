@@ -65,6 +65,7 @@ def refusal(revision: str | None = None, seconds: float = 30) -> CheckpointError
     return refused.value
 
 
+@pytest.mark.thorough
 def test_a_sharded_model_is_read_in_parts(hub: FakeHub) -> None:
     found = read()
     assert found.location == REPO
@@ -84,6 +85,7 @@ def test_tokenizers_are_known_by_the_digests_of_the_listing(hub: FakeHub) -> Non
     assert found["digests"] == {"tokenizer.json": {"sha256": hashlib.sha256(TOKENIZER).hexdigest()}}
 
 
+@pytest.mark.thorough
 def test_requests_name_the_revision(hub: FakeHub) -> None:
     assert read(COMMIT).location == f"{REPO}@{COMMIT}"
     assert all(COMMIT in request.path for request in hub.hub.requests)

@@ -28,6 +28,7 @@ def _sender(own_home: Path) -> None:
     install_mini(own_home)
 
 
+@pytest.mark.thorough
 def test_a_url_is_measured_and_shown_as_a_table(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "1,2", *SMALL)
@@ -56,6 +57,7 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     assert row["usd_per_million_tokens"] == pytest.approx(cost)
 
 
+@pytest.mark.thorough
 def test_the_document_can_be_read_again(peagle: Peagle, tmp_path: Path) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "1", *SMALL, "--json")
@@ -67,6 +69,7 @@ def test_the_document_can_be_read_again(peagle: Peagle, tmp_path: Path) -> None:
     assert json.loads(json.dumps(found.document())) == json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_prompts_of_a_file_are_not_in_the_document(peagle: Peagle, tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text('{"prompt": "a secret"}\n')
     with simulated_server(FAST) as server:
@@ -151,6 +154,7 @@ def test_a_sender_that_fails_before_sending_says_why() -> None:
         load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
 
 
+@pytest.mark.thorough
 def test_the_check_passes_and_prints_both_times(
     peagle: Peagle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

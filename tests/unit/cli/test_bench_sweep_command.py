@@ -65,6 +65,7 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         yield found
 
 
+@pytest.mark.thorough
 def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: Engines) -> None:
     done = peagle(*SWEEP, "--slo", "ttft=5", "--save", "mine", "--report", "r.html")
 
@@ -89,6 +90,7 @@ def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: E
     assert [evidence] == list(Path("mine/evidence").iterdir())
 
 
+@pytest.mark.thorough
 def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     peagle: Peagle, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_measuring(
     assert not engines.started
 
 
+@pytest.mark.thorough
 def test_a_failed_write_hides_no_measurement(
     peagle: Peagle, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +155,7 @@ def test_a_failed_write_hides_no_measurement(
     assert json.loads(done.stdout)["evidence"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("error", "exit_code"), [(EngineError("the engine died"), 4), (KeyboardInterrupt(), 130)]
 )

@@ -62,6 +62,7 @@ def test_nothing_is_written_without_confirmation(
     assert [path.name for path in mine.iterdir()] == ["instances.yaml"]
 
 
+@pytest.mark.thorough
 def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
 
@@ -76,6 +77,7 @@ def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine:
     assert price_in(mine) == 1.75
 
 
+@pytest.mark.thorough
 def test_a_second_refresh_has_nothing_to_write(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
     terminal.run(*PRICES, str(mine), "--yes")
@@ -88,6 +90,7 @@ def test_a_second_refresh_has_nothing_to_write(terminal: Terminal, mine: Path) -
     assert (mine / "instances.yaml").read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_a_new_folder_gets_only_what_changed_and_is_used(
     terminal: Terminal, tmp_path: Path
 ) -> None:
@@ -102,6 +105,7 @@ def test_a_new_folder_gets_only_what_changed_and_is_used(
     assert plan["price_per_hour_usd"] == 1.75
 
 
+@pytest.mark.thorough
 def test_the_user_s_own_catalogue_is_the_place_for_it(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
 
@@ -111,6 +115,7 @@ def test_the_user_s_own_catalogue_is_the_place_for_it(terminal: Terminal, mine: 
     assert price_in(data_folder("model_catalog")) == 1.408
 
 
+@pytest.mark.thorough
 def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None:
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
     runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")
@@ -153,6 +158,7 @@ def refuse(terminal: Terminal, *operations: str) -> None:
     terminal.cloud.before = deny
 
 
+@pytest.mark.thorough
 def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
     terminal: Terminal, mine: Path
 ) -> None:
@@ -205,6 +211,7 @@ def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
     assert json.loads(done.err)["error"]["message"].startswith("access denied: pricing:")
 
 
+@pytest.mark.thorough
 def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price = 1.75
     (tmp_path / "file").write_text("")

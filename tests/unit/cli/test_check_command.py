@@ -380,6 +380,7 @@ def test_target_of_an_own_catalogue_is_a_pair(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_a_document_needs_no_heavy_library() -> None:
     code = (
         "import sys; from peagle.cli.main import cli;"

@@ -93,6 +93,7 @@ def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal
     assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
 
 
+@pytest.mark.thorough
 def test_copies_after_the_end_of_an_endpoint_without_them(terminal: Terminal) -> None:
     without = [*COPIES, "--copies", "1"]
     assert terminal.run(*without, "--ttl", "1h").code == 0
@@ -145,6 +146,7 @@ def test_an_endpoint_with_a_model_does_not_become_one_with_copies(terminal: Term
     assert "use --copies 1 for one engine on each instance" in done.err
 
 
+@pytest.mark.thorough
 def test_fewer_copies_are_an_update_of_the_component(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
@@ -191,6 +193,7 @@ def test_copies_that_are_not_proved_first_change_nothing(terminal: Terminal) -> 
     assert set(terminal.cloud.components.by_name) == set(terminal.cloud.endpoints) == {NAME}
 
 
+@pytest.mark.thorough
 def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0

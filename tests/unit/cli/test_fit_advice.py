@@ -130,6 +130,7 @@ def test_a_cache_that_the_rules_allow_is_advised() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_numbers_advised_are_within_what_the_rules_allow() -> None:
     eighty = ("gpt-oss-20b", "--gpu-memory-gib", "80")
     assert knobs(*eighty, "--max-model-len", "10000000") == {"max-model-len": "131072"}

@@ -35,6 +35,7 @@ def test_invalid_image_name_is_refused_before_anything_runs(
     assert docker.calls == []
 
 
+@pytest.mark.thorough
 def test_images_of_this_machine_are_listed_and_removed(peagle: Peagle, docker: FakeDocker) -> None:
     rows = [{"Repository": "peagle-tiny", "Tag": tag} for tag in ("1", "all-in")]
     base = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu"
@@ -62,6 +63,7 @@ def test_images_of_this_machine_are_listed_and_removed(peagle: Peagle, docker: F
     assert "no image peagle-tiny:2" in gone.stderr
 
 
+@pytest.mark.thorough
 def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
     peagle: Peagle, docker: FakeDocker
 ) -> None:
@@ -129,6 +131,7 @@ def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
     return ("image", "build", "tiny", "--tag", "mine:1", "--base", "base:1")
 
 
+@pytest.mark.thorough
 def test_a_build_shows_the_image_its_layer_and_the_next_command(
     peagle: Peagle, docker: FakeDocker
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_build_shows_the_image_its_layer_and_the_next_command(
     assert any("build" in call["argv"] for call in docker.calls)
 
 
+@pytest.mark.thorough
 def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: FakeDocker) -> None:
     done = peagle(*built_image(docker, "gpu"), "--json")
 
@@ -153,6 +157,7 @@ def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: Fa
     assert json.loads(shown.stdout).items() <= document.items()
 
 
+@pytest.mark.thorough
 def test_local_up_can_build_the_image_that_a_compose_file_runs(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:

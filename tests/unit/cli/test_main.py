@@ -60,6 +60,7 @@ def run(program: str, *arguments: str, folder: Path | None = None) -> Completed:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
 
+@pytest.mark.thorough
 def test_reading_commands_import_nothing_heavy(tmp_path: Path) -> None:
     done = run(IMPORTED, json.dumps(READING), folder=tmp_path)
 
@@ -86,6 +87,7 @@ def test_every_command_starts_as_a_process() -> None:
     assert shown == NAMES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "code"), [(("list", "--nonsense"), 2), (("plan", "tiny"), 0)])
 def test_a_process_ends_as_a_command_in_this_one(
     peagle_process: Peagle, peagle: Peagle, words: tuple[str, ...], code: int
@@ -197,6 +199,7 @@ def test_no_command_shows_the_help(peagle: Peagle) -> None:
     assert done.stderr.startswith("Usage: peagle")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> None:
     with open("/dev/full", "w") as full:
         done = peagle_process(
@@ -208,6 +211,7 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

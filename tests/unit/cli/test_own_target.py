@@ -115,6 +115,7 @@ def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub
     assert done.document["target"]["weights"]["kind"] == "hub"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [("plan", "--online"), ("deploy", "--yes")])
 def test_a_head_on_the_hub_is_read_for_an_own_target(
     terminal: Terminal, hub: FakeHub, model: Path, command: tuple[str, str]

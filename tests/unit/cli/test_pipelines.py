@@ -107,6 +107,7 @@ def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal)
     assert not Path("image.txt").exists()
 
 
+@pytest.mark.thorough
 def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> None:
     """Its own, not that of another endpoint or of a person who quotes it."""
     found = steps(PIPELINES / "github" / "peagle-pull-request.yml")
@@ -150,6 +151,7 @@ def test_a_command_of_a_pipeline_parses(repository: Terminal, text: str) -> None
         command, context = below, below.make_context(below.name, words, parent=context)
 
 
+@pytest.mark.thorough
 def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     """Pull request, staging, production, another pull request that costs more, a night."""
     commands = {
@@ -185,6 +187,7 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     assert set(repository.cloud.endpoints) == {"peagle-chat-production"}
 
 
+@pytest.mark.thorough
 def test_a_change_goes_through_the_build_specifications(repository: Terminal) -> None:
     for stage in ("plan", "staging", "production", "nightly"):
         for text in build_commands(PIPELINES / "codepipeline" / f"buildspec-{stage}.yml"):
@@ -212,6 +215,7 @@ def test_the_approval_of_codepipeline_shows_the_change_and_its_price(tmp_path: P
 DIGEST = f"sha256:{'a' * 64}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["github", "codepipeline"])
 def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
     repository: Terminal, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -268,6 +272,7 @@ def test_a_build_rolls_back_only_what_it_has_changed(
     assert done.returncode == (0 if proved else 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_workflow_rolls_back_only_what_it_has_changed(tmp_path: Path, changed: bool) -> None:
     steps = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]["production"]["steps"]
@@ -341,6 +346,7 @@ def test_production_waits_for_staging_and_for_a_reviewer() -> None:
     assert template.index("Category: Approval") < template.index("ProjectName: !Ref Production")
 
 
+@pytest.mark.thorough
 def test_the_template_of_the_pipeline_has_no_findings() -> None:
     from cfnlint.api import lint_file  # the import takes a second, and each worker collects
 

@@ -332,6 +332,7 @@ def test_a_head_without_its_mask_is_refused(head: Path) -> None:
     assert [f["code"] for f in made["findings"] if f["level"] == "error"] == ["head-without-mask"]
 
 
+@pytest.mark.thorough
 def test_a_document_costs_no_heavy_import() -> None:
     script = (
         "import sys\n"

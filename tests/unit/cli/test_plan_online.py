@@ -58,6 +58,7 @@ def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
     assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
 
 
+@pytest.mark.thorough
 def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
     terminal: Terminal,
 ) -> None:
@@ -226,6 +227,7 @@ def test_second_plan_uses_cached_prices(terminal: Terminal) -> None:
     assert terminal.cloud.calls.count("list_service_quotas") == 1
 
 
+@pytest.mark.thorough
 def test_service_that_does_not_answer_is_queried_once(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_wrong_use_ends_with_two(arguments: list[str], words: str) -> None:
     assert words in done.output
 
 
+@pytest.mark.thorough
 def test_what_aws_would_refuse_is_not_written(tmp_path: Path) -> None:
     plan = make_plan(Options(pair="tiny"), load_catalog())
     misspelt = plan.model_copy(update={"instance_type": "ml.g5.xlrge"})
@@ -205,6 +206,7 @@ print(json.dumps(ended))
 """Runs `peagle render` for each list of words; prints exit codes and what was printed."""
 
 
+@pytest.mark.thorough
 def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     folder = tmp_path / "formats"
     folder.mkdir()

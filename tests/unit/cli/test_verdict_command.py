@@ -87,6 +87,7 @@ def test_the_output_is_the_golden_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert_golden("verdict/gpt-oss-20b-h200.txt", shown.encode())
 
 
+@pytest.mark.thorough
 def test_the_whole_catalogue_has_verdicts() -> None:
     for pair in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-8b", "qwen3-coder-30b", "gemma-4-31b"):
         done = peagle(pair, "--gpu", "H200")
@@ -176,6 +177,7 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
     assert "does not fit on 1 x A10G" in done.error
 
 
+@pytest.mark.thorough
 def test_it_needs_neither_boto3_nor_rich() -> None:
     code = (
         "import sys; from peagle.cli.main import cli; "

@@ -67,6 +67,7 @@ def test_the_wait_is_in_the_document(asleep: Terminal) -> None:
     assert document["waited_seconds"] > 0
 
 
+@pytest.mark.thorough
 def test_the_wait_ends_with_the_timeout(asleep: Terminal) -> None:
     done = asleep.run(*ASK, "--wake-timeout", "0s")
 
@@ -92,6 +93,7 @@ def test_status_says_that_it_sleeps(asleep: Terminal) -> None:
     assert "4 copies (asleep: the first request wakes one)" in asleep.run("status", NAME).out
 
 
+@pytest.mark.thorough
 def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
     done = asleep.run(*COPIES, "--scale-to-zero", "--k", "3")
 

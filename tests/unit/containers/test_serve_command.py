@@ -54,6 +54,7 @@ def test_the_middleware_is_importable_and_the_working_folder_is_not(
     assert "" not in path
 
 
+@pytest.mark.thorough
 @settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

@@ -55,6 +55,7 @@ def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     assert "PEAGLE_WARM_SUBJECT" not in given
 
 
+@pytest.mark.thorough
 def test_an_artifact_collected_under_a_tag_matches_the_digest(world: World) -> None:
     inside = {"PEAGLE_IMAGE_CONTENT": "sha256:inside"}
     manifest = world.collected(**inside)
@@ -85,6 +86,7 @@ def test_variables_set_by_the_user_are_kept(world: World) -> None:
     assert given["VLLM_CACHE_ROOT"].startswith(str(world.folder / "cache" / "warm"))
 
 
+@pytest.mark.thorough
 def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> None:
     manifest = world.collected()
     big = archive_of([member(f"triton/{n}/k", bytes(100_000)) for n in range(200)])
@@ -271,6 +273,7 @@ def test_artifacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
     assert argv[argv.index("--model") + 1] == str(world.model)
 
 
+@pytest.mark.thorough
 def test_a_signal_while_restoring_leaves_nothing(world: World) -> None:
     manifest = world.collected()
     big = archive_of([member(f"triton/{n}/k", bytes(1_000_000)) for n in range(150)])

@@ -24,6 +24,7 @@ def _bundled() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_generated_chapter_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"

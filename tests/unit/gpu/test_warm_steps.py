@@ -52,6 +52,7 @@ def collect(tmp_path: Path) -> list[dict[str, Any]]:
     return summary
 
 
+@pytest.mark.thorough
 def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Path) -> None:
     assert run("first") == 0
 
@@ -72,6 +73,7 @@ def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Pat
     assert 0 < cold["green_seconds"] < 60
 
 
+@pytest.mark.thorough
 def test_another_machine_restores_the_artifact(run: Run, tmp_path: Path) -> None:
     assert run("first") == 0
     assert run("second", *other_machine(tmp_path)) == 0

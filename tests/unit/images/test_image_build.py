@@ -116,6 +116,7 @@ def test_a_base_gets_the_digest_of_the_local_image(docker: FakeDocker) -> None:
     assert with_digest(Docker(), f"a:1@{digest}") == f"a:1@{digest}"
 
 
+@pytest.mark.thorough
 def test_a_missing_base_is_pulled(docker: FakeDocker) -> None:
     docker.answers("pull")
     lines: list[str] = []
@@ -129,6 +130,7 @@ def test_a_base_without_a_registry_is_unchanged(docker: FakeDocker) -> None:
     assert docker.calls == []
 
 
+@pytest.mark.thorough
 def test_the_build_context_is_reproducible(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
     docker.has_image(image_name(plan, RECIPE))

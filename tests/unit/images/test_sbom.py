@@ -86,6 +86,7 @@ def test_the_sbom_of_an_image_lists_python_and_debian_packages(docker: FakeDocke
     assert document == image_sbom(Docker(), IMAGE)
 
 
+@pytest.mark.thorough
 def test_the_list_of_packages_is_that_of_the_system_it_is_printed_in(
     docker: FakeDocker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +109,7 @@ def test_an_image_that_lists_no_packages_is_an_error(docker: FakeDocker, printed
         image_sbom(Docker(), IMAGE)
 
 
+@pytest.mark.thorough
 def test_a_build_writes_the_sbom_beside_the_image(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:

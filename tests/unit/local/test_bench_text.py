@@ -71,6 +71,7 @@ def test_an_engine_without_speculation_has_no_acceptance(
     assert "stand-in does not speculate (measure a server that speculates)" in done.error
 
 
+@pytest.mark.thorough
 def test_a_server_that_returns_no_tokens_cannot_be_compared(
     engine_home: Path, plan_for: PlanFor, file: Path
 ) -> None:

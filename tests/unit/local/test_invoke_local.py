@@ -39,6 +39,7 @@ def test_invoke_reaches_a_local_engine(
     assert "8 tokens" in shown.stderr
 
 
+@pytest.mark.thorough
 def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
 

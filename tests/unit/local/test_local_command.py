@@ -58,6 +58,7 @@ def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, command: C
     assert body["stream"] is True
 
 
+@pytest.mark.thorough
 def test_json_is_one_document_and_nothing_else(engine_home: Path, command: Command) -> None:
     came_up = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
 
@@ -81,6 +82,7 @@ def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: P
     assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
+@pytest.mark.thorough
 def test_logs_are_printed_and_followed_to_the_end(
     engine_home: Path, command: Command, plan_for: PlanFor
 ) -> None:
@@ -102,6 +104,7 @@ def test_an_unknown_name_is_an_error(own_home: Path, command: Command, words: tu
         command("local", *words)
 
 
+@pytest.mark.thorough
 def test_down_reports_draining_unless_now(
     engine_home: Path, peagle: Peagle, plan_for: PlanFor
 ) -> None:

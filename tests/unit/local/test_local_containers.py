@@ -144,6 +144,7 @@ def no_docker(own_home: Path, tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
 
 
+@pytest.mark.thorough
 def test_a_compose_file_with_a_named_image_needs_no_docker(
     peagle: Any, no_docker: dict[str, str]
 ) -> None:
@@ -205,6 +206,7 @@ def image(docker: FakeDocker, **labels: str) -> Image:
     return show_image(Docker(), "mine")
 
 
+@pytest.mark.thorough
 def test_the_newest_image_with_the_current_entrypoint_is_found(docker: FakeDocker) -> None:
     line = {"Repository": "mine", "Tag": "1"}
     docker.answers("ls", f"label=peagle.serve={serve_digest()}", "label=peagle.runtime=cpu",
@@ -217,6 +219,7 @@ def test_the_newest_image_with_the_current_entrypoint_is_found(docker: FakeDocke
     assert find_image(Docker(), plan_for("tiny"), "gpu") is None
 
 
+@pytest.mark.thorough
 def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
     build = ("peagle", "image", "build", "gpt-oss-20b")
@@ -231,6 +234,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
         find_image(Docker(), plan_for("tiny"), "gpu", "none")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gpus", [False, True])
 @pytest.mark.parametrize(
     "asked",
@@ -256,6 +260,7 @@ def test_without_an_image_the_fix_builds_the_requested_one(
     assert "--build" not in collected.value.fix
 
 
+@pytest.mark.thorough
 def test_an_image_of_another_pair_is_refused_with_the_build_command(
     docker: FakeDocker, own_home: Path
 ) -> None:
@@ -276,12 +281,14 @@ def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
     assert baked.container(plan, {}, 1).mounts == {}
 
 
+@pytest.mark.thorough
 def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
     host = DockerRunner(Docker(), image(docker))
     mounts = host.container(plan_for("tiny"), {}, 1).mounts
     assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
 
+@pytest.mark.thorough
 def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
     docker: FakeDocker,
 ) -> None:
@@ -298,6 +305,7 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
         DockerRunner(Docker(), built, gpus=True).local_environment(stored)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("output", "kind", "code"),
     [("docker: Error response from daemon: port is already allocated.", UserError, "port-in-use"),

@@ -104,6 +104,7 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start
     assert processes_with(mark) == []
 
 
+@pytest.mark.thorough
 def test_children_are_ended_after_the_leader_died(start: Start) -> None:
     mark = f"mark-{time.monotonic_ns()}"
     process = start("stubborn", MARK=mark)
@@ -211,6 +212,7 @@ def test_a_program_that_was_not_recorded_never_begins(stand_in: Engine, tmp_path
     assert "serve:" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.thorough
 def test_a_starter_killed_before_recording_leaves_nothing(stand_in: Engine, tmp_path: Path) -> None:
     starter = textwrap.dedent("""
         import os, sys
@@ -281,6 +283,7 @@ print(free_port())
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot reserve a port")
 def test_no_process_gets_the_free_port_of_another_and_an_engine_can_listen_on_it() -> None:
     """Two engines that start at the same time: the one that listens first would answer for both."""

@@ -112,6 +112,7 @@ def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: Pl
     assert engine.acceptance_length is None
 
 
+@pytest.mark.thorough
 def test_an_engine_that_never_answers_times_out(engine_home: Path, plan_for: PlanFor) -> None:
     plan = plan_for("deaf").model_copy(update={"startup_timeout_seconds": 1})
 
@@ -146,6 +147,7 @@ def starting(plan: Plan) -> subprocess.Popen[bytes]:
     return starter
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     starter = starting(plan_for("deaf"))
 
@@ -156,6 +158,7 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     assert processes_with(str(engine_home)) == []
 
 
+@pytest.mark.thorough
 def test_a_killed_command_leaves_a_recorded_engine(engine_home: Path, plan_for: PlanFor) -> None:
     plan = plan_for("deaf")
     starter = starting(plan)
@@ -193,6 +196,7 @@ def test_concurrent_commands_start_one_engine(engine_home: Path, plan_for: PlanF
     assert len(local_engines()) == 1
 
 
+@pytest.mark.thorough
 def test_a_dead_engine_is_listed_as_dead_and_up_replaces_it(
     engine_home: Path, plan_for: PlanFor
 ) -> None:

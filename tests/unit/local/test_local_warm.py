@@ -51,6 +51,7 @@ def environment_of(name: str) -> dict[str, str]:
     return environment
 
 
+@pytest.mark.thorough
 def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     engine_home: Path, command: Command
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     assert records.local_engine_names() == ()
 
 
+@pytest.mark.thorough
 def test_json_is_one_document(engine_home: Path, command: Command) -> None:
     document = json.loads(command("warm", "tiny", "--local", "--json").stdout)
 
@@ -77,6 +79,7 @@ def test_json_is_one_document(engine_home: Path, command: Command) -> None:
     assert document["pair"] == "peagle/tiny+p-eagle"
 
 
+@pytest.mark.thorough
 def test_the_artifact_is_written_to_the_given_folder(
     engine_home: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -89,6 +92,7 @@ def test_the_artifact_is_written_to_the_given_folder(
     assert "PEAGLE_WARM_FOLDER" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_collecting_engine_compiles_and_gets_no_artifacts(
     engine_home: Path, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -107,6 +111,7 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
     assert "SM_VLLM_ENFORCE_EAGER" not in given
 
 
+@pytest.mark.thorough
 def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
     running = start_local(plan_for())
 
@@ -116,6 +121,7 @@ def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_fo
     assert running.state == "ready"
 
 
+@pytest.mark.thorough
 def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
@@ -130,6 +136,7 @@ def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     assert not (log.parent / "collected").exists()
 
 
+@pytest.mark.thorough
 def test_an_interrupt_leaves_no_engine_and_no_artifact(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
@@ -145,6 +152,7 @@ def test_an_interrupt_leaves_no_engine_and_no_artifact(
     assert os.listdir(engine_home / "warm") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", ["starting", "packing", "fetching"])
 def test_a_cancelled_pipeline_leaves_no_engine(
     engine_home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -174,6 +182,7 @@ def test_a_cancelled_pipeline_leaves_no_engine(
     assert list(engine_home.glob("kept/*")) == []
 
 
+@pytest.mark.thorough
 def test_a_second_command_is_refused_and_changes_nothing(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
@@ -195,6 +204,7 @@ def test_a_second_command_is_refused_and_changes_nothing(
     assert local_engines() == ()
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     engine_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +223,7 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
 
 
+@pytest.mark.thorough
 def test_an_interrupt_at_the_end_leaves_nothing_running(
     engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +238,7 @@ def test_an_interrupt_at_the_end_leaves_nothing_running(
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
 
 
+@pytest.mark.thorough
 def test_up_restores_artifacts_by_default(
     engine_home: Path, artifacts: Path, command: Command
 ) -> None:
@@ -239,6 +251,7 @@ def test_up_restores_artifacts_by_default(
     assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("planned", ["", "1" * 64])
 def test_up_restores_what_is_pinned_else_what_this_machine_has(
     engine_home: Path, artifacts: Path, command: Command, planned: str
@@ -252,6 +265,7 @@ def test_up_restores_what_is_pinned_else_what_this_machine_has(
     assert environment_of(NAME)["PEAGLE_WARM_SHA256"] == (planned or "0" * 64)
 
 
+@pytest.mark.thorough
 def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Command) -> None:
     subjects: list[dict[str, Any]] = []
 
@@ -272,6 +286,7 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
     assert document["warm_start"]["key"] == made.key
 
 
+@pytest.mark.thorough
 def test_up_reports_why_the_start_was_cold(
     engine_home: Path, artifacts: Path, command: Command
 ) -> None:
@@ -288,6 +303,7 @@ def test_up_reports_why_the_start_was_cold(
     assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
 
 
+@pytest.mark.thorough
 def test_up_does_not_mention_warm_starts_when_none_is_possible(
     engine_home: Path, command: Command
 ) -> None:
@@ -298,6 +314,7 @@ def test_up_does_not_mention_warm_starts_when_none_is_possible(
     assert listed["engines"][0]["warm_start"] is None
 
 
+@pytest.mark.thorough
 def test_up_without_artifacts_is_unchanged(engine_home: Path, command: Command) -> None:
     command("local", "up", "tiny", "--name", NAME)
 

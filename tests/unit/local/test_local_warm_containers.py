@@ -24,6 +24,7 @@ def image(docker: FakeDocker, **found: Any) -> Image:
     return show_image(Docker(), "mine")
 
 
+@pytest.mark.thorough
 def test_a_container_gets_artifacts_read_only(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -56,6 +57,7 @@ def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     assert "/opt/ml/warm" not in DockerRunner(Docker(), built).container(plan_for(), {}, 1).mounts
 
 
+@pytest.mark.thorough
 def test_a_collecting_container_gets_the_warm_mode(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_collecting_container_gets_the_warm_mode(
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
 
 
+@pytest.mark.thorough
 def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor
 ) -> None:

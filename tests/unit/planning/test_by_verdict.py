@@ -156,6 +156,7 @@ def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
         )
 
 
+@pytest.mark.thorough
 def test_plan_deploy_and_render_take_the_file(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     path.write_bytes(verdict_bytes(with_winner(verdict(), "eagle3", 2)))
@@ -194,6 +195,7 @@ def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
     assert made.speculation.floor_source == "break-even"
 
 
+@pytest.mark.thorough
 def test_the_break_even_length_is_least_where_a_batch_uses_all_experts() -> None:
     """With one request, more tokens read more experts; with many, they take more computing."""
 
@@ -211,6 +213,7 @@ def test_the_break_even_length_is_least_where_a_batch_uses_all_experts() -> None
     assert floor(1) > floor(32) < floor(256)
 
 
+@pytest.mark.thorough
 def test_the_catalogues_floor_stays() -> None:
     made = make_plan(Options(pair="gpt-oss-20b+p-eagle", instance_type="ml.g6e.xlarge"), CATALOG)
 
@@ -218,6 +221,7 @@ def test_the_catalogues_floor_stays() -> None:
     assert made.speculation.floor_source == "catalogue"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "options"),
     [

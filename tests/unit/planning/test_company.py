@@ -65,6 +65,7 @@ def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None
     assert "KmsKeyId" not in config
 
 
+@pytest.mark.thorough
 def test_other_tags_change_no_name_and_another_network_does() -> None:
     names = [one["ModelName"] for one in (
         parameters(plan())[0],
@@ -141,6 +142,7 @@ def test_a_tag_is_a_key_and_a_value(given: list[str]) -> None:
         parse_tags(given)
 
 
+@pytest.mark.thorough
 def test_an_isolated_container_downloads_nothing() -> None:
     assert found(plan("qwen3-8b", network_isolation=True))["isolated-container"] == "error"
     streamed = plan("qwen3-8b", network_isolation=True, weights_by="stream", **S3)
@@ -151,6 +153,7 @@ def test_an_isolated_container_downloads_nothing() -> None:
     assert because(mounted, "HF_HUB_OFFLINE") is not None
 
 
+@pytest.mark.thorough
 def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> None:
     made = plan("gpt-oss-20b", network_isolation=True, **S3)
 
@@ -159,6 +162,7 @@ def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> N
     assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
 
 
+@pytest.mark.thorough
 def test_a_plan_in_a_vpc_says_what_the_container_must_reach() -> None:
     def routes(made: Plan) -> str:
         return next((f.message for f in made.findings if f.code == "vpc-routes"), "")
@@ -216,6 +220,7 @@ def run(*words: str, **variables: str) -> Any:
     return CliRunner().invoke(cli, ["plan", *words, "--json"], env=variables)
 
 
+@pytest.mark.thorough
 def test_the_printed_command_makes_the_same_settings() -> None:
     made = plan_of("company")
     again = run(*plan_arguments(made))
@@ -224,6 +229,7 @@ def test_the_printed_command_makes_the_same_settings() -> None:
     assert json.loads(again.stdout)["name"] == made.name
 
 
+@pytest.mark.thorough
 def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> None:
     variables = {
         "PEAGLE_TAGS": "team=ml,cost center=a b",

@@ -76,6 +76,7 @@ VARIANTS: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", ["gpt-oss-20b", "tiny"])
 def test_a_plan_after_others_equals_that_of_a_fresh_process(pair: str) -> None:
     variants = [one for one in VARIANTS if pair != "tiny" or "drafter" not in one]

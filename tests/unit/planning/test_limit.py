@@ -78,6 +78,7 @@ def test_the_end_is_no_part_of_the_requests() -> None:
     assert requests(planned(ttl=8 * HOUR)) == requests(planned())
 
 
+@pytest.mark.thorough
 def test_a_budget_needs_a_price() -> None:
     without = CATALOG.model_copy(
         update={
@@ -104,6 +105,7 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
     assert "limit-before-start" not in [one.code for one in planned(ttl=8 * HOUR).findings]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{"ttl": 30}, {"ttl": 400 * 86400}, {"ttl": 600, "no_limit": True}]
 )

@@ -97,6 +97,7 @@ def test_what_aws_refuses_is_refused(options: dict[str, Any], message: str) -> N
     assert message in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_the_options_can_be_repeated() -> None:
     plan = plan_with(observe=True, log_retention=7, capture_data="s3://captured/a")
 
@@ -109,6 +110,7 @@ def test_the_options_can_be_repeated() -> None:
     assert observe_arguments(None) == []
 
 
+@pytest.mark.thorough
 def test_the_alarms_are_those_that_the_plan_has_a_limit_for() -> None:
     plain, with_slo = plan_with(observe=True), plan_with(observe=True, slo=Slo(ttft=2))
     codes = {one.code for one in plain.findings}
@@ -121,6 +123,7 @@ def test_the_alarms_are_those_that_the_plan_has_a_limit_for() -> None:
     assert not {"no-alarm-topic", "no-ttft-alarm"} & {one.code for one in notified.findings}
 
 
+@pytest.mark.thorough
 def test_the_load_alarm_is_above_what_the_engine_runs_at_a_time() -> None:
     plan = plan_with(observe=True, concurrency=24)
 
@@ -129,6 +132,7 @@ def test_the_load_alarm_is_above_what_the_engine_runs_at_a_time() -> None:
     assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
 
 
+@pytest.mark.thorough
 def test_the_plan_says_what_watching_costs() -> None:
     # A dashboard at 3, errors and load at 0.1 each, two metrics of the log at 0.1 + 0.3.
     assert usd_per_month(plan_with(observe=True)) == pytest.approx(3 + 2 * 0.1 + 2 * 0.4)
@@ -161,6 +165,7 @@ def test_the_dashboard_is_valid_and_has_every_subject() -> None:
     assert dashboard_name(plan.name, plan.region) == f"peagle-tiny-{plan.region}"
 
 
+@pytest.mark.thorough
 def test_widgets_do_not_overlap() -> None:
     cells = [
         (x, y)
@@ -171,6 +176,7 @@ def test_widgets_do_not_overlap() -> None:
     assert len(cells) == len(set(cells))
 
 
+@pytest.mark.thorough
 def test_queries_use_the_numbers_of_the_plan() -> None:
     plan = plan_with(observe=True, instance_count=2, instance_type="ml.g5.xlarge")
     assert plan.speculation

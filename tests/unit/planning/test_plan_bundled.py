@@ -46,6 +46,7 @@ GOLDEN: dict[str, Options] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_plans(name: str) -> None:
     made = make_plan(GOLDEN[name], CATALOG)
@@ -60,6 +61,7 @@ def test_the_tiny_pair_is_served_from_its_own_folders() -> None:
     assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
 
 
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     script = (
         "import sys\n"
@@ -81,6 +83,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     assert plan_bytes(here) == done.stdout
 
 
+@pytest.mark.thorough
 def test_planning_uses_neither_network_nor_disk() -> None:
     """All targets are read first; then an audit hook records every access."""
     script = (

@@ -35,6 +35,7 @@ def test_one_engine_runs_with_1_and_idle_gpus_name_the_better_plan() -> None:
     assert "8 copies of the engine with 1 GPU each" in finding.message
 
 
+@pytest.mark.thorough
 def test_a_number_of_copies_that_leaves_gpus_idle_names_the_better_one() -> None:
     made = plan(concurrency=64, copies=5, rollout="rolling")
 
@@ -66,6 +67,7 @@ def test_captured_data_and_a_scale_to_zero_exclude_each_other_by_name() -> None:
     assert raised.value.fix == "omit --capture-data or --scale-to-zero"
 
 
+@pytest.mark.thorough
 def test_copies_that_cost_less_than_tensor_parallelism_are_a_note() -> None:
     codes = {one.code: one.level for one in plan(concurrency=64, copies=1).findings}
 
@@ -79,6 +81,7 @@ def test_tensor_parallelism_is_planned_where_it_costs_less() -> None:
     assert (made.copies, made.fit.tensor_parallel_size) == (None, 4)
 
 
+@pytest.mark.thorough
 def test_auto_fills_the_instance_and_costs_less_per_token() -> None:
     one, made = plan(concurrency=64, copies=1), plan(concurrency=64, copies="auto")
 
@@ -91,6 +94,7 @@ def test_auto_fills_the_instance_and_costs_less_per_token() -> None:
     assert (made.speed.usd_per_million_tokens or 0) < (one.speed.usd_per_million_tokens or 0)
 
 
+@pytest.mark.thorough
 def test_n_copies_are_n_engines_that_share_the_load() -> None:
     eight = plan(concurrency=64, copies=8)
     single = plan(concurrency=8, instance_type="ml.p5.4xlarge")
@@ -112,6 +116,7 @@ def test_each_copy_reserves_a_share_of_the_instance() -> None:
     assert made.copies.memory_mib * 4 <= 2048 * 1024
 
 
+@pytest.mark.thorough
 def test_no_more_copies_than_requests() -> None:
     made = plan(concurrency=2, copies="auto")
 
@@ -140,6 +145,7 @@ def test_types_without_a_gpu_for_each_copy_are_not_chosen() -> None:
     assert all(one.copies == 4 for one in made.alternatives)
 
 
+@pytest.mark.thorough
 def test_a_plan_file_keeps_the_copies_and_has_no_such_key_without() -> None:
     made = plan(copies=4)
 
@@ -147,6 +153,7 @@ def test_a_plan_file_keeps_the_copies_and_has_no_such_key_without() -> None:
     assert "copies" not in plan_document(plan(copies=1))
 
 
+@pytest.mark.thorough
 def test_auto_is_the_default() -> None:
     assert plan(concurrency=64) == plan(concurrency=64, copies="auto")
 
@@ -160,6 +167,7 @@ def test_by_default_no_copies_run_beside_an_option_that_they_exclude(
     assert plan(pair="tiny", **options).copies is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("copies", [1, 8, None])
 def test_the_command_of_a_plan_has_the_engines_on_each_instance(copies: int | None) -> None:
     made = plan(concurrency=64, copies=copies)

@@ -104,6 +104,7 @@ def test_a_head_that_is_not_public_is_replaced_by_its_fallback() -> None:
         assert "--drafter" in finding.fix
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", ["s3://my-bucket/head", "me/head", "/data/head"])
 def test_the_users_head_replaces_a_head_that_is_not_public(own: str) -> None:
     made = plan("secret", drafter=own)
@@ -143,6 +144,7 @@ def test_the_users_head_from_the_hub_can_be_pinned() -> None:
     assert "revision-not-pinned" in codes(plan("chat", drafter="me/head"))
 
 
+@pytest.mark.thorough
 def test_a_head_of_another_target_is_an_error() -> None:
     made = plan("chat", drafter="acme/secret-eagle3")
     finding = finding_of(made, "error")
@@ -151,6 +153,7 @@ def test_a_head_of_another_target_is_an_error() -> None:
     assert finding.fix == "use the target secret, or a drafter of chat: p-eagle, eagle3, ngram"
 
 
+@pytest.mark.thorough
 def test_the_kind_of_the_head_is_read_from_its_config() -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD))
     assert made.speculation is not None
@@ -228,6 +231,7 @@ def test_every_key_of_a_draft_head_is_recognized(sign: dict[str, Any]) -> None:
     assert "head-not-a-drafter" not in codes(made)
 
 
+@pytest.mark.thorough
 def test_a_parallel_head_without_its_mask_is_an_error() -> None:
     def found(config: dict[str, Any], *tensors: str) -> list[str]:
         made = plan("chat", drafter="/data/head", drafter_checkpoint=read(config, *tensors))

@@ -102,6 +102,7 @@ values = st.one_of(
 ).filter(lambda value: not value.startswith("--"))
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.dictionaries(flags, st.lists(values, max_size=4), max_size=5))
 def test_the_container_reads_the_arguments_of_the_plan(meant: dict[str, list[str]]) -> None:

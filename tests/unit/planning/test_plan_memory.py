@@ -174,6 +174,7 @@ def test_a_load_above_one_instance_gets_more_of_them() -> None:
     assert f"enough for {math.floor(held):,} requests" in str(because(made, "instance_count"))
 
 
+@pytest.mark.thorough
 def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
     chosen: dict[str, Any] = {"instance_type": "ml.g5.12xlarge", "instance_count": 1}
     made = plan(**chosen, concurrency=1000)

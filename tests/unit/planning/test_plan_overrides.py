@@ -118,6 +118,7 @@ def test_a_secret_makes_no_plan_and_is_not_repeated(given: dict[str, Any]) -> No
     assert plan(environment={"TOKENIZERS_PARALLELISM": "false"}).findings == plan().findings
 
 
+@pytest.mark.thorough
 def test_the_rules_look_at_what_the_user_sets() -> None:
     def found(**options: Any) -> list[str]:
         made = make_plan(Options(pair="tiny", **options), load_catalog())
@@ -153,6 +154,7 @@ def test_a_timeout_below_a_slow_start_is_a_note_and_stays() -> None:
     assert "timeout-short" not in codes(plan(startup_timeout=3600))
 
 
+@pytest.mark.thorough
 def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> None:
     catalog = load_catalog()
     hub = make_plan(Options(pair="gpt-oss-120b"), catalog)
@@ -182,6 +184,7 @@ EVERYTHING = Options(
 )
 
 
+@pytest.mark.thorough
 def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: Path) -> None:
     made = plan(**EVERYTHING.model_dump(exclude_unset=True))
     file = tmp_path / "plan.json"
@@ -230,6 +233,7 @@ def bundled(pair: str, instance_type: str, **options: Any) -> Plan:
     return make_plan(Options(pair=pair, instance_type=instance_type, **options), load_catalog())
 
 
+@pytest.mark.thorough
 def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
     nvme = "/tmp/huggingface"
     made = bundled("gpt-oss-20b", "ml.g7e.2xlarge")
@@ -247,6 +251,7 @@ def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
     assert "HF_HOME" not in bundled("tiny", "ml.g6.xlarge").environment
 
 
+@pytest.mark.thorough
 def test_what_is_known_about_the_ami_of_each_family_is_data_and_a_finding() -> None:
     g6 = bundled("tiny", "ml.g6.xlarge")
     assert (g6.runtime.ami, "ami-unverified" in codes(g6)) == (AMI, False)
@@ -274,6 +279,7 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     assert families - reported - set(catalog.runtimes.ami_families) == {"p6-b300"}
 
 
+@pytest.mark.thorough
 def test_a_problem_that_a_rule_looks_at_is_reported_once() -> None:
     assert codes(bundled("gpt-oss-20b", "ml.g6e.xlarge")).count("structured-output") == 1
     without = {"tool-call-parser": "", "enable-auto-tool-choice": ""}

@@ -32,6 +32,7 @@ def test_a_missing_price_is_one_finding(limit: float | None) -> None:
     assert "price" in said[0].message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "type", ["ml.p5e.48xlarge", "ml.p6-b200.48xlarge", "ml.p6-b300.48xlarge", "ml.g7.2xlarge"]
 )

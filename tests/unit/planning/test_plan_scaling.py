@@ -31,6 +31,7 @@ def because(made: Plan, what: str) -> str:
     return next(reason.because for reason in made.reasons if reason.what == what)
 
 
+@pytest.mark.thorough
 def test_without_a_maximum_a_plan_does_not_scale() -> None:
     assert plan().scaling is None
 
@@ -46,6 +47,7 @@ def test_without_an_objective_the_target_is_what_one_instance_runs_at_once() -> 
     )
 
 
+@pytest.mark.thorough
 def test_the_target_is_the_load_from_which_the_objective_breaks() -> None:
     """At one request more, the plan for that load misses the objective."""
     alone = {"slo": Slo(itl=0.025), "speculation": False}
@@ -59,6 +61,7 @@ def test_the_target_is_the_load_from_which_the_objective_breaks() -> None:
     assert codes == [False, True]
 
 
+@pytest.mark.thorough
 def test_a_stricter_objective_never_raises_the_target() -> None:
     targets = [scaling_of(slo=Slo(ttft=one)).target_concurrency for one in (0.2, 0.5, 1, 4)]
 
@@ -66,6 +69,7 @@ def test_a_stricter_objective_never_raises_the_target() -> None:
     assert targets[0] < targets[-1] == 32
 
 
+@pytest.mark.thorough
 def test_the_kv_cache_limits_the_target() -> None:
     sizes = {"prompt_tokens": 100_000, "output_tokens": 1000, "max_model_len": 110_000}
     made = plan(max_instances=40, concurrency=256, **sizes)
@@ -96,6 +100,7 @@ def test_no_instance_is_ended_for_as_long_as_a_start_takes() -> None:
     assert "start_time" not in {one.what for one in plan().reasons}
 
 
+@pytest.mark.thorough
 def test_the_first_number_of_instances_is_within_the_bounds() -> None:
     assert plan(min_instances=2, max_instances=4).instance_count == 2
     assert because(plan(min_instances=2, max_instances=4), "instance_count") == "--min-instances"
@@ -143,6 +148,7 @@ def test_contradicting_options_are_refused(given: dict[str, Any]) -> None:
         plan(**given)
 
 
+@pytest.mark.thorough
 def test_copies_have_the_bounds_of_their_instances_and_a_target_of_one_copy() -> None:
     eight = {"instance_type": "ml.p5.48xlarge", "copies": 8, "concurrency": 64}
     made = plan(min_instances=1, max_instances=3, **eight)
@@ -194,6 +200,7 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_more_bytes_take_longer_and_without_evidence_nothing_is_measured() -> None:
     small = plan(scale_to_zero=True)
     large = plan(pair="gpt-oss-120b", instance_type="ml.g7e.4xlarge", scale_to_zero=True)

@@ -208,6 +208,7 @@ def test_a_plan_file_without_the_load_format_is_refused() -> None:
     assert "'engine_arguments' and 'target'" in refused.value.message
 
 
+@pytest.mark.thorough
 def test_the_options_of_a_plan_include_streaming() -> None:
     made = make_plan(
         Options(pair="tiny", weights_by="stream", model_source="s3://models/tiny/target/"),

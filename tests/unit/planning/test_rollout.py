@@ -71,6 +71,7 @@ def test_the_default_step_is_one_that_sagemaker_accepts(
     assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
 
 
+@pytest.mark.thorough
 def test_a_rolling_update_takes_a_batch_and_blue_green_doubles() -> None:
     rolling = planned(rollout="rolling", instance_count=4, instance_type="ml.g6e.xlarge")
     canary = planned(rollout="canary", instance_count=4, instance_type="ml.g6e.xlarge")
@@ -239,6 +240,7 @@ def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -
     assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]
 
 
+@pytest.mark.thorough
 def test_a_description_that_would_be_too_long_has_the_shortest_command() -> None:
     settings = {f"some-long-argument-{number}": "value" * 10 for number in range(20)}
     plan = planned(rollout="all-at-once", instance_count=1, settings=settings)
@@ -247,6 +249,7 @@ def test_a_description_that_would_be_too_long_has_the_shortest_command() -> None
     assert len(description) <= 1024
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [{"ttl": 8 * 3600, "budget": 90.0}, {"no_limit": True}])
 def test_switching_speculation_off_does_not_move_the_end(limit: dict[str, Any]) -> None:
     command = without_speculation(planned(rollout="canary", **limit))

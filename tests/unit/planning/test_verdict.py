@@ -34,6 +34,7 @@ def texts(verdict: Verdict, kind: str) -> list[str]:
     return [change.text for change in verdict.changes if change.kind == kind]
 
 
+@pytest.mark.thorough
 def test_measured_settings_win_where_they_were_measured() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
 
@@ -47,6 +48,7 @@ def test_measured_settings_win_where_they_were_measured() -> None:
             assert chosen.basis == "measured"
 
 
+@pytest.mark.thorough
 def test_three_sizes_of_requests_are_compared_and_differ() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
 
@@ -54,6 +56,7 @@ def test_three_sizes_of_requests_are_compared_and_differ() -> None:
     assert best(verdict, 0) != best(verdict, 1)
 
 
+@pytest.mark.thorough
 def test_every_winner_is_as_fast_as_any_other_setting() -> None:
     verdict = make_verdict(replace(MEASURED, vllm=None), CATALOG)
 
@@ -66,6 +69,7 @@ def test_every_winner_is_as_fast_as_any_other_setting() -> None:
             assert chosen.tokens_per_second >= 0.97 * fastest / 1.1
 
 
+@pytest.mark.thorough
 def test_the_same_request_gives_the_same_verdict() -> None:
     assert make_verdict(MEASURED, CATALOG) == make_verdict(MEASURED, CATALOG)
 
@@ -77,6 +81,7 @@ def test_a_named_drafter_is_compared_alone() -> None:
     assert names == {None, "eagle3"}
 
 
+@pytest.mark.thorough
 def test_k_is_not_above_what_the_head_was_trained_for() -> None:
     verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+p-eagle"), CATALOG)
 
@@ -84,6 +89,7 @@ def test_k_is_not_above_what_the_head_was_trained_for() -> None:
     assert max(ks) <= 10
 
 
+@pytest.mark.thorough
 def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
 
@@ -96,6 +102,7 @@ def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
     assert any("ngram" in text for text in texts(verdict, "evidence"))
 
 
+@pytest.mark.thorough
 def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     target = CATALOG.targets["openai/gpt-oss-20b"]
     drafters = tuple(one.model_copy(update={"max_positions": 4096}) for one in target.drafters)
@@ -121,6 +128,7 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
 
 
+@pytest.mark.thorough
 def test_a_plan_uses_the_acceptance_of_a_verdict() -> None:
     with bundled_catalog():
         catalog = load_catalog()
@@ -134,12 +142,14 @@ def test_a_plan_uses_the_acceptance_of_a_verdict() -> None:
     assert lengths == {made.speed.acceptance_length}
 
 
+@pytest.mark.thorough
 def test_measurements_say_what_they_do_not_show() -> None:
     with bundled_catalog():
         verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
     assert any("share experts only by chance" in text for text in texts(verdict, "evidence"))
 
 
+@pytest.mark.thorough
 def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> None:
     with bundled_catalog():
         verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
@@ -188,6 +198,7 @@ def test_methods_have_their_properties_as_data() -> None:
     assert support_of(table, "ngram", False, "0.30.0") is None
 
 
+@pytest.mark.thorough
 def test_another_default_drafter_is_a_change_of_data() -> None:
     """It wins the ties, and nothing else changes."""
     target = CATALOG.targets["openai/gpt-oss-20b"]
@@ -234,6 +245,7 @@ def test_twice_the_price_is_twice_the_cost() -> None:
         assert alone.usd_per_million_tokens == pytest.approx(usd, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
     """Of all bundled evidence, at each measured load; an estimate wins only if it is clearly
     faster."""

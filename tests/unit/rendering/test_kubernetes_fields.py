@@ -104,6 +104,7 @@ def files(format: str, plan: Plan) -> dict[str, bytes]:
     return rendered
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_field_is_expressed_or_refused(format: str) -> None:
     before, ignored, refused = files(format, PLAN), [], {}

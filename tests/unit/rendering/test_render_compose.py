@@ -79,6 +79,7 @@ def test_another_content_of_the_image_has_another_name() -> None:
     assert not [path for path in files(own) if path.startswith("image/")]
 
 
+@pytest.mark.thorough
 def test_weights_are_mounted_where_the_engine_reads_them() -> None:
     def mounts(shape: str) -> dict[str, str]:
         volumes = service(plan_of(shape))["volumes"]
@@ -131,6 +132,7 @@ def test_the_service_has_the_plans_environment_and_gpus() -> None:
     assert interpolated(port, {"PORT": "81"}) == "127.0.0.1:81:8080"
 
 
+@pytest.mark.thorough
 @given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_every_value_is_literal(value: str) -> None:
     assert_literal(value)

@@ -150,6 +150,7 @@ def limited() -> Plan:
     return make_plan(options, CATALOG)
 
 
+@pytest.mark.thorough
 def test_a_stack_deletes_the_copies_at_a_time_of_their_own(limited: Plan) -> None:
     template, readme = render("cloudformation", limited, CATALOG)
     stack = yaml.safe_load(template.content)
@@ -243,6 +244,7 @@ def test_the_script_deletes_the_copies_before_the_endpoint(limited: Plan) -> Non
     assert "#END" not in script.content.decode()
 
 
+@pytest.mark.thorough
 def test_templates_update_the_copies_in_batches() -> None:
     options = Options(
         pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8, rollout="rolling"

@@ -151,6 +151,7 @@ def test_cloudformation_names_neither_model_nor_configuration() -> None:
     assert resources["Endpoint"]["Properties"]["EndpointName"] == {"Ref": "EndpointName"}
 
 
+@pytest.mark.thorough
 def test_cloudformation_has_a_bucket_parameter_only_for_uploads() -> None:
     assert "ModelBucket" not in template(plan_of("from-hub"))["Parameters"]
     assert "ModelBucket" not in template(plan_of("one-prefix"))["Parameters"]

@@ -92,6 +92,7 @@ def flags(argv: list[str]) -> set[str]:
     return {word.partition("=")[0] for word in argv if word.startswith("--")}
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(st.sampled_from(["CHAT_TEMPLATE", "X", "SEED"]), NASTY, min_size=1))
 @settings(max_examples=examples(60), deadline=None)
 def test_every_value_reaches_vllm_as_it_is(stub: Path, values: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
     return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_options())
 def test_any_options_are_refused_or_make_valid_requests(chosen: dict[str, Any]) -> None:

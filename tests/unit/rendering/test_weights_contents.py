@@ -42,6 +42,7 @@ def plan_of_folder(head: Path) -> Plan:
     return plan_pair("tiny", {"drafter": str(head)}, CATALOG)
 
 
+@pytest.mark.thorough
 def test_one_changed_byte_changes_every_format(head: Path) -> None:
     def files(plan: Plan, format: str) -> dict[str, bytes]:
         return {file.path: file.content for file in render(format, plan, CATALOG)}
@@ -56,6 +57,7 @@ def test_one_changed_byte_changes_every_format(head: Path) -> None:
         assert files(first, format) != files(other, format), format
 
 
+@pytest.mark.thorough
 def test_one_changed_byte_is_another_model_in_another_folder(head: Path) -> None:
     first = plan_of_folder(head)
     (head / OTHER).write_text("b")
@@ -102,6 +104,7 @@ def test_what_ships_with_the_catalogue_has_a_hash_too() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path) -> None:
     plan, elsewhere = plan_of_folder(head), tmp_path / "another-checkout" / head.name
     shutil.copytree(head, elsewhere)
@@ -115,6 +118,7 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
     assert dashboard_body(plan) == dashboard_body(other)
 
 
+@pytest.mark.thorough
 def test_a_plan_without_the_hash_is_deployed_with_it(head: Path) -> None:
     """The plan of a folder that was not there when it was made, or of an earlier version."""
     plan = plan_of_folder(head)

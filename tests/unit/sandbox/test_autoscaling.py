@@ -95,6 +95,7 @@ def test_never_more_than_the_maximum() -> None:
     assert scene.count == 4
 
 
+@pytest.mark.thorough
 def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
     scene = Scene(count=3)
     scene.pass_seconds(890, load=3)
@@ -104,6 +105,7 @@ def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
     assert scene.count == 1
 
 
+@pytest.mark.thorough
 def test_a_load_at_the_target_keeps_the_number() -> None:
     scene = Scene(count=2)
     scene.pass_seconds(2000, load=7.6)  # 95 % of the target
@@ -111,6 +113,7 @@ def test_a_load_at_the_target_keeps_the_number() -> None:
     assert scene.count == 2
 
 
+@pytest.mark.thorough
 def test_no_instance_ends_within_the_cooldown() -> None:
     scene = Scene(policy=replace(POLICY, scale_in_cooldown=3000))
     scene.pass_seconds(60, load=8)
@@ -140,6 +143,7 @@ def test_bounds_hold_without_a_load() -> None:
     assert scene.count == 2
 
 
+@pytest.mark.thorough
 def test_scaling_in_can_be_switched_off() -> None:
     scene = Scene(count=3, policy=replace(POLICY, scales_in=False))
     scene.pass_seconds(2000, load=1)

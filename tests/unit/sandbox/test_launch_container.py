@@ -61,6 +61,7 @@ def mounts(call: dict[str, Any]) -> dict[str, Path]:
     return {row["dst"]: Path(row["src"]) for row in rows}
 
 
+@pytest.mark.thorough
 def test_the_models_own_image_is_run_with_the_weights_that_were_downloaded(
     with_docker: FakeDocker, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_the_models_own_image_is_run_with_the_weights_that_were_downloaded(
     assert mounts(call) == {"/opt/ml/model": tmp_path / "ml" / "model"}
 
 
+@pytest.mark.thorough
 def test_for_an_image_of_aws_the_newest_one_of_the_pair_is_run(
     with_docker: FakeDocker, tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_without_any_cpu_image_the_command_that_builds_one_is_named(
     assert not [one for one in with_docker.calls if one["argv"][0] == "run"]
 
 
+@pytest.mark.thorough
 def test_baked_weights_are_found_only_by_the_container_of_their_image(
     with_docker: FakeDocker, tmp_path: Path
 ) -> None:

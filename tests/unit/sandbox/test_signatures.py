@@ -94,6 +94,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("service", "operation", "parameters"), CALLS)
 def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
     service: str, operation: str, parameters: dict[str, Any]

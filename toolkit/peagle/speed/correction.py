@@ -65,25 +65,16 @@ def correct(
 ) -> Correction:
     """The correction of this engine's estimate by the target's runs, on any GPU."""
     ranges, geometry, model = times.model.ranges, times.geometry, times.model
-    k, log_load = geometry.k, math.log(load)
-    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
     trusted, found = 1.0, _rows(runs, geometry, frozenset(names), model)
-    if k and not found:
+    if geometry.k and not found:
         trusted, found = _ALONE, _rows(runs, geometry.with_k(0), TARGET_ALONE, model)
     total, logs, same = _PRIOR, 0.0, False
     for run, rows in found:
         here = is_on(run, times.gpu.gpu, geometry.tensor_parallel_size)
         same |= here
         weight_of_run = trusted * (1 if here else _OTHER_GPU)
-        for row in rows:
-            distance = (
-                abs(row.log_load - log_load) / _LOAD
-                + abs(row.k - k) / _K
-                + abs(row.log_prompt - log_prompt) / _PROMPT
-                + abs(row.log_answer - log_answer) / _ANSWER
-            )
-            weight = weight_of_run * math.exp(-distance)
-            total, logs = total + weight, logs + weight * row.log_ratio
+        weight, log = _weighed(_Identity(rows), geometry.k, load, workload)
+        total, logs = total + weight_of_run * weight, logs + weight_of_run * log
     known = any(fitted.gpu == times.gpu.gpu for fitted in model.evidence)
     width = ranges.both if same else ranges.one if found or known else ranges.none
     return Correction(math.exp(logs / total), width, tuple(run for run, _ in found))
@@ -110,6 +101,27 @@ def _rows(
     pair = _of_any_k(geometry)  # all K and numbers of GPUs share the ratios
     found = ((run, _ratios(_Identity(run), pair, names, _Identity(model))) for run in runs)
     return [(run, rows) for run, rows in found if rows]
+
+
+@lru_cache(maxsize=4096)
+def _weighed(
+    rows: _Identity[tuple[_Ratio, ...]], k: int, load: float, workload: Workload
+) -> tuple[float, float]:
+    """The sums of the weights and of the weighted logarithms of a run's rows at this setting, which
+    are the same for engines on all GPUs."""
+    log_load = math.log(load)
+    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
+    total = logs = 0.0
+    for row in rows.value:
+        distance = (
+            abs(row.log_load - log_load) / _LOAD
+            + abs(row.k - k) / _K
+            + abs(row.log_prompt - log_prompt) / _PROMPT
+            + abs(row.log_answer - log_answer) / _ANSWER
+        )
+        weight = math.exp(-distance)
+        total, logs = total + weight, logs + weight * row.log_ratio
+    return total, logs
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
 from peagle.speed.geometry import Geometry
@@ -74,12 +75,12 @@ class StepTimes:
     gpu: GpuSpeed
     model: SpeedModel
 
-    @property
+    @cached_property
     def bandwidth(self) -> float:
         """Bytes per second of all GPUs together."""
         return self.gpu.memory_gb_per_second * 1e9 * self.geometry.tensor_parallel_size
 
-    @property
+    @cached_property
     def peak(self) -> float:
         """FLOPs per second of all GPUs together, in the dtype of the target's weights."""
         rate = (self.gpu.fp8_tflops if self.geometry.low_precision else None) or self.gpu.tflops
