@@ -35,7 +35,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Held-out prompts of two kinds, in lines of a file; one is longer than the context."""
     held_out = json.loads((TINY / "prompts.json").read_text())
     lines = [
-        {"domain": kind, "prompt": entry["prompt"], "max_tokens": 64}
+        {"domain": kind, "prompt": entry["prompt"], "max_tokens": 48}
         for kind in ("chat", "completion")
         for entry in [entry for entry in held_out if entry["kind"] == kind][:5]
     ]

@@ -17,7 +17,14 @@ from peagle.engine.process import free_port, session_members, start_time
 from peagle.planning import Plan
 from peagle.render import plan_bytes
 from peagle_serve.plugins import FOLDER
-from tests.engine.serving import CPU, SERVE, START_SECONDS, TINY, Container
+from tests.engine.serving import (
+    CPU,
+    SERVE,
+    START_SECONDS,
+    TINY,
+    Container,
+    script_environment,
+)
 from tests.support import Done, in_process
 from tests.unit.rendering.kubernetes import environment_of, expanded, manifests, preset
 from tests.unit.rendering.plans import plan_of
@@ -63,8 +70,7 @@ def kserve(
         environment = {name: text.replace(old, new) for name, text in environment.items()}
     path = f"{folder}:{os.environ['PATH']}"
     plugins = f"{CPU['PYTHONPATH']}:{SERVE.parent}:{FOLDER}"  # ours, as in the container
-    variables = {**environment, **CPU, "PATH": path, "HOME": os.environ["HOME"],
-                 "PYTHONPATH": plugins}  # fmt: skip
+    variables = {**environment, **script_environment(), **CPU, "PATH": path, "PYTHONPATH": plugins}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             ["/bin/bash", "-c", script, "--", *ON_CPU],

@@ -112,7 +112,7 @@ def test_sigterm_finishes_a_stream_refuses_new_requests_and_exits_with_0(
     serving: Container,
 ) -> None:
     answers: list[tuple[int, bytes]] = []
-    ask = ("POST", "/invocations", completion(1200))
+    ask = ("POST", "/invocations", completion(600))
     stream = threading.Thread(target=lambda: answers.append(serving.ask(*ask)))
     stream.start()
     while b"running{" not in (page := serving.ask("GET", "/metrics")[1]) or not any(
