@@ -77,7 +77,7 @@ def run(
 @contextmanager
 def running_provider(env: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """One process of the provider, with these variables, for many commands; yields the variable
-    with which they find it. Each command would begin it anew, which is half of its CPU time.
+    with which they find it. Each command would initialize it again, which is half of its CPU time.
     Yields nothing where the provider is not unpacked; Terraform then begins it as usual."""
     mirror = next(mirrors(), None)
     programs = sorted((mirror / PROVIDER).glob("*/*/terraform-provider-aws_v*")) if mirror else []

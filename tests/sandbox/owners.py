@@ -102,8 +102,8 @@ def script_arguments() -> tuple[str, ...]:
 def left_of(account: Account, name: str) -> list[str]:
     """The models, configurations and endpoints with the tag of the deployment ``name``."""
     tagging = account.client("resourcegroupstaggingapi")
-    wanted = {"Key": "peagle:deployment", "Values": [name]}
-    found = tagging.get_resources(TagFilters=[wanted])["ResourceTagMappingList"]
+    tag_filter = {"Key": "peagle:deployment", "Values": [name]}
+    found = tagging.get_resources(TagFilters=[tag_filter])["ResourceTagMappingList"]
     return [one["ResourceARN"] for one in found]
 
 

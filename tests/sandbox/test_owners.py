@@ -209,9 +209,9 @@ def test_instances_added_elsewhere_are_counted_and_a_deletion_elsewhere_is_seen(
 ) -> None:
     name = "scaled"
     machine.json(*DEPLOY, "--name", name)
-    wanted = [{"VariantName": "AllTraffic", "DesiredInstanceCount": 3}]
+    desired = [{"VariantName": "AllTraffic", "DesiredInstanceCount": 3}]
     account.sagemaker.update_endpoint_weights_and_capacities(
-        EndpointName=name, DesiredWeightsAndCapacities=wanted
+        EndpointName=name, DesiredWeightsAndCapacities=desired
     )
     until(lambda: account.describe(name)["EndpointStatus"], lambda found: found == "InService")
 

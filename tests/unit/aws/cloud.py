@@ -450,15 +450,15 @@ class Cloud:
 
     def _get_resources(self, TagFilters: Any, ResourceTypeFilters: Any = ()) -> Any:
         """The tagging API: with what was deleted a moment ago (``deleted``)."""
-        (wanted,) = TagFilters
+        (tag_filter,) = TagFilters
         return {
             "ResourceTagMappingList": [
                 {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
                 for arn, tags in [*self.tags.items(), *self.deleted.items()]
                 if self.region in arn
                 and (not ResourceTypeFilters or "inference-component" not in arn)
-                and wanted["Key"] in tags
-                and tags[wanted["Key"]] in wanted.get("Values", tags.values())
+                and tag_filter["Key"] in tags
+                and tags[tag_filter["Key"]] in tag_filter.get("Values", tags.values())
             ]
         }
 
@@ -777,13 +777,13 @@ class Cloud:
     def _batch_get_image(self, registryId: str, imageIds: list[dict[str, str]], **_: Any) -> Any:
         """``digests`` by tag; like ECR, no error for an unknown tag or digest. The registries of
         other accounts have every image; its digest is not told unless it is known."""
-        (wanted,) = imageIds
+        (requested,) = imageIds
         known = [
             {"imageId": {"imageTag": tag, "imageDigest": digest}}
             for tag, digest in self.digests.items()
-            if wanted in ({"imageTag": tag}, {"imageDigest": digest})
+            if requested in ({"imageTag": tag}, {"imageDigest": digest})
         ]
-        found = known or ([{"imageId": wanted}] if registryId != ACCOUNT else [])
+        found = known or ([{"imageId": requested}] if registryId != ACCOUNT else [])
         return {"images": found, "failures": [] if found else [{"failureCode": "ImageNotFound"}]}
 
     def _list_objects_v2(self, Bucket: str, Prefix: str) -> Any:

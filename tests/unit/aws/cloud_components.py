@@ -83,6 +83,6 @@ class FakeComponents:
             raise self._error(f'Cannot update in-progress inference component "{name}".')
         return found
 
-    def _begin(self, name: str, now: float, busy: str, wanted: dict[str, Any]) -> None:
+    def _begin(self, name: str, now: float, busy: str, desired: dict[str, Any]) -> None:
         states = self.scripts.pop(0) if self.scripts else [(busy, None), ("InService", None)]
-        self.by_name[name] |= {"next": wanted, "changed": now, "states": [*states]}
+        self.by_name[name] |= {"next": desired, "changed": now, "states": [*states]}

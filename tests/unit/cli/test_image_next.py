@@ -38,11 +38,13 @@ def test_without_credentials_nothing_is_built_to_be_pushed(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:
     docker.answers("version", out="20.10")
-    nobody = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    without_account = {
+        name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+    }
     nowhere = str(tmp_path / "nothing")
-    nobody |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+    without_account |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
                "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
-    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=nobody)
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=without_account)
     assert done.returncode != 0
     assert "no AWS credentials" in done.stderr
     assert not [one for one in docker.calls if one["argv"][0] != "version"]

@@ -78,11 +78,11 @@ def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
 def test_without_credentials_the_findings_say_how_to_get_them(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody(aws: Aws, *_: Any, **__: Any) -> Any:
+    def unreachable(aws: Aws, *_: Any, **__: Any) -> Any:
         raise UserError("no AWS credentials: none found", CREDENTIALS_FIX)
 
-    monkeypatch.setattr(Aws, "items", nobody)
-    monkeypatch.setattr(Aws, "call", nobody)
+    monkeypatch.setattr(Aws, "items", unreachable)
+    monkeypatch.setattr(Aws, "call", unreachable)
 
     done = terminal.run(*PLAN, "--json")
 

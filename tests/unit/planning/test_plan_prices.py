@@ -9,7 +9,7 @@ import pytest
 from peagle.catalog import find_instance, load_catalog
 from peagle.catalog.tables import Instance, Price
 from peagle.planning import Options, make_plan
-from peagle.planning.candidates import price_of
+from peagle.planning.prices import price_of
 from tests.support import bundled_catalog
 from tests.unit.planning.small_catalog import plan
 

@@ -77,9 +77,9 @@ def _like(pattern: str, text: str) -> bool:
 
 
 _OPERATORS: dict[str, Callable[[str | None, list[str]], bool]] = {
-    "Null": lambda value, wanted: [str(value is None).lower()] == wanted,
-    "StringEquals": lambda value, wanted: value in wanted,
-    "StringLike": lambda value, wanted: (
-        value is not None and any(_like(pattern, value) for pattern in wanted)
+    "Null": lambda value, allowed: [str(value is None).lower()] == allowed,
+    "StringEquals": lambda value, allowed: value in allowed,
+    "StringLike": lambda value, allowed: (
+        value is not None and any(_like(pattern, value) for pattern in allowed)
     ),
 }

@@ -196,8 +196,8 @@ def test_the_script_takes_no_earlier_failure_of_the_copies_for_one_of_its_own(
     script, _ = render("boto3", limited, CATALOG)
     defined: dict[str, Any] = {"__name__": "deploy"}
     exec(script.content, defined)
-    wanted = defined["CREATE_INFERENCE_COMPONENT"]["Specification"]["ModelName"]
-    models = {"new": wanted, "earlier": "an-earlier-model"}
+    expected = defined["CREATE_INFERENCE_COMPONENT"]["Specification"]["ModelName"]
+    models = {"new": expected, "earlier": "an-earlier-model"}
     found = {
         "InferenceComponentStatus": status,
         "FailureReason": "no capacity, last week",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peagle.bench.models import BenchResult
 from peagle.catalog.schema import Catalog
-from peagle.planning.candidates import price_of
+from peagle.planning.prices import price_of
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import usd_per_million
 

@@ -24,9 +24,9 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Price
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.findings import Finding, errors
-from peagle.planning.candidates import price_unknown
 from peagle.planning.drafter import NOT_READ
 from peagle.planning.plan import Plan
+from peagle.planning.prices import price_unknown
 from peagle.weights.mounted import mounted_findings
 from peagle.weights.pins import pin_plan
 

@@ -10,9 +10,7 @@ from operator import itemgetter
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Instance, Price, nearest_region
-from peagle.errors import Fix
-from peagle.findings import Finding, warning
+from peagle.catalog.tables import Instance
 from peagle.fit.advice import divisions
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
@@ -20,7 +18,6 @@ from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.options import Options
 from peagle.planning.overrides import memory_settings
-from peagle.planning.plan import Decision
 from peagle.speed.decision import SAME_SPEED_SHARE
 from peagle.speed.models import Performance, Workload
 from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
@@ -315,42 +312,3 @@ def best_of(
     alike = mine.usd_per_hour == first.usd_per_hour and mine.holds_load == first.holds_load
     alike = alike and mine.meets(options) == first.meets(options)
     return [mine] if alike and (mine.tokens_per_second or 0.0) >= least else ranked
-
-
-REFERENCE_REGION = "us-east-1"
-"""Its price is used where the catalogue has none for a region."""
-
-
-def price_unknown(message: str, fix: str | Fix) -> Finding:
-    """The warning that the price of the instance type is unknown."""
-    return warning("price-unknown", "price", message, fix)
-
-
-def _refresh(region: str) -> Fix:
-    """How the catalogue gets the prices of a region."""
-    command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
-    return Fix("get prices from AWS's price list", command)
-
-
-def price_in(instance: Instance, region: str) -> Price | None:
-    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``."""
-    by_region = {price.region: price for price in instance.prices}
-    return by_region.get(region) or by_region.get(REFERENCE_REGION)
-
-
-def price_of(instance: Instance, region: str) -> Decision[Price | None]:
-    """As ``price_in``, with a finding unless the price is that of ``region``. A price of another
-    region than us-east-1 is named, not used."""
-    price = price_in(instance, region)
-    if price is None:
-        message = f"the catalogue has no price for {instance.type}"
-        if by_region := {price.region: price for price in instance.prices}:
-            other = nearest_region(region, by_region)
-            usd = format_usd(by_region[other].usd_per_hour)
-            message += f" in {region}; in {other} it is {usd} an hour"
-        return Decision(None, findings=(price_unknown(message, _refresh(region)),))
-    if price.region == region:
-        return Decision(price)
-    message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
-    finding = warning("price-of-another-region", "price", message, _refresh(region))
-    return Decision(price, findings=(finding,))

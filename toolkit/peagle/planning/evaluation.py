@@ -15,7 +15,6 @@ from peagle.planning.candidates import (
     InstanceFit,
     PairLoad,
     best_of,
-    price_in,
     rank,
 )
 from peagle.planning.copies import copies_on, sizes_of_copies
@@ -23,6 +22,7 @@ from peagle.planning.drafter import SelectedPair
 from peagle.planning.known import Known, gpu_of, known_of, name_of
 from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
+from peagle.planning.prices import price_in
 from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
 from peagle.speed.models import Performance
 from peagle.vllm.gpus import needed_capability

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
-from peagle.planning.candidates import PairLoad, price_of
+from peagle.planning.candidates import PairLoad
 from peagle.planning.choose_scaling import check_scaling, choose_scaling
 from peagle.planning.company import choose_company
 from peagle.planning.copies import check_copies, with_copies
@@ -43,6 +43,7 @@ from peagle.planning.plan import (
     Speculation,
     TargetChoice,
 )
+from peagle.planning.prices import price_of
 from peagle.planning.ranking import (
     InstanceChoice,
     choose_copies,

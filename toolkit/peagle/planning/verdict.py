@@ -11,9 +11,10 @@ from peagle.catalog.tables import Instance
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
-from peagle.planning.candidates import PairLoad, planned_fit, price_of
+from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings
 from peagle.planning.options import Options
+from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload

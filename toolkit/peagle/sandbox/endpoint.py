@@ -36,7 +36,15 @@ from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
 from peagle.sandbox.resources import LOCK, EndpointConfig
 from peagle.sandbox.rollout import AlarmsFired, StagedUpdate, alarm_names
-from peagle.sandbox.variants import Variants, instances_of, managed_scaling
+from peagle.sandbox.variants import (
+    Variants,
+    find_variant,
+    instances_of,
+    managed_scaling,
+    set_desired,
+    weights_of,
+    with_running_numbers,
+)
 
 _SERVING = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
 
@@ -102,15 +110,7 @@ class SandboxEndpoint(FakeEndpoint):
     @property
     def variants(self) -> list[dict[str, Any]]:
         """The variants of its configuration, with the numbers and weights that it really has."""
-        desired = {one["VariantName"]: one for one in self.production_variants}
-        return [
-            {
-                **variant,
-                "InitialInstanceCount": desired[variant["VariantName"]].get("DesiredInstanceCount"),
-                "InitialVariantWeight": desired[variant["VariantName"]].get("DesiredWeight"),
-            }
-            for variant in self.config.production_variants
-        ]
+        return with_running_numbers(self.config.production_variants, self.production_variants)
 
     @property
     def hosts_components(self) -> bool:
@@ -166,10 +166,7 @@ class SandboxEndpoint(FakeEndpoint):
     @property
     def weights(self) -> dict[str, float]:
         """Variant -> its share of the requests."""
-        return {
-            variant["VariantName"]: float(variant.get("CurrentWeight") or 0.0)
-            for variant in self.production_variants
-        }
+        return weights_of(self.production_variants)
 
     def begin_serving(
         self,
@@ -198,14 +195,7 @@ class SandboxEndpoint(FakeEndpoint):
         """
         fleet = self.current
         assert fleet is not None
-        counts = {}
-        for variant in self.production_variants:
-            change = desired.get(variant["VariantName"], {})
-            if change.get("DesiredWeight") is not None:
-                variant["DesiredWeight"] = variant["CurrentWeight"] = change["DesiredWeight"]
-            if change.get("DesiredInstanceCount") is not None:
-                variant["DesiredInstanceCount"] = change["DesiredInstanceCount"]
-                counts[variant["VariantName"]] = int(change["DesiredInstanceCount"])
+        counts = set_desired(self.production_variants, desired)
 
         def scale() -> None:
             for variant, count in counts.items():
@@ -244,6 +234,7 @@ class SandboxEndpoint(FakeEndpoint):
     @property
     def response_object(self) -> dict[str, Any]:
         """The response of DescribeEndpoint, without empty members."""
+        configured = self.config.production_variants
         response = {
             "EndpointName": self.endpoint_name,
             "EndpointArn": self.arn,
@@ -252,7 +243,7 @@ class SandboxEndpoint(FakeEndpoint):
                 {
                     **variant,
                     "CurrentInstanceCount": self._running(variant),
-                    **managed_scaling(self._configured(variant["VariantName"])),
+                    **managed_scaling(find_variant(configured, variant["VariantName"])),
                 }
                 for variant in self.production_variants
             ],
@@ -268,14 +259,10 @@ class SandboxEndpoint(FakeEndpoint):
 
     def _running(self, variant: dict[str, Any]) -> int:
         if self.hosts_components and self.current:
-            found = {**self._configured(variant["VariantName"]), **variant}
+            configured = find_variant(self.config.production_variants, variant["VariantName"])
+            found = {**configured, **variant}
             return managed_instances(found, tuple(self.components.values()))
         return self.current.count(variant["VariantName"]) if self.current else 0
-
-    def _configured(self, variant: str) -> dict[str, Any]:
-        """The variant of that name in the configuration."""
-        found = (v for v in self.config.production_variants if v["VariantName"] == variant)
-        return next(found, {})
 
     def _pending(self) -> dict[str, Any] | None:
         if self.next_config is None:

@@ -31,6 +31,43 @@ def instances_of(variants: Variants) -> Counter[str]:
     return found
 
 
+def find_variant(variants: Variants, name: str) -> dict[str, Any]:
+    """The variant of that name; empty without one."""
+    return next((one for one in variants if one["VariantName"] == name), {})
+
+
+def weights_of(running: Variants) -> dict[str, float]:
+    """Variant -> its share of the requests."""
+    return {one["VariantName"]: float(one.get("CurrentWeight") or 0.0) for one in running}
+
+
+def with_running_numbers(configured: Variants, running: Variants) -> list[dict[str, Any]]:
+    """``configured`` with the instances and weights that the running variants have."""
+    desired = {one["VariantName"]: one for one in running}
+    return [
+        {
+            **variant,
+            "InitialInstanceCount": desired[variant["VariantName"]].get("DesiredInstanceCount"),
+            "InitialVariantWeight": desired[variant["VariantName"]].get("DesiredWeight"),
+        }
+        for variant in configured
+    ]
+
+
+def set_desired(running: Variants, desired: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Write the weights and numbers of instances of ``desired`` into the running variants, as
+    UpdateEndpointWeightsAndCapacities names them; return the new numbers by variant."""
+    counts = {}
+    for variant in running:
+        change = desired.get(variant["VariantName"], {})
+        if change.get("DesiredWeight") is not None:
+            variant["DesiredWeight"] = variant["CurrentWeight"] = change["DesiredWeight"]
+        if change.get("DesiredInstanceCount") is not None:
+            variant["DesiredInstanceCount"] = change["DesiredInstanceCount"]
+            counts[variant["VariantName"]] = int(change["DesiredInstanceCount"])
+    return counts
+
+
 def with_retained(
     variants: Variants, running: Variants, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
