@@ -45,7 +45,7 @@ def installed(
 
 def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     done = peagle("bench", NAME, "--concurrency", "2", "--prompt-tokens", "48",
-                  "--output-tokens", "32", "--requests", "4", "--repetitions", "2",
+                  "--output-tokens", "32", "--requests", "8", "--repetitions", "1",
                   "--json")  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     assert row["setting"] == {"drafter": "p-eagle", "k": 8, "imposed_rates": [], "is_known": True}
     assert row["incomplete"] == ""
     # Eight answers of exactly 32 tokens, by the server's count.
-    assert [one["output_tokens"] for one in row["repetitions"]] == [4 * 32] * 2
+    assert [one["output_tokens"] for one in row["repetitions"]] == [8 * 32]
     assert row["output_tokens"] == 32
     assert row["prompt_tokens"] == pytest.approx(48, abs=12)
     # A step gives as many tokens as the acceptance length, so fewer outputs than tokens.
@@ -79,12 +79,13 @@ def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
     assert engine["name"] == NAME
 
     done = peagle("bench", engine["openai_base_url"], "--concurrency", "1", "--prompt-tokens",
-                  "48", "--output-tokens", "8", "--requests", "4", "--repetitions", "1",
+                  "48", "--output-tokens", "8", "--requests", "2", "--repetitions", "2",
                   "--json")  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["setting"] == {"drafter": None, "k": 8, "imposed_rates": [], "is_known": True}
+    assert [one["output_tokens"] for one in row["repetitions"]] == [2 * 8] * 2
     assert row["acceptance"]["drafts"] > 0
 
 

@@ -326,5 +326,5 @@ def until(read: Callable[[], Any], good: Callable[[Any], bool], seconds: float =
     end = time.monotonic() + seconds
     while not good(found := read()):
         assert time.monotonic() < end, f"after {seconds} s still: {found}"
-        time.sleep(0.05)
+        time.sleep(0.1)  # each look takes processor time from what it waits for
     return found
