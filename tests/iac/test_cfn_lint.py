@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +19,24 @@ SHAPES = ("own-folder", "two-instances", "scaled", "one-prefix", "streamed", "ro
 
 def complaints(template: str, region: str) -> list[str]:
     """The errors and warnings of cfn-lint."""
-    from cfnlint.api import ManualArgs, lint  # the import takes a second
+    from cfnlint.config import ConfigMixIn  # the import takes a second
+    from cfnlint.decode import decode_str
+    from cfnlint.runner import run_template_by_data
 
-    found = lint(template, config=ManualArgs(regions=[region]))
+    decoded, errors = decode_str(template)
+    config = ConfigMixIn(regions=[region])
+    found = errors or list(run_template_by_data(decoded, config, rules()))
     return [f"{match.rule.id} {match.message}" for match in found]
+
+
+@functools.cache
+def rules() -> Any:
+    """cfn-lint's rules, which take as long to load as to apply; as for several files of one of its
+    runs, they are the same for all templates."""
+    from cfnlint.config import ConfigMixIn
+    from cfnlint.runner import Runner
+
+    return Runner(ConfigMixIn(regions=["us-east-1"])).rules
 
 
 def complaints_about(plan: Plan) -> list[str]:
