@@ -22,6 +22,9 @@ PROVIDER = Path("registry.terraform.io/hashicorp/aws")
 ATTACHED = "TF_REATTACH_PROVIDERS"
 """The variable with which Terraform finds a provider that runs already."""
 
+LESS_COLLECTION = {"GOGC": "off", "GOMEMLIMIT": "700MiB"}
+"""A command of Terraform ends before its memory is worth collecting: a quarter of its time."""
+
 PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terraform.d")
 
 
@@ -65,7 +68,7 @@ def run(
     return subprocess.run(
         ["terraform", *arguments],
         cwd=folder,
-        env={**os.environ, **(env or {}), **settings},
+        env={**os.environ, **(env or {}), **settings, **LESS_COLLECTION},
         capture_output=True,
         text=True,
         timeout=300,
@@ -85,7 +88,7 @@ def running_provider(env: Mapping[str, str]) -> Iterator[dict[str, str]]:
         yield {}
         return
     command = [str(programs[-1]), "-debug"]
-    settings = {"PATH": os.environ["PATH"], **env}
+    settings = {"PATH": os.environ["PATH"], **env, **LESS_COLLECTION}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings) as process:
         assert process.stdout is not None
         try:
