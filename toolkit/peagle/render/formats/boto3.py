@@ -69,15 +69,15 @@ def script(plan: Plan) -> str:
         "SCALING": scaling_requests(plan, VARIANT),
         "UPLOAD_ARGUMENTS": encrypted_by(plan.company.kms_key),
         "OWN_TAGS": [DEPLOYMENT_TAG, OWNER_TAG],
-        "NAMES": _names(plan),
+        "ALL_RESOURCE_NAMES": _all_resource_names(plan),
+        "PLANNED": _planned(plan),
         "UPLOAD_FOLDER": UPLOAD_FOLDER,
         "CONTENTS": planned_contents(plan),
         "UPLOADS": {folder.part: folder.prefix for folder in folders(plan)},
     }
     end, observe = _end(plan), _observe(plan, config["EndpointConfigName"])
-    modules = {"hashlib", "json", *(("datetime",) if any(end.values()) else ())}
-    code = {**end, **observe, **_parts("delete.py.txt", ("DELETE",))}
-    code |= {"IMPORTS": "".join(f"import {one}\n" for one in sorted(modules))}
+    code = {**end, **observe, **_parts("update.py.txt", ("UPDATE",))}
+    code |= _parts("delete.py.txt", ("DELETE",))
     # Split at the placeholders first, so that a value that looks like one is left alone.
     pieces = _template("deploy.py.txt").split("@")
     return "".join(
@@ -85,22 +85,29 @@ def script(plan: Plan) -> str:
     )
 
 
-def _names(plan: Plan) -> dict[str, Any]:
-    """The names of what any plan of the endpoint may have, which `--delete` looks for, and of what
-    this one has."""
+def _all_resource_names(plan: Plan) -> dict[str, Any]:
+    """The names of what any plan of the endpoint may have, which `--delete` looks for."""
     name, region = plan.name, plan.region
-    wakes = [wake_alarm_name(name)] if plan.scaling and plan.scaling.scales_to_zero else []
-    dashboards = [dashboard_name(name, region)] if has_dashboard(plan) else []
+    role = limit_name(region, name)
     return {
-        "planned": [*alarm_names(plan), *wakes, *dashboards],
-        "ends": ends_after(plan) is not None,
         "targets": [target_parameters(name, VARIANT, copies) for copies in (False, True)],
         "alarms": [*all_alarm_names(name), wake_alarm_name(name)],
         "dashboard": dashboard_name(name, region),
         "logs": [log_group(name, copies) for copies in (False, True)],
         "filters": DEFAULT_PREFIX,
         "capture_rules": rule_stem(name, region),
-        "schedules": [limit_name(region, name), copies_limit_name(region, name)],
+        "schedules": {role: COPIES_BEFORE_SECONDS, copies_limit_name(region, name): 0},
+        "scheduler_role": role,
+    }
+
+
+def _planned(plan: Plan) -> dict[str, Any]:
+    """What this plan has of those of which an update removes the rest."""
+    wakes = plan.scaling is not None and plan.scaling.scales_to_zero
+    return {
+        "alarms": [*alarm_names(plan), *([wake_alarm_name(plan.name)] if wakes else [])],
+        "dashboard": has_dashboard(plan),
+        "ends": ends_after(plan) is not None,
     }
 
 
@@ -213,11 +220,15 @@ python deploy.py --role ROLE_ARN{bucket_option}{folder_options}{end_option}
 python deploy.py --delete
 ```
 {folders}{ends}
-The script uploads only files that S3 does not have with the same bytes. An update ends what only
-the earlier plan had: scaling, alarms, dashboard, the end. `--delete` deletes all that the script
-made, also with earlier plans that had more: endpoint, configurations, models, their uploaded
-weights, and what it created to observe, scale and end the endpoint. What it may not look at it
-names, and ends with exit code 1.
+The script uploads only files that S3 does not have with the same bytes. Once an update has
+succeeded, it removes what only the earlier plan had: scaling, alarms, dashboard and the scheduled
+deletion; before it only scaling, where the instance type changes, because SageMaker requires that.
+Metric filters and the capture rule of an earlier plan stay until `--delete`.
+
+`--delete` deletes all that the script made, also with earlier plans that had more: endpoint,
+configurations, models, their uploaded weights, and what it created to observe, scale and end the
+endpoint. Resources that it has no permission to read or delete are listed, and the exit code is 1.
+If the endpoint is one of them, its configurations, models, weights and scheduled deletion stay too.
 
 The endpoint takes up to {minutes} minutes to start.
 {calling}{proving}"""
