@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 
 from peagle.checkpoints import contents
+from peagle.cli.main import GC_THRESHOLDS
 from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
@@ -70,7 +71,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.set_threshold(50_000, 20, 20)  # as in the command line: see peagle/cli/__init__.py
+        gc.set_threshold(*GC_THRESHOLDS)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -173,8 +173,8 @@ def once_per_options(
 
 
 def examples(number: int) -> int:
-    """How many examples hypothesis makes: ``number`` in ``make test``, where 100 are usual, and in
-    ``make unit`` as many fewer as there usually are (see conftest.py)."""
+    """``number`` scaled by the active profile of hypothesis: 100 % in ``make test``, 30 % in
+    ``make unit`` (see conftest.py)."""
     usual = hypothesis.settings.default
     assert usual is not None
     return number * usual.max_examples // 100

@@ -28,7 +28,7 @@ _Found = TypeVar("_Found")
 
 
 def install() -> None:
-    """From here on, in this process."""
+    """Patch the vLLM of this process."""
     _replace(*_REGISTRY, _run_here)
     context = CoreContext()
     _replace(*_CORE, lambda: context)

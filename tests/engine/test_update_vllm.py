@@ -89,8 +89,8 @@ LATE_SECONDS = 3.0
 """What the alarm, the rollback and the look at the endpoint's state take."""
 
 SENDERS = 16
-"""An alarm ignores a period of fewer than 100 drafts, which a minute has and these few seconds of
-a busy machine had not with four senders. A step of the engine drafts once for each of them."""
+"""An alarm ignores a period of fewer than 100 drafts. Four senders do not reach these in 5 seconds
+on a busy machine; a step of the engine drafts once for each sender."""
 
 
 class LowAcceptance(threading.Thread):

@@ -91,9 +91,9 @@ class Account:
             raise
 
     @contextmanager
-    def reporting_its_end(self) -> Iterator[None]:
-        """Raise NotFound for a sandbox that ended while the block used it, which then says what
-        still runs, rather than that AWS cannot be reached."""
+    def sandbox_loss_reported(self) -> Iterator[None]:
+        """If the sandbox ends while the block uses it, raise NotFound with the engines that still
+        run, in place of the error that AWS cannot be reached."""
         try:
             yield
         except CloudError as error:

@@ -86,7 +86,7 @@ def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("modules", [{}, {"model_executor/models/registry": "other = 1"}])
-def test_a_version_with_other_functions_starts_as_it_does_by_itself(
+def test_a_vllm_without_these_functions_stays_as_it_is(
     tmp_path: Path, modules: dict[str, str]
 ) -> None:
     script = "from peagle_serve.quick_start import install; install(); print(0)"

@@ -268,11 +268,14 @@ def test_a_pid_without_a_process_has_no_start_time() -> None:
 def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken = free_port()
-    with socket.create_server(("127.0.0.1", taken)):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
         monkeypatch.setattr("random.sample", lambda ports, count: [taken, *ports])
 
-        assert taken != free_port() < 32_768
+        found = free_port()
+
+    assert found != taken
+    assert found < 32_768
 
 
 PRINT_PORT = """

@@ -51,7 +51,7 @@ def account_options(command: Command) -> Command:
     @wraps(command)
     def with_account(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
         account = chosen_account(profile, sandbox)
-        with account.reporting_its_end():
+        with account.sandbox_loss_reported():
             return command(account=account, **given)
 
     return with_account

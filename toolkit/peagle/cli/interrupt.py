@@ -1,4 +1,4 @@
-"""Ctrl-C that no finalizer loses.
+"""Ctrl-C that the finalizer of a file or an HTTP response does not lose.
 
 Python raises KeyboardInterrupt in whatever runs when the signal arrives. While the garbage
 collector finalizes an object, such as an HTTP response, Python drops the exception, and the command
@@ -13,34 +13,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_AGAIN_SECONDS = 0.01
+_RETRY_SECONDS = 0.01
 
-_OF_FILES = {"close", "closed", "flush"}
-"""What Python calls to finalize a file or an HTTP response (``iobase_finalize`` of CPython)."""
+_CALLED_BY_FINALIZERS = {"close", "closed", "flush"}
+"""What CPython's ``iobase_finalize`` calls of a file or an HTTP response."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Within the block Ctrl-C raises KeyboardInterrupt, after a running finalizer has ended.
 
-    A program that ignores SIGINT, as in the background of a shell, goes on ignoring the signal.
+    A program that ignores SIGINT, as in the background of a shell, continues to ignore it.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    later = signal.signal(signal.SIGALRM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+    at_alarm = signal.signal(signal.SIGALRM, interrupt)
+    at_interrupt = signal.getsignal(signal.SIGINT)
+    if at_interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGALRM, later)
+        signal.signal(signal.SIGINT, at_interrupt)
+        signal.signal(signal.SIGALRM, at_alarm)
 
 
-def _interrupt(_number: int, frame: FrameType | None) -> None:
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine. Works
+    within ``interruptible``."""
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """A signal handler: raise KeyboardInterrupt, during a finalizer a moment later."""
     if _in_finalizer(frame):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
         return
     raise KeyboardInterrupt
 
@@ -51,7 +62,7 @@ def _in_finalizer(frame: FrameType | None) -> bool:
         name = frame.f_code.co_name
         if name == "__del__":
             return True
-        if name in _OF_FILES and isinstance(frame.f_locals.get("self"), io.IOBase):
+        if name in _CALLED_BY_FINALIZERS and isinstance(frame.f_locals.get("self"), io.IOBase):
             return True
         frame = frame.f_back
     return False

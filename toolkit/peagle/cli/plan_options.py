@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -34,9 +34,6 @@ from peagle.cli.project import image_from_option, project_options
 from peagle.cli.rollout_options import ROLLOUT_OPTIONS
 from peagle.cli.scaling_options import SCALING_OPTIONS
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-
-if TYPE_CHECKING:
-    pass
 
 _SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
 

@@ -86,9 +86,8 @@ def _online_plan(
     """
     account = account_of(ctx)
     catalog = command_catalog(ctx)
-    saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
-    if saved:
-        return api.plan_file_online(account, saved, catalog)
+    if is_plan_file(pair):
+        return api.plan_file_online(account, resolve_plan(pair, chosen, catalog), catalog)
     given, verdict = _of_pair(chosen)
     return api.plan_pair_online(account, pair, given, catalog, reader, verdict)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -16,6 +14,7 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import command_text, typed_command
 from peagle.cli.deploy import show_and_refuse
+from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
 from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
@@ -102,16 +101,6 @@ def warm(
     if engine_kind or gpus or folder:
         raise UserError("--engine, --gpus and --to are for starts on this machine", "add --local")
     return _collect_on_aws(plan, account, role, yes, accept_unknown_price, as_json)
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _collect_locally(

@@ -19,7 +19,7 @@ from peagle.planning.candidates import (
 )
 from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
-from peagle.planning.known import Known, gpu_of, known_of, name_of
+from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
@@ -38,7 +38,7 @@ COMPARED = 4
 
 
 @dataclass
-class _Found:
+class _CandidateCache:
     """The candidates of one set of options on a type, or on types with equal GPUs, with a
     drafter."""
 
@@ -50,9 +50,8 @@ class CandidateEvaluator:
     """Evaluates instance types for one load.
 
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
-    ``others`` are compared with that drafter, by default those of the target. ``known`` is what
-    is computed once for this load, and ``found`` what another evaluator with these options has
-    found.
+    ``others`` are compared with that drafter, by default those of the target. ``by_load``
+    caches fits and speeds, ``by_options`` the candidates of evaluators with the same options.
     """
 
     def __init__(
@@ -62,12 +61,13 @@ class CandidateEvaluator:
         work: PairLoad,
         region: str,
         others: tuple[Drafter | None, ...] | None = None,
-        known: Known | None = None,
-        found: _Found | None = None,
+        by_load: LoadCache | None = None,
+        by_options: _CandidateCache | None = None,
     ) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._known, self._found = known or known_of(work), found or _Found()
+        self._by_load = by_load or cache_for(work)
+        self._by_options = by_options or _CandidateCache()
         if others is None:
             length, tokens = work.max_model_len, work.request_tokens
             named = other_drafters(options, pair, work.vllm, length, tokens)
@@ -125,13 +125,15 @@ class CandidateEvaluator:
             options = options.model_copy(update={"k": None})
         pair = replace(self.pair, drafter=drafter)
         work = replace(self.work, drafter=drafter, k=usual_k(self.options, drafter))
-        return CandidateEvaluator(options, pair, work, self._region, (), self._known, self._found)
+        return CandidateEvaluator(
+            options, pair, work, self._region, (), self._by_load, self._by_options
+        )
 
     def with_options(self, **changed: Any) -> CandidateEvaluator:
         """The same evaluator with other K, or another number of instances."""
         options = self.options.model_copy(update=changed)
-        others, known = self._others, self._known
-        return CandidateEvaluator(options, self.pair, self.work, self._region, others, known)
+        others, by_load = self._others, self._by_load
+        return CandidateEvaluator(options, self.pair, self.work, self._region, others, by_load)
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
@@ -140,13 +142,13 @@ class CandidateEvaluator:
         found: dict[tuple[str | None, int], Performance] = {}
         drafters = (self.pair.drafter, candidate.drafter, None, *self._others)
         for name, drafter in {name_of(one): one for one in drafters}.items():
-            ks = {*self._known.ks(drafter), *self._ks(drafter)}
-            on_instance = self._known.fit(instance, size, drafter, max(self._ranking_ks(drafter)))
+            ks = {*self._by_load.ks(drafter), *self._ks(drafter)}
+            on_instance = self._by_load.fit(instance, size, drafter, max(self._ranking_ks(drafter)))
             if drafter == candidate.drafter:
                 on_instance = candidate.on_instance
             if on_instance.fit.fits:
                 for k in sorted(ks):
-                    found[name, k] = self._known.performance(on_instance, drafter, k, load)
+                    found[name, k] = self._by_load.performance(on_instance, drafter, k, load)
         return SpeedsByK(load, found)
 
     def work_on(self, candidate: Candidate) -> PairLoad:
@@ -165,7 +167,7 @@ class CandidateEvaluator:
         found = [
             Candidate(on, drafter, k, count, most, busy, usd, one, copies)
             for k in ks or self._ranking_ks(drafter)
-            if (one := self._known.performance(on, drafter, k, load)).basis != "unknown"
+            if (one := self._by_load.performance(on, drafter, k, load)).basis != "unknown"
         ]
         if found:
             return min(
@@ -173,7 +175,7 @@ class CandidateEvaluator:
                 key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0)),
             )
         k = usual_k(self.options, drafter)
-        unknown = self._known.performance(on, drafter, k, load)
+        unknown = self._by_load.performance(on, drafter, k, load)
         return Candidate(on, drafter, k, count, most, busy, usd, unknown, copies)
 
     def _copies(self, on: InstanceFit) -> int:
@@ -186,7 +188,7 @@ class CandidateEvaluator:
         size, drafter = candidate.fit.tensor_parallel_size, candidate.drafter
         best = self._with_count(candidate.on_instance, drafter, self._ks(drafter))
         for one in (best, candidate):
-            fitted = self._known.fit(candidate.instance, size, drafter, one.k)
+            fitted = self._by_load.fit(candidate.instance, size, drafter, one.k)
             planned = replace(one, on_instance=fitted)
             if planned.holds_load or not candidate.holds_load:
                 return planned
@@ -209,9 +211,9 @@ class CandidateEvaluator:
         """As ``_fits_on``, with as many instances as the load needs; only on GPUs that were
         measured, if any were. Types with equal GPUs differ in their prices only."""
         key = (instance.type, name_of(drafter))
-        found = self._found
+        found = self._by_options
         if key not in found.on_type:
-            equal = (*gpu_of(instance), instance.gpu_count, name_of(drafter))
+            equal = (*gpu_key(instance), instance.gpu_count, name_of(drafter))
             if equal not in found.on_equal_gpus:
                 fits = self._fits_on(instance, drafter)
                 found.on_equal_gpus[equal] = _measured_first(
@@ -266,20 +268,20 @@ class CandidateEvaluator:
         k = max(self._ranking_ks(drafter))
         sizes = sizes_of_copies(self.options, self.work.target.architecture, instance)
         if self.options.copies is not None or not sizes:
-            return [self._known.fit(instance, size, drafter, k) for size in sizes]
+            return [self._by_load.fit(instance, size, drafter, k) for size in sizes]
         *some, most = sizes
         found: list[InstanceFit] = []
         for size in some:
-            found.append(self._known.fit(instance, size, drafter, k))
+            found.append(self._by_load.fit(instance, size, drafter, k))
             if found[-1].holds(self.work.concurrency):
                 break
-        return [*found, self._known.fit(instance, most, drafter, k)]
+        return [*found, self._by_load.fit(instance, most, drafter, k)]
 
     def _ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """The user's K, else all that are compared."""
         if self.options.k is not None and drafter is not None:
             return (self.options.k,)
-        return self._known.ks(drafter)
+        return self._by_load.ks(drafter)
 
     def _ranking_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """A small and the recommended K: enough to rank, and cheap."""

@@ -1,8 +1,8 @@
 """What is computed once for a load: the memory fits of the pair on GPUs, and its speeds there.
 
-Neither depends on prices, required times, numbers of instances or anything else that options say
-beside the load. So all plans of a process for the same load share them: a comparison, a verdict,
-and a program that plans again with other options.
+Neither depends on prices, required times, numbers of instances or any option other than the load.
+So all plans of a process for the same load share them: a comparison, a verdict, and a program that
+plans again with other options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADS = 32
 """The loads of which a process keeps what it has computed."""
 
 
-class Known:
+class LoadCache:
     """Fits, speeds and values of K for one load, each computed at first use. A drafter is known by
     its name: it is that of the load, or one of the target's in the catalogue."""
 
@@ -38,7 +38,7 @@ class Known:
 
     def fit(self, instance: Instance, size: int, drafter: Drafter | None, k: int) -> InstanceFit:
         """The memory fit on ``size`` GPUs of this type, computed once for types with equal GPUs."""
-        key = (*gpu_of(instance), size, name_of(drafter), k)
+        key = (*gpu_key(instance), size, name_of(drafter), k)
         found = self._fits.get(key)
         if found is None:
             case = self._case(instance, size, drafter, k)
@@ -81,7 +81,7 @@ class Known:
 
     def _case(self, on: Instance, size: int, drafter: Drafter | None, k: int) -> FitCase:
         """The input of the fit; that of one GPU is built once."""
-        key = (*gpu_of(on), name_of(drafter), k)
+        key = (*gpu_key(on), name_of(drafter), k)
         if key not in self._cases:
             self._cases[key] = planned_fit(self._work(drafter, k), on, 1)
         case = self._cases[key]
@@ -101,13 +101,13 @@ class Known:
         return self._works[key]
 
 
-def known_of(load: PairLoad) -> Known:
+def cache_for(load: PairLoad) -> LoadCache:
     """What this process has computed for this load."""
-    return _known(_Load(load))
+    return _cache(_Load(load))
 
 
-def gpu_of(instance: Instance) -> tuple[object, ...]:
-    """What types have in common whose GPUs are equal."""
+def gpu_key(instance: Instance) -> tuple[object, ...]:
+    """Equal for instance types with equal GPUs."""
     return instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
 
 
@@ -144,5 +144,5 @@ def _compared(work: PairLoad) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=_LOADS)
-def _known(load: _Load) -> Known:
-    return Known(load.work)
+def _cache(load: _Load) -> LoadCache:
+    return LoadCache(load.work)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.planning import Options, make_plan
-from peagle.planning import known as known_module
+from peagle.planning import Options, load_cache, make_plan
 from peagle.planning.candidates import PairLoad
-from peagle.planning.known import known_of
+from peagle.planning.load_cache import cache_for
 from peagle.speed.models import Workload
 
 CATALOG = load_catalog()
@@ -57,7 +56,7 @@ def _in_catalog(changed: dict[str, Any]) -> PairLoad:
 
 @pytest.mark.parametrize("name", OTHER)
 def test_what_is_computed_for_one_load_is_not_used_for_another(name: str) -> None:
-    assert known_of(OTHER[name]()) is not known_of(LOAD)
+    assert cache_for(OTHER[name]()) is not cache_for(LOAD)
 
 
 def test_the_same_load_is_computed_once_also_when_the_catalogue_is_loaded_again() -> None:
@@ -66,7 +65,7 @@ def test_the_same_load_is_computed_once_also_when_the_catalogue_is_loaded_again(
     same = replace(load, catalog=again, target=again.targets[TARGET.id], k=7)
 
     assert again is not first
-    assert known_of(same) is known_of(load)
+    assert cache_for(same) is cache_for(load)
 
 
 VARIANTS: tuple[dict[str, object], ...] = (
@@ -82,7 +81,7 @@ def test_a_plan_after_others_equals_that_of_a_fresh_process(pair: str) -> None:
     variants = [one for one in VARIANTS if pair != "tiny" or "drafter" not in one]
     fresh = []
     for one in variants:
-        known_module._known.cache_clear()
+        load_cache._cache.cache_clear()
         fresh.append(make_plan(Options.model_validate({"pair": pair, **one}), CATALOG))
 
     after = [
