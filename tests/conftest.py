@@ -59,8 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One more than processors: some tests wait for processes and timeouts."""
-    return (os.cpu_count() or 1) + 1
+    """One more than processors in ``make test``: some tests wait for processes and timeouts."""
+    return (os.cpu_count() or 1) + int(config.option.markexpr != QUICK)
 
 
 @pytest.hookimpl(wrapper=True)

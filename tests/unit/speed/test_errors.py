@@ -71,11 +71,17 @@ def test_held_out_rows_are_within_the_bars(
         assert high / tokens - 1 <= (0.351 if known else 0.601)
 
 
-SLOW_START = {"one setting left out": 2}
-"""GPT-OSS-120B with K=5 and 128 requests, measured by the first engine of a new host: its TTFT is
-three times that of the other settings, which rows of these cannot tell."""
+SLOW_START = {
+    "one setting left out": {
+        ("speed-gpt-oss-120b-h200.json, 128 + 400 tokens, 128", "p-eagle K=5"),
+        ("speed-gpt-oss-120b-h200.json, 2048 + 256 tokens, 128", "p-eagle K=5"),
+    }
+}
+"""Wrong choices: the first engine of a new host measured this setting, with three times the TTFT of
+the others, from which its rows cannot be estimated."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
 def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     held_out: dict[str, list[Compared]], name: str
@@ -83,8 +89,8 @@ def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     found = errors_of(name, held_out[name]).regrets
     assert len(found) >= 16
     assert sum(one.loss for one in found) / len(found) <= 0.03
-    worse = [one for one in found if one.loss > 0.05 and not one.within]
-    assert len(worse) <= SLOW_START.get(name, 0), worse
+    worse = {(one.place, one.chosen) for one in found if one.loss > 0.05 and not one.within}
+    assert worse == SLOW_START.get(name, set())
 
 
 def test_constants_are_those_that_the_script_fits_to_the_evidence(
