@@ -125,7 +125,9 @@ def left() -> dict[str, list[str]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def deny(monkeypatch: pytest.MonkeyPatch, *operations: str) -> list[str]:
+def deny(
+    monkeypatch: pytest.MonkeyPatch, *operations: str, code: str = "AccessDeniedException"
+) -> list[str]:
     """AWS denies these operations from now on; the list gets the names of all that are called."""
     called: list[str] = []
     make = BaseClient._make_api_call
@@ -133,7 +135,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, *operations: str) -> list[str]:
     def call(client: Any, operation: str, given: dict[str, Any]) -> Any:
         called.append(operation)
         if operation in operations:
-            denied = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
+            denied = {"Error": {"Code": code, "Message": "no"}}
             raise ClientError(denied, operation)
         return make(client, operation, given)
 

@@ -71,6 +71,27 @@ def test_what_is_denied_is_named_and_the_rest_deleted(
     assert left() == {}
 
 
+def test_an_endpoint_that_sagemaker_refuses_to_delete_keeps_what_it_serves(
+    account: None, folders: dict[str, Path], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It does while there are copies, which this role may not see."""
+    plan = plan_pair("tiny", {"drafter": str(folders["drafter"])}, CATALOG)
+    run(plan, words_with(folders), capsys, monkeypatch)
+    before = left()
+    monkeypatch.setattr(sys, "argv", ["deploy.py", "--delete"])
+    deny(monkeypatch, "DeleteEndpoint", code="ValidationException")
+
+    assert loaded(plan)["main"]() == 1
+
+    assert left() == before
+    printed = capsys.readouterr()
+    assert f"error: cannot remove endpoint {plan.name}," in printed.err
+    assert (
+        f"keep configurations, models, weights and scheduled deletion of {plan.name}" in printed.out
+    )
+
+
 EARLIER = ("DescribeScalableTargets", "DescribeAlarms", "GetDashboard", "ListTags", "GetSchedule")
 
 
