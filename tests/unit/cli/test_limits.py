@@ -173,6 +173,25 @@ def test_destroy_removes_schedule_and_role(limited: Terminal) -> None:
     assert limited.cloud.scheduler.roles == {}
 
 
+def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
+    limited: Terminal,
+) -> None:
+    def deny(operation: str) -> None:
+        if operation == "delete_endpoint":
+            raise service_error("AccessDeniedException", "no", "DeleteEndpoint")
+
+    limited.cloud.before = deny
+
+    done = limited.run("destroy", NAME, "--yes")
+
+    assert done.code == 4
+    assert "sagemaker:DeleteEndpoint" in done.err
+    assert SCHEDULE in limited.cloud.scheduler.schedules
+    limited.cloud.before = lambda called: None
+    assert limited.run("destroy", NAME, "--yes").code == 0
+    assert limited.cloud.is_empty
+
+
 def test_another_machine_knows_the_end_and_removes_everything(limited: Terminal) -> None:
     without_record(limited)
 

@@ -29,7 +29,8 @@ _REMOVAL: tuple[ResourceType, ...] = (
 )
 """An endpoint needs its configuration while it exists, and the configuration its model."""
 
-_NEEDED_BY_ENDPOINT = ("EndpointConfig", "Model", "S3Objects", "S3Bucket")
+_STAY_WITH_ENDPOINT = (*limits.KINDS, "EndpointConfig", "Model", "S3Objects", "S3Bucket")
+"""An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
 
 
 class Unknown(CloudError, code="resources-unknown"):
@@ -42,15 +43,15 @@ def destroy(
     """Remove all resources of the record, then the record; what was removed, and what was kept.
 
     Also cleans up after an interrupted deploy or destroy. What could not be looked at stays in the
-    record: raises Unknown after everything else is removed. An endpoint that stays needs its
-    configuration and model, and objects their bucket, which then stay too.
+    record: raises Unknown after everything else is removed. An endpoint that stays keeps its
+    schedule, configuration and model, and objects their bucket.
     """
     context = DeploymentContext(aws, record, observer, clock or Clock())
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
     for kind in _REMOVAL:
-        if kind in _NEEDED_BY_ENDPOINT and context.record.of_type("Endpoint"):
+        if kind in _STAY_WITH_ENDPOINT and context.record.of_type("Endpoint"):
             continue
         if kind == "S3Bucket" and context.record.of_type("S3Objects"):
             continue
