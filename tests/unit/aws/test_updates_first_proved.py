@@ -119,6 +119,6 @@ def _crash_during_the_proof(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     """Leave a temporary endpoint behind."""
     with monkeypatch.context() as patch:
         patch.setattr("peagle.deploy.temporary.remove", lambda context: None)
-        patch.setattr("peagle.deploy.temporary.prove_revision", _interrupt)
+        patch.setattr("peagle.deploy.temporary.prove_request", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             world.deploy(another(a_plan()), prove_first=True)

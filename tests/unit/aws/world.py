@@ -8,6 +8,7 @@ from typing import Any
 from peagle.aws.client import Clock
 from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
 from peagle.deploy import records
 from peagle.deploy.apply import deploy
 from peagle.deploy.comparison import start_comparison
@@ -45,6 +46,7 @@ class CloudClock(Clock):
 class World:
     cloud: Cloud = field(default_factory=Cloud)
     shown: list[Progress] = field(default_factory=list)
+    catalog: Catalog = field(default_factory=load_catalog)
 
     def __post_init__(self) -> None:
         self.aws = FakeAws(self.cloud)
@@ -54,7 +56,7 @@ class World:
         return CloudClock(self.cloud)
 
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
-        return preflight(self.aws, plan, load_catalog().instances, **choices)
+        return preflight(self.aws, plan, self.catalog.instances, **choices)
 
     def deploy(
         self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False,
@@ -78,20 +80,20 @@ class World:
 
     def rollback_unreported(self) -> Deployment:
         """Roll back, and be killed before the result is reported."""
-        return rollback(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
+        return rollback(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
 
     def remove_previous(self) -> tuple[Resource, ...]:
         return remove_previous(self.aws, self.known(), self.shown.append, self.clock)
 
     def compare(self, plan: Plan, share: float = 0.1) -> Deployment:
         found = self.preflight(plan, beside=True)
-        return start_comparison(self.aws, found, share, self.shown.append, self.clock)
+        return start_comparison(self.aws, found, share, self.catalog, self.shown.append, self.clock)
 
     def promote(self) -> Deployment:
-        return promote(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
+        return promote(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
 
     def drop(self) -> Deployment:
-        return drop(self.aws, self.known(), load_catalog(), self.shown.append, self.clock)
+        return drop(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
 
     def forget(self) -> None:
         """Continue as another machine does, without the record."""

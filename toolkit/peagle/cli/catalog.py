@@ -95,8 +95,9 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
         checked, problems = 1, api.check_catalog_file(path)
     else:
         checked, problems = api.check_catalog(path or own)
-    with suppress(CatalogError):  # of the bundled tables, which is reported above
-        problems += api.check_local_weights(path, own, api.load_catalog())
+    user_folder = own if path is None or path.is_file() else path
+    with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
+        problems += api.check_local_weights(path, own, api.load_catalog(user_folder))
     if as_json:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     else:

@@ -155,7 +155,7 @@ def _start(
         confirm("Serve both plans?", "not compared", "review the above, then pass --yes")
     try:
         with DeploymentProgress(account.sandbox) as status:
-            api.start_comparison(aws, found, share, status.observe)
+            api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
     except NotProved:
         raise
     except (PeagleError, KeyboardInterrupt):

@@ -22,7 +22,8 @@ from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.ends import planned_end
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving.prove import prove_revision, tag_proofs
+from peagle.deploy.proving.prove import prove_request, tag_proofs
+from peagle.deploy.proving.request import ProofRequest, request_of_plan
 from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
@@ -75,7 +76,8 @@ def deploy(
     if found.change not in ("nothing", "scale"):
         started = apply(context, desired, wait, prove_first)
         if wait:
-            prove_in_service(context, desired.revision, started, keep_unproved)
+            request = request_of_plan(desired.plan, name)
+            prove_in_service(context, desired.revision, request, started, keep_unproved)
     else:
         tag_again(context, desired)
         context.change(failure=None, returning_to="")
@@ -138,10 +140,12 @@ def apply(
 def prove_in_service(
     context: DeploymentContext,
     revision: Revision,
+    request: ProofRequest,
     started: float = 0.0,
     keep_unproved: bool = False,
 ) -> None:
-    """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
+    """Prove that the endpoint in service speculates; ``revision`` is the serving one then, and
+    ``request`` is what to prove of it.
 
     A failed proof returns the endpoint to the proved revision that served before, unless
     ``keep_unproved``: raises RolledBack, or CloudError when that fails. Without such a revision
@@ -153,7 +157,7 @@ def prove_in_service(
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
     try:
-        revision = _proved(context, revision, role, started)
+        revision = _proved(context, revision, request, role, started)
     except (NotProved, EngineError) as error:
         context.change(failure=Failure.of(error))
         before = revision_to_return_to(context.record, revision)
@@ -170,9 +174,11 @@ def prove_in_service(
     remove_stale(context)
 
 
-def _proved(context: DeploymentContext, revision: Revision, role: str, started: float) -> Revision:
+def _proved(
+    context: DeploymentContext, revision: Revision, request: ProofRequest, role: str, started: float
+) -> Revision:
     """The revision with its proof, which is recorded also when it fails."""
-    proved = prove_revision(context, revision, started)
+    proved = prove_request(context, request, started)
     revision = revision.model_copy(update={"proof": proved})
     context.change(**{role: revision})
     if role == "serving" and not proved.passed:

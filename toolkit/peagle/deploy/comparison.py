@@ -10,21 +10,25 @@ the record has the comparison from the first step to the last one.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
+from peagle.catalog.schema import Catalog
 from peagle.deploy import alarms, settings, steps
 from peagle.deploy.apply import (
     remove_stale,
     restore_observability,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.desired import DesiredState
 from peagle.deploy.end_comparison import serve_alone
 from peagle.deploy.owner import require_own
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving.prove import prove_revision
+from peagle.deploy.proving.prove import prove_request
+from peagle.deploy.proving.request import request_of_plan
 from peagle.deploy.revisions import as_compared, deploy_command
 from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison
 from peagle.deploy.variants import (
@@ -102,6 +106,7 @@ def start_comparison(
     aws: Aws,
     found: Preflight,
     share: float,
+    catalog: Catalog,
     observe: Observer = unobserved,
     clock: Clock | None = None,
 ) -> Deployment:
@@ -109,7 +114,8 @@ def start_comparison(
     prove it; returns the record. Repeated, it continues, or changes the share.
 
     Raises what ``require_comparable`` and the steps raise, and CandidateNotProved: then what served
-    before serves alone again.
+    before serves alone again. ``catalog`` says what to prove of that if another machine deployed
+    it.
     """
     record = require_comparable(found)
     context = DeploymentContext(aws, record, observe, clock or Clock())
@@ -130,7 +136,7 @@ def start_comparison(
         with suppress(PeagleError):
             _forget_unless_begun(context)
         raise
-    _prove_candidate(context, candidate, started)
+    _prove_candidate(context, found.desired, started, catalog)
     set_share(context, share)
     settings.show_candidate(context, candidate)
     return context.record
@@ -171,16 +177,19 @@ def _forget_unless_begun(context: DeploymentContext) -> None:
         restore_observability(context, serving)
 
 
-def _prove_candidate(context: DeploymentContext, candidate: Revision, started: float) -> None:
+def _prove_candidate(
+    context: DeploymentContext, desired: DesiredState, started: float, catalog: Catalog
+) -> None:
     """Prove the second variant with requests to it alone; without a proof, end the comparison."""
     assert context.record.comparison is not None
-    name = context.record.name
+    name, candidate = context.record.name, desired.revision
+    request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
     try:
-        proved = prove_revision(context, candidate, started, CANDIDATE)
+        proved = prove_request(context, request, started)
         proof.require_passed(proved, candidate.served.pair or "PAIR", name)
     except (NotProved, EngineError) as error:
         context.say("Ending the comparison", error.message)
-        serve_alone(context)
+        serve_alone(context, catalog)
         raise CandidateNotProved(
             f"{error.message} with the compared plan; {name} serves what it served before, alone",
             Fix(error.fix, tuple(error.command)),

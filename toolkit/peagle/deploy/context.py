@@ -12,7 +12,6 @@ from typing import Any
 
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
-from peagle.catalog.schema import Catalog
 from peagle.deploy import records
 from peagle.deploy.price_history import PriceHistory
 from peagle.deploy.state import Deployment, Resource
@@ -51,7 +50,6 @@ def unobserved(progress: Progress) -> None:
 class DeploymentContext:
     """One command on one deployment. ``record`` always equals the record file.
 
-    ``catalog`` says what to prove of a revision without a plan; by default, it is the bundled one.
     ``endpoint`` is the name of the endpoint that is changed and waited for.
     """
 
@@ -59,7 +57,6 @@ class DeploymentContext:
     record: Deployment
     observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
-    catalog: Catalog | None = None
     endpoint: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from peagle.deploy.apply import (
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.ends import planned_end, recorded_end
 from peagle.deploy.owner import require_own
+from peagle.deploy.proving.prove import request_of_revision
 from peagle.deploy.revisions import is_proved
 from peagle.deploy.scaling import apply_scaling
 from peagle.deploy.state import Deployment, Failure, Revision
@@ -47,7 +48,7 @@ def promote(
     """
     require_own(record)
     comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    context = DeploymentContext(aws, record, observe, clock or Clock())
     candidate = comparison.candidate
     plan = candidate.plan
     end = planned_end(context, candidate, keeps_bounds=True)
@@ -65,7 +66,7 @@ def promote(
             context.change(failure=Failure.of(error))
             raise
         try:
-            prove_in_service(context, candidate, started)
+            prove_in_service(context, candidate, request_of_revision(candidate, catalog), started)
         except (NotProved, EngineError):
             _end(context)
             raise
@@ -105,18 +106,18 @@ def drop(
     """
     require_own(record)
     comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    context = DeploymentContext(aws, record, observe, clock or Clock())
     if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
         raise Refused(
             f"{comparison.candidate.name} serves alone on {record.name} already",
             Fix("end its promotion", ("peagle", "promote", record.name)),
             code="promotion-unfinished",
         )
-    serve_alone(context)
+    serve_alone(context, catalog)
     return context.record
 
 
-def serve_alone(context: DeploymentContext) -> None:
+def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
     """Return to the configuration without the candidate, prove it, and forget the comparison. An
     endpoint that was deleted elsewhere is not created again."""
     serving, name = context.record.serving, context.record.name
@@ -133,7 +134,8 @@ def serve_alone(context: DeploymentContext) -> None:
         raise
     if not is_alone or not is_proved(serving):
         try:
-            prove_in_service(context, serving, started, keep_unproved=True)
+            request = request_of_revision(serving, catalog)
+            prove_in_service(context, serving, request, started, keep_unproved=True)
         except (NotProved, EngineError):
             _end(context)
             raise

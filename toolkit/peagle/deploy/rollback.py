@@ -21,6 +21,7 @@ from peagle.deploy.diff import SettingChange
 from peagle.deploy.ends import End, earlier_end_text, end_of_return
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.owner import require_own
+from peagle.deploy.proving.prove import request_of_revision
 from peagle.deploy.revisions import rollback_target, rollback_unreported, stale_resources
 from peagle.deploy.scaling import count_at_update, return_to_scaling
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
@@ -101,7 +102,7 @@ def rollback(
     ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
     """
     target = revision_for_rollback(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock(), catalog)
+    context = DeploymentContext(aws, record, observe, clock or Clock())
     end_of_return(context, target)
     require_weights_of(context, target)
     temporary.remove(context)
@@ -127,7 +128,8 @@ def rollback(
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
         raise
-    prove_in_service(context, target, started, keep_unproved=True)
+    request = request_of_revision(target, catalog)
+    prove_in_service(context, target, request, started, keep_unproved=True)
     return_to_scaling(context, target)
     return context.record
 

@@ -16,7 +16,8 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.copies import of_one_copy, put_copies
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.limits import keep_budget
-from peagle.deploy.proving.prove import prove_revision
+from peagle.deploy.proving.prove import prove_request
+from peagle.deploy.proving.request import request_of_plan
 from peagle.deploy.revisions import of_one_instance, temporary_name, temporary_resources
 from peagle.deploy.wait import WillNotServe
 from peagle.errors import EngineError, NotProved
@@ -49,7 +50,7 @@ def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
             if desired.component:
                 put_copies(context, revision, of_one_copy(desired.component, name))
             steps.wait_in_service(context, revision, request)
-            proved = prove_revision(context, revision)
+            proved = prove_request(context, request_of_plan(desired.plan, name))
         proof.require_passed(proved, revision.served.pair or "PAIR", name)
     except (NotProved, EngineError, WillNotServe) as error:
         remove(context)

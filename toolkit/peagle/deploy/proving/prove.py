@@ -10,7 +10,6 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
-from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
@@ -93,25 +92,21 @@ def _request(
     return replace(request, floor=floor, floor_source="option")
 
 
-def prove_revision(
-    context: DeploymentContext,
-    revision: Revision,
-    started: float = 0.0,
-    variant: str | None = None,
-) -> Proof:
-    """Prove the endpoint that the context works on, which serves ``revision``, as ``variant`` where
-    there are two; a proof that fails is returned too. ``started`` is when the update to it began,
-    in epoch seconds.
+def request_of_revision(revision: Revision, catalog: Catalog) -> ProofRequest:
+    """The proof of a revision by its plan; ``catalog`` says what to prove of one without, which
+    another machine deployed."""
+    if revision.plan:
+        return request_of_plan(revision.plan, revision.served.name)
+    return request_of_served(revision.served, catalog)
+
+
+def prove_request(context: DeploymentContext, request: ProofRequest, started: float = 0.0) -> Proof:
+    """Prove ``request`` of the endpoint that the context works on; a proof that fails is returned
+    too. ``started`` is when the update to what serves began, in epoch seconds.
 
     Raises what ``Prover.prove`` raises.
     """
-    name, plan = context.endpoint, revision.plan
-    if plan:
-        request = request_of_plan(plan, name, started)
-    else:
-        of_pair = request_of_served(revision.served, context.catalog or load_catalog())
-        request = replace(of_pair, name=name, revision_started=started)
-    request = replace(request, variant=variant)
+    request = replace(request, name=context.endpoint, revision_started=started)
     context.say("Proving", f"{len(request.prompts)} prompts")
     prover = Prover(
         context.aws, context.clock, lambda line: context.say("Proving", line, lasting=True)

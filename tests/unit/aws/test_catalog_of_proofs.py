@@ -1,0 +1,63 @@
+"""What another machine deployed has no plan here: the user's own catalogue says what to prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
+from peagle.deploy.comparison import CandidateNotProved
+from peagle.deploy.variants import CANDIDATE
+from tests.unit.aws.cloud import Engine
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import World
+
+OWN_PROMPT = "A question of the user's own catalogue?"
+
+
+def own_catalog() -> Catalog:
+    """The bundled catalogue with the target of ``a_plan``, which has one prompt."""
+    bundled = load_catalog()
+    known = bundled.targets["openai/gpt-oss-20b"]
+    proof = known.proof.model_copy(update={"prompts": (OWN_PROMPT,)})
+    own = known.model_copy(update={"id": "a/target", "proof": proof})
+    return bundled.model_copy(update={"targets": {**bundled.targets, own.id: own}})
+
+
+def _rollback(world: World) -> None:
+    world.deploy(another(a_plan()))
+    world.forget()
+    world.rollback()
+
+
+def _promote(world: World) -> None:
+    world.compare(another(a_plan()))
+    world.forget()
+    world.promote()
+
+
+def _drop(world: World) -> None:
+    world.compare(another(a_plan()))
+    world.forget()
+    world.drop()
+
+
+def _failed_comparison(world: World) -> None:
+    world.forget()
+    world.cloud.engines[CANDIDATE] = Engine(acceptance=1.2)
+    with pytest.raises(CandidateNotProved):
+        world.compare(another(a_plan()))
+
+
+@pytest.mark.parametrize("change", [_rollback, _promote, _drop, _failed_comparison])
+def test_a_revision_without_a_plan_is_proved_by_the_users_catalogue(
+    world: World, change: Callable[[World], None]
+) -> None:
+    world.catalog = own_catalog()
+    world.deploy(a_plan())
+
+    change(world)
+
+    assert world.cloud.engine.prompts[-1]["messages"][0]["content"] == OWN_PROMPT
