@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -22,12 +24,18 @@ from peagle.catalog.evidence import Speeds
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog
 from peagle.cli.main import cli, main
-from peagle.data import BUNDLED_CATALOG
+from peagle.data import BUNDLED_CATALOG, data_folder
 from peagle.errors import PeagleError
 from peagle.planning import Options, Plan
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
+
+FROZEN_CATALOG = Path(__file__).parent / "catalog"
+"""The catalogue that tests read."""
+
+REFRESHED = ("instances.yaml", "runtimes.yaml")
+"""The files of a catalogue that `peagle catalog refresh` writes: prices, instances and images."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -200,6 +208,22 @@ def bundled_catalog() -> Iterator[None]:
     """The catalogue that ships, instead of the frozen one of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(BUNDLED_CATALOG)
+        yield
+
+
+@contextmanager
+def bundled_evidence() -> Iterator[None]:
+    """The targets and measurements that ship, with the prices, instances and images of the frozen
+    catalogue: `peagle catalog refresh` changes no result."""
+    with bundled_catalog():
+        bundled = data_folder("model_catalog")
+    with TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patch:
+        folder = Path(parent) / "model_catalog"
+        others = shutil.ignore_patterns(*REFRESHED)
+        shutil.copytree(bundled, folder, copy_function=os.symlink, ignore=others)
+        for name in REFRESHED:
+            (folder / name).symlink_to(FROZEN_CATALOG / name)
+        patch.setenv(BUNDLED_CATALOG, str(folder))
         yield
 
 

@@ -285,3 +285,12 @@ def test_the_head_of_tiny_is_verified() -> None:
 
     assert lengths
     assert min(lengths) >= 2.2
+
+
+def test_every_price_that_ships_has_a_date_and_a_source() -> None:
+    instances = CATALOG.instances.instances
+    prices = [price for instance in instances for price in instance.prices]
+
+    assert all(price.source and price.date.year >= 2026 for price in prices)
+    priced = {instance.type for instance in instances if instance.prices}
+    assert {"ml.p5.4xlarge", "ml.p5en.48xlarge", "ml.g6e.16xlarge"} <= priced

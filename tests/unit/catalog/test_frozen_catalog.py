@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -14,10 +15,18 @@ from peagle.catalog.loading import check_catalog
 from peagle.data import data_folder
 from peagle.planning import make_plan
 from peagle.render import plan_bytes
-from tests.conftest import FROZEN_CATALOG
 from tests.golden import FOLDER
-from tests.support import bundled_catalog, run_as_process, run_in_process
+from tests.support import (
+    FROZEN_CATALOG,
+    REFRESHED,
+    bundled_catalog,
+    bundled_evidence,
+    run_as_process,
+    run_in_process,
+)
 from tests.unit.planning.test_plan_bundled import GOLDEN
+
+TESTS = Path(__file__).parents[1]
 
 CHANGES = {
     "instances.yaml": (
@@ -37,6 +46,7 @@ def refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "model_catalog"
     shutil.copytree(bundled, copy, ignore=shutil.ignore_patterns("tiny"))
     (copy / "peagle" / "tiny").symlink_to(bundled / "peagle" / "tiny")
+    assert set(CHANGES) == set(REFRESHED)
     for name, changes in CHANGES.items():
         text = (copy / name).read_text()
         for pattern, other in changes:
@@ -67,6 +77,43 @@ def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, ru
     done = run("plan", "gpt-oss-20b", "--json", env=dict(os.environ))  # type: ignore[operator]
 
     assert done.stdout.encode() == _golden("gpt-oss-20b")
+
+
+@pytest.mark.thorough
+def test_bundled_evidence_comes_with_frozen_prices_and_images(refreshed: Path) -> None:
+    frozen = load_catalog()
+    with bundled_catalog():
+        bundled = load_catalog()
+    with bundled_evidence():
+        mixed = load_catalog()
+
+        assert check_catalog()[1] == []
+        assert mixed.targets == bundled.targets
+    assert (mixed.instances, mixed.runtimes) == (frozen.instances, frozen.runtimes)
+    assert mixed.instances != bundled.instances
+
+
+def test_documents_and_planning_have_no_other_way_to_the_bundled_catalogue() -> None:
+    """Their tests use ``bundled_evidence``, since a refresh changes every price."""
+    files = [*TESTS.glob("docs/*.py"), *TESTS.glob("planning/*.py")]
+
+    assert len(files) > 20
+    assert [file.name for file in files if _reads_the_bundled_catalogue(file)] == []
+
+
+def _reads_the_bundled_catalogue(file: Path) -> bool:
+    """By name, or as a folder of the repository."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    used = {one.name for one in nodes if isinstance(one, ast.alias)}
+    used |= {one.attr for one in nodes if isinstance(one, ast.Attribute)}
+    joined = {
+        one.right.value
+        for one in nodes
+        if isinstance(one, ast.BinOp) and isinstance(one.right, ast.Constant)
+    }
+    return bool(
+        used & {"bundled", "bundled_catalog", "BUNDLED_CATALOG"} or "model_catalog" in joined
+    )
 
 
 def test_the_frozen_catalogue_links_the_bundled_weights() -> None:

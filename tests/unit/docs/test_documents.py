@@ -6,14 +6,14 @@ import json
 import os
 import re
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 import pytest
 
 from peagle.cli.main import cli
-from peagle.data import BUNDLED_CATALOG
-from tests.support import Peagle
+from tests.support import Peagle, bundled_evidence
 from tests.unit.cli.test_help_examples import PROJECT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,8 +86,8 @@ def test_output_in_the_documents_is_what_the_command_prints(shown: str, peagle: 
     compared."""
     plans = shown.startswith(("$ peagle plan", "$ peagle verdict"))
     command = shlex.split(shown)[2:]
-    bundled = {BUNDLED_CATALOG: str(ROOT / "model_catalog")} if plans else {}
-    done = peagle(*command, env={**os.environ, "COLUMNS": "120", **bundled}, cwd=ROOT)
+    with bundled_evidence() if plans else nullcontext():
+        done = peagle(*command, env={**os.environ, "COLUMNS": "120"}, cwd=ROOT)
     compared = _without_numbers if plans else str.rstrip
     shown_outputs = _outputs_shown(shown)
     assert shown_outputs

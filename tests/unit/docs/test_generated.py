@@ -12,15 +12,16 @@ import pytest
 
 from docs.generate.codes import Code, errors_found, findings_found, incomplete, known_problems
 from docs.generate.markdown import cell
-from docs.generate.pages import PAGES, bundled
+from docs.generate.pages import PAGES
 from docs.generate.syntax import Place, bodies
 from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, texts
+from tests.support import bundled_evidence
 from tests.unit.checks.test_finding_codes import codes_in
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _bundled() -> Iterator[None]:
-    with bundled():
+    with bundled_evidence():
         yield
 
 

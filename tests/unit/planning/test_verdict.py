@@ -6,12 +6,13 @@ Measured with vLLM 0.26.0 on an H200: K=7 is fastest with one request, K=3 with 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
-from peagle.catalog import load_catalog
+from peagle.catalog import find_instance, load_catalog
 from peagle.catalog.schema import SpeedRun
-from peagle.catalog.tables import support_of
+from peagle.catalog.tables import Price, support_of
 from peagle.errors import PeagleError
 from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
@@ -19,11 +20,12 @@ from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.speed.models import Workload
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.speed.workloads import WORKLOADS
-from tests.support import bundled_catalog
+from tests.support import bundled_evidence
 
 CATALOG = load_catalog()
 MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
 SHORT = {"requests": WORKLOADS["short-prompt"]}
+ELSEWHERE = Price(usd_per_hour=72.5, region="us-east-2", date=date(2026, 10, 3), source="a list")
 
 
 def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:
@@ -120,7 +122,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
 
 
 def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
-    with bundled_catalog():
+    with bundled_evidence():
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
     speeds = [one for load in verdict.workloads[0].loads for one in load.speeds if one.setting.k]
     assert {one.acceptance_basis for one in speeds} == {"measured"}
@@ -130,7 +132,7 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
 
 @pytest.mark.thorough
 def test_a_plan_uses_the_acceptance_of_a_verdict() -> None:
-    with bundled_catalog():
+    with bundled_evidence():
         catalog = load_catalog()
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), catalog)
         made = make_plan(Options(pair="tiny+p-eagle", instance_type="ml.g6.xlarge"), catalog)
@@ -144,17 +146,26 @@ def test_a_plan_uses_the_acceptance_of_a_verdict() -> None:
 
 @pytest.mark.thorough
 def test_measurements_say_what_they_do_not_show() -> None:
-    with bundled_catalog():
+    with bundled_evidence():
         verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
     assert any("share experts only by chance" in text for text in texts(verdict, "evidence"))
 
 
-@pytest.mark.thorough
 def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> None:
-    with bundled_catalog():
-        verdict = make_verdict(VerdictRequest("gpt-oss-20b", gpu="H200"), load_catalog())
+    priced = find_instance(CATALOG.instances, "ml.p5en.48xlarge").model_copy(
+        update={"prices": (ELSEWHERE,)}
+    )
+    unpriced = find_instance(CATALOG.instances, "ml.p5e.48xlarge").model_copy(update={"prices": ()})
+    others = {one.type: one for one in (priced, unpriced)}
+    table = CATALOG.instances
+    changed = tuple(others.get(one.type, one) for one in table.instances)
+    table = table.model_copy(update={"instances": changed})
+    catalog = CATALOG.model_copy(update={"instances": table})
+
+    verdict = make_verdict(replace(MEASURED, workloads=SHORT), catalog)
+
     assert verdict.instance_type == "ml.p5en.48xlarge"
-    assert any("in us-east-2 it is $72.8" in text for text in texts(verdict, "evidence"))
+    assert any("in us-east-2 it is $72.50" in text for text in texts(verdict, "evidence"))
 
 
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
@@ -249,7 +260,7 @@ def test_twice_the_price_is_twice_the_cost() -> None:
 def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
     """Of all bundled evidence, at each measured load; an estimate wins only if it is clearly
     faster."""
-    with bundled_catalog():
+    with bundled_evidence():
         catalog = load_catalog()
         runs = [
             (name, run) for name, found in catalog.speeds.items() for run in found if run.speeds
