@@ -37,6 +37,26 @@ def test_the_catalogue_has_one_line_for_each_pair(narrow: Terminal) -> None:
     assert {"unverified", "gemma-4-31b+eagle3-thoughtworks"} <= _words(shown)
 
 
+def test_compared_plans_stand_one_below_the_other(narrow: Terminal) -> None:
+    pairs = ("gpt-oss-20b", "qwen3-8b")
+    first, second = (narrow.run("plan", pair, "--json").document for pair in pairs)
+
+    shown = narrow.run("plan", pairs[0], "--compare", pairs[1]).out
+
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert f"*  drafter\n   A  {first['drafter']['id']}\n   B  {second['drafter']['id']}" in shown
+    assert f"   instance\n      1 x {first['instance_type']}\n" in shown
+    assert {first["target"]["id"], second["target"]["id"]} <= _words(shown)
+
+
+def test_a_verdict_folds(narrow: Terminal) -> None:
+    shown = narrow.run("verdict", "gpt-oss-20b", "--gpu", "H100").out
+
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert "Hidden columns (terminal too narrow): TTFT" in shown
+    assert "% slower than the best at (* for all loads)" in shown
+
+
 def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
     for pair in ("qwen3-8b", "gpt-oss-120b"):
         plan = narrow.run("plan", pair, "--json").document

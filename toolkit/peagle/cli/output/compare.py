@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from peagle.cli.output.answer import method_name
-from peagle.cli.output.console import align_columns
+from peagle.cli.output.console import (
+    Row,
+    align_columns,
+    indented,
+    table_width,
+    terminal_width,
+)
 from peagle.deploy.compare import PlanComparison
 from peagle.planning.plan import Speculation
 from peagle.text import format_requests, format_usd
 
 _UNKNOWN = "unknown"
+_INDENT = 3
 
 
 def print_comparison(comparison: PlanComparison) -> None:
-    """One line per fact, ``*`` where the two differ, and the other settings that differ."""
+    """One line per fact, ``*`` where the two differ, and the other settings that differ; on a
+    terminal that is too narrow for both values, each has a line of its own."""
+    width = terminal_width()
     both = zip(comparison.answers, comparison.plans, strict=True)
     first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
     rows = [("", "", "A", "B")]
     for name, value in first.items():
         rows.append(("*" if value != second[name] else "", name, value, second[name]))
-    heading, *lines = align_columns(rows)
-    click.echo("\n".join([click.style(heading, dim=True), *lines]))
+    if table_width(rows) <= width:
+        heading, *lines = align_columns(rows)
+        click.echo("\n".join([click.style(heading, dim=True), *lines]))
+    else:
+        click.echo("\n".join(_stacked(rows, width)))
     others = [change.text for change in comparison.other_changes]
     if others:
         click.echo("\nWhat else differs, from A to B")
-        click.echo("\n".join(f"  {text}" for text in others))
+        click.echo("\n".join(f"  {indented(text, width - 2, 4)}" for text in others))
     elif first == second:
         click.echo("\nThe two plans are equal.")
+
+
+def _stacked(rows: Sequence[Row], width: int) -> Iterator[str]:
+    """The values of both plans one below the other, or the value that both have."""
+    heading, *facts = rows
+    for mark, name, *values in facts:
+        yield f"{mark:<{_INDENT}}{name}"
+        both = zip(heading[2:], values, strict=True) if mark else [("", values[0])]
+        for plan, value in both:
+            label = f"{'':{_INDENT}}{plan:<{_INDENT}}"
+            yield f"{label}{indented(value, width, len(label))}"
 
 
 def plan_facts(

@@ -16,6 +16,7 @@ from peagle.cli.output.console import (
     can_print,
     fit_columns,
     hidden_columns,
+    table_width,
     terminal_width,
     wrapped,
 )
@@ -35,7 +36,7 @@ _WIDTH = 120
 """Of a pipe; a terminal has its own."""
 
 _UNKNOWN = "-"
-_DISPENSABLE = ("TTFT", "break-even", "acceptance", "target $/1M", "range")
+_DISPENSABLE = ("TTFT", "break-even", "acceptance", "target $/1M", "range", "target")
 _LEFT = ("best", "basis")
 _MOST_REGRETS = 5
 
@@ -50,9 +51,9 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     width = terminal_width(_WIDTH)
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     click.secho(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
-    click.echo(f"{price_text(verdict)}; speeds are of one engine")
-    for line in wrapped(_LEGEND, width):
-        click.echo(line)
+    for text in (f"{price_text(verdict)}; speeds are of one engine", _LEGEND):
+        for line in wrapped(text, width):
+            click.echo(line)
     for size in verdict.workloads:
         click.echo()
         for line in _of_size(size, width):
@@ -100,9 +101,9 @@ def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
     right = [heading for heading in rows[0] if heading not in _LEFT]
     yield from align_columns(rows, right)
     if hidden:
-        yield hidden_columns(hidden)
+        yield from wrapped(hidden_columns(hidden), width)
     yield from (line for text in _summary(size) for line in wrapped(text, width))
-    yield from _regrets(size)
+    yield from _regrets(size, width)
 
 
 _HEADINGS: Row = (
@@ -189,21 +190,27 @@ def _one_sided(size: WorkloadVerdict) -> str:
     return "Speculation pays at all of these loads."
 
 
-def _regrets(size: WorkloadVerdict) -> Iterator[str]:
+def _regrets(size: WorkloadVerdict, width: int) -> Iterator[str]:
     """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
     and the one for all loads."""
     winners = dict.fromkeys(load.best for load in size.loads if load.best)
     shown = dict.fromkeys([size.robust, *winners] if size.robust else winners)
     if len(shown) < 2:
         return
-    rows = [("% slower than the best at", *(f"{load.concurrency:,g}" for load in size.loads))]
+    loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
+    full, short = [("% slower than the best at", *loads)], [("", *loads)]
     for setting in list(shown)[:_MOST_REGRETS]:
         found = [load.speed(setting) for load in size.loads]
         regrets = [one.regret_percent if one else None for one in found]
-        cells = (_UNKNOWN if one is None else f"{one:.0f}" for one in regrets)
-        robust = " (for all loads)" if setting == size.robust else ""
-        rows.append((f"  {setting.text}{robust}" if setting else _UNKNOWN, *cells))
-    yield from align_columns(rows, rows[0][1:])
+        cells = [_UNKNOWN if one is None else f"{one:.0f}" for one in regrets]
+        is_robust, text = setting == size.robust, setting.text if setting else _UNKNOWN
+        full.append((f"  {text}{' (for all loads)' if is_robust else ''}", *cells))
+        short.append((f"{'*' if is_robust else ' '} {text}", *cells))
+    if table_width(full) <= width:
+        yield from align_columns(full, loads)
+        return
+    yield "% slower than the best at (* for all loads)" if size.robust else full[0][0]
+    yield from align_columns(short, loads)
 
 
 def _words(workload: str) -> str:
