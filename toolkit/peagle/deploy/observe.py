@@ -20,9 +20,9 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     """Create or replace the dashboard, and set the retention of the log, which is created first: a
     new endpoint has none. May be repeated; a plan without a dashboard removes an earlier one, and
     the log keeps its retention."""
-    wanted = plan.observe
-    if wanted and wanted.log_retention_days is not None:
-        _keep_log(context.aws, plan, wanted.log_retention_days)
+    requested = plan.observe
+    if requested and requested.log_retention_days is not None:
+        _keep_log(context.aws, plan, requested.log_retention_days)
     if has_dashboard(plan):
         put_dashboard(context, plan, revision)
         return

@@ -276,7 +276,7 @@ def _quota(
 def _quota_beside(
     aws: Aws, plan: Plan, record: Deployment, live: Endpoint, instances: InstanceTable
 ) -> Iterator[Finding]:
-    """SageMaker starts both variants anew before it ends the instances that serve now."""
+    """SageMaker starts new instances for both variants before it ends those that serve now."""
     together = Counter({plan.instance_type: plan.instance_count})
     together[record.current.served.instance_type] += live.running.get(VARIANT, 0)
     for instance_type, count in together.items():

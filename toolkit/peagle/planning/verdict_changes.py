@@ -31,7 +31,7 @@ def changes_of(
     of_price: Sequence[Finding] = (),
 ) -> Iterator[VerdictChange]:
     """Everything known that would change it, the acceptance of the verdict's own settings first;
-    ``of_price`` is what is to be said of the instance's price."""
+    ``of_price``: findings about the instance's price."""
     for size in decided:
         yield from _acceptance(size)
     yield from _evidence(compared, question, decided)

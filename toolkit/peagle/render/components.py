@@ -1,7 +1,7 @@
 """The copies of a plan as SageMaker's inference component.
 
 The endpoint's configuration has instances and no model; the component places copies of the model on
-them. It has the endpoint's name, so that whoever knows the endpoint can call it.
+them. It has the endpoint's name, so that clients need to know only that name.
 """
 
 from __future__ import annotations

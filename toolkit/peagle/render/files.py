@@ -186,7 +186,7 @@ def _in_seconds(seconds: int) -> str:
 
 
 _ENDS = """
-EventBridge Scheduler deletes the endpoint at that time, {length} from now; whoever applies again
+EventBridge Scheduler deletes the endpoint at that time, {length} from now; applying again
 with another time moves it. What remains costs nothing but the storage of weights.
 """
 

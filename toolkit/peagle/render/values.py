@@ -1,7 +1,8 @@
 """The plan as JSON values, which the Terraform module and the CDK construct read.
 
 The values have the names of the module's variables, which ``infra/terraform/variables.tf``
-describes. Names of model and configuration are not among them: whoever creates these names them.
+describes. Names of model and configuration are not among them: the tool that creates these names
+them.
 """
 
 from __future__ import annotations

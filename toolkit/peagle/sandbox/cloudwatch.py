@@ -93,7 +93,7 @@ class CloudWatchOperations(CloudWatchResponse):
 
     def list_metrics(self) -> ActionResult:
         given = self._get_params()
-        wanted = {(one["Name"], one.get("Value")) for one in given.get("Dimensions") or ()}
+        requested = {(one["Name"], one.get("Value")) for one in given.get("Dimensions") or ()}
         found = [
             {
                 "Namespace": metric.namespace,
@@ -103,7 +103,7 @@ class CloudWatchOperations(CloudWatchResponse):
             for metric in STORE.metrics(self.region)
             if metric.namespace == (given.get("Namespace") or metric.namespace)
             and metric.name == (given.get("MetricName") or metric.name)
-            and all(_has_dimension(metric, *one) for one in wanted)
+            and all(_has_dimension(metric, *one) for one in requested)
         ]
         return ActionResult({"Metrics": found[:500]})
 

@@ -67,9 +67,9 @@ class SageMakerOperations(SageMakerResponse):
 
     def list_inference_components(self) -> ActionResult:
         """ListInferenceComponents, of one endpoint or of all; in one answer."""
-        wanted = self.params.get("EndpointNameEquals")
+        endpoint = self.params.get("EndpointNameEquals")
         found = self.sagemaker_backend.components.by_name.values()
-        listed = [one.summary for one in found if wanted in (None, one.endpoint_name)]
+        listed = [one.summary for one in found if endpoint in (None, one.endpoint_name)]
         return ActionResult({"InferenceComponents": listed})
 
     def delete_inference_component(self) -> ActionResult:

@@ -129,8 +129,8 @@ def _step(region: str, backend: Any, target: Any, count: int) -> FiredStep | Non
         found = policy.step_scaling_policy_configuration
         if policy.resource_id != target.resource_id or not found:
             continue
-        if _is_called(region, policy.policy_arn) and (wanted := stepped(found, count)) != count:
-            return FiredStep(wanted, found.get("Cooldown", COOLDOWN_SECONDS))
+        if _is_called(region, policy.policy_arn) and (desired := stepped(found, count)) != count:
+            return FiredStep(desired, found.get("Cooldown", COOLDOWN_SECONDS))
     return None
 
 
