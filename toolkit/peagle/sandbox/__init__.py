@@ -19,7 +19,7 @@
     services       quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
     metrics        data points, math       cloudwatch    metrics, dashboards, metric filters
-    traffic        metrics of AWS/SageMaker
+    traffic        metrics of AWS/SageMaker      refusals      what it tells apart itself
     log_metrics    metrics from logs       alarms        states of alarms
     rollout        updates in steps
 

@@ -11,6 +11,7 @@ from peagle.sandbox import rollout
 from peagle.sandbox.components import SandboxComponent, accelerators_of, fit_on, with_changes
 from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.launch_spec import LaunchSpec
+from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
 from peagle.sandbox.resources import LOCK
 from peagle.sandbox.state import catalog
 
@@ -26,9 +27,9 @@ class ComponentOperations:
         self.by_name: dict[str, SandboxComponent] = {}
 
     def find(self, name: str) -> SandboxComponent:
-        """The component. Raises ValidationError."""
+        """The component. Raises NotFoundError."""
         if name not in self.by_name:
-            raise ValidationError(f'Could not find inference component "{self._arn(name)}".')
+            raise NotFoundError(f'Could not find inference component "{self._arn(name)}".')
         return self.by_name[name]
 
     def of_endpoint(self, endpoint: str) -> list[SandboxComponent]:
@@ -94,7 +95,7 @@ class ComponentOperations:
     def _idle(self, name: str) -> SandboxComponent:
         component = self.find(name)
         if component.is_busy:
-            raise ValidationError(
+            raise RefusedForNowError(
                 f'Cannot update in-progress inference component "{component.arn}".'
             )
         return component

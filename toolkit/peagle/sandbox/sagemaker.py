@@ -29,6 +29,7 @@ from peagle.sandbox.prerequisites import (
     check_role,
     check_vpc,
 )
+from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
 from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
 from peagle.sandbox.state import catalog
 from peagle.sandbox.traffic import MetricSource
@@ -143,7 +144,7 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint = self._idle_endpoint(endpoint_name)
             if endpoint.components:
                 names = ", ".join(sorted(endpoint.components))
-                raise ValidationError(
+                raise RefusedForNowError(
                     f'Cannot delete endpoint "{endpoint.arn}" because it has the inference '
                     f"component(s) {names}."
                 )
@@ -155,7 +156,7 @@ class SageMakerBackend(SageMakerModelBackend):
         self.begin_deleting(endpoint_name).join()
 
     def find_endpoint(self, name: str) -> SandboxEndpoint:
-        """The endpoint. Raises ValidationError."""
+        """The endpoint. Raises NotFoundError."""
         return self._find(ENDPOINT, self.endpoints, name)
 
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
@@ -208,13 +209,13 @@ class SageMakerBackend(SageMakerModelBackend):
             return self.components.find(arn.rpartition("/")[2])
         resource = super()._get_resource_from_arn(arn)
         if resource is None:
-            raise ValidationError(f'Could not find resource "{arn}".')
+            raise NotFoundError(f'Could not find resource "{arn}".')
         return resource
 
     def _idle_endpoint(self, name: str) -> SandboxEndpoint:
         endpoint = self._find(ENDPOINT, self.endpoints, name)
         if endpoint.is_busy:
-            raise ValidationError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
+            raise RefusedForNowError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
 
     def _launch_specs(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
@@ -280,7 +281,7 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def _find(self, kind: str, known: Mapping[str, Resource], name: str) -> Resource:
         if name not in known:
-            raise ValidationError(f'Could not find {kind} "{self._arn(kind, name)}".')
+            raise NotFoundError(f'Could not find {kind} "{self._arn(kind, name)}".')
         return known[name]
 
     def _arn(self, kind: str, name: str) -> str:

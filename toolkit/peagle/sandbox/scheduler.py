@@ -32,6 +32,7 @@ from moto.utilities.utils import get_partition
 
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.prerequisites import may_be_assumed
+from peagle.sandbox.refusals import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of
 from peagle_serve.json_reader import read
 
@@ -42,7 +43,6 @@ _AT = "at(%Y-%m-%dT%H:%M:%S)"
 _LONGEST_RETRY = 86_400
 """Seconds in which a schedule without a RetryPolicy is tried again (EventBridge Scheduler)."""
 _TARGET = ":scheduler:::aws-sdk:sagemaker:"
-_REFUSED_FOR_NOW = ("in-progress", "has the inference component")
 
 
 class ScheduleClock:
@@ -153,8 +153,7 @@ def _fire_due(now: float) -> Iterator[str]:
         except ServiceException as error:
             retry = schedule.target.get("RetryPolicy") or {}
             oldest = retry.get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
-            is_refused = any(text in str(error) for text in _REFUSED_FOR_NOW)
-            if is_refused and now - due.since < oldest:
+            if isinstance(error, RefusedForNowError) and now - due.since < oldest:
                 continue
             print(f"schedule {schedule.name}: {error}", flush=True)
         except (ValueError, LookupError, TypeError) as error:

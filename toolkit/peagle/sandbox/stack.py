@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from moto.cloudformation.parsing import (
 from moto.core.exceptions import ServiceException
 
 from peagle.sandbox.endpoint import SandboxEndpoint
+from peagle.sandbox.refusals import NotFoundError
 from peagle.sandbox.stack_resources import (
     NAME_PROPERTIES,
     RESOURCES,
@@ -279,11 +281,8 @@ class SandboxStack(Stack):
                 continue
             kind = made.document["Type"]
             self._report_resource(name, kind, "DELETE_IN_PROGRESS", made.resource)
-            try:
+            with suppress(NotFoundError):  # deleted by someone else
                 self.resource_map._delete_resource(made.resource, dict(made.document))
-            except ServiceException as error:
-                if "Could not find" not in str(error):  # deleted by someone else
-                    raise
             self._report_resource(name, kind, "DELETE_COMPLETE", made.resource)
 
     def _report_resource(
