@@ -60,7 +60,7 @@ class ProofRequest:
         return [request_body(prompt, **settings) for prompt in self.prompts]
 
 
-def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> ProofRequest:
+def request_of_plan(plan: Plan, name: str) -> ProofRequest:
     """The proof that ``plan`` asks for, of the endpoint ``name``."""
     settings, speculation = plan.proof, plan.speculation
     return ProofRequest(
@@ -73,7 +73,6 @@ def request_of_plan(plan: Plan, name: str, revision_started: float = 0.0) -> Pro
         source=settings.source,
         pair=plan.pair,
         floor_source=speculation.floor_source if speculation else None,
-        revision_started=revision_started,
     )
 
 
