@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,17 @@ VPC_OPTIONS = {"subnets": SUBNETS, "security_groups": (GROUP,)}
 
 def service_error(code: str, message: str, operation: str = "Op", **more: Any) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}, **more}, operation)
+
+
+def denied(*operations: str) -> Callable[[str], None]:
+    """For the cloud's ``before``: AWS denies these operations, named as in boto3."""
+
+    def hook(called: str) -> None:
+        if called in operations:
+            name = "".join(part.capitalize() for part in called.split("_"))
+            raise service_error("AccessDenied", "not authorized", name)
+
+    return hook
 
 
 def subnet(name: str, zone: str, free: int = 250, vpc: str = "vpc-1") -> dict[str, Any]:

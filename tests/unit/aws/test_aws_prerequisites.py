@@ -14,6 +14,7 @@ from peagle.findings import Finding
 from peagle.planning.observe_model import Capture, Observe
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another, prefix_of
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import World
@@ -35,11 +36,7 @@ def one(found: Preflight, code: str) -> Finding:
 
 
 def deny(world: World, *operations: str) -> None:
-    def hook(operation: str) -> None:
-        if operation in operations:
-            raise service_error("AccessDenied", "not authorized", operation)
-
-    world.cloud.before = hook
+    world.cloud.before = denied(*operations)
 
 
 def in_s3(plan: Plan) -> Plan:

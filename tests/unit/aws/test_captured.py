@@ -23,8 +23,9 @@ from peagle.render import render
 from peagle.render.capture import rule_id
 from peagle.render.formats.boto3 import script
 from peagle.s3uri import S3Uri
-from tests.unit.aws.cloud import FakeAws, service_error
+from tests.unit.aws.cloud import FakeAws
 from tests.unit.aws.conftest import moto_connection
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -118,14 +119,10 @@ def test_another_machine_removes_the_rule(world: World) -> None:
 def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_on(
     world: World,
 ) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "put_bucket_lifecycle_configuration":
-            raise service_error("AccessDenied", "no", "PutBucketLifecycleConfiguration")
-
-    world.cloud.before = refuse
-    with pytest.raises(AccessDenied, match="lifecycle of captured") as denied:
+    world.cloud.before = denied("put_bucket_lifecycle_configuration")
+    with pytest.raises(AccessDenied, match="lifecycle of captured") as raised:
         world.deploy(captured(a_plan()))
-    assert "--capture-retention 0" in denied.value.fix
+    assert "--capture-retention 0" in raised.value.fix
     assert "create_endpoint" not in world.cloud.calls
 
 

@@ -11,6 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 from peagle.errors import CloudError
 from tests.support import raises_code
 from tests.unit.aws.cloud import FakeEndpoint, service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -27,14 +28,6 @@ def _at(operation: str, act: Callable[[], object], nth: int = 1) -> Callable[[st
         calls += called == operation
         if called == operation and calls == nth:
             act()
-
-    return hook
-
-
-def _denied(*operations: str) -> Callable[[str], None]:
-    def hook(called: str) -> None:
-        if called in operations:
-            raise service_error("AccessDenied", "not authorized", called)
 
     return hook
 
@@ -104,7 +97,7 @@ def test_a_deploy_interrupted_while_the_endpoint_starts_creates_no_second_one(
 
 def test_a_failed_start_is_reported_without_the_permission_to_read_the_log(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
-    world.cloud.before = _denied("filter_log_events")
+    world.cloud.before = denied("filter_log_events")
 
     with raises_code("endpoint-failed", CloudError) as failed:
         world.deploy(a_plan())
@@ -186,7 +179,7 @@ def _all_made(world: World) -> None:
 @pytest.mark.parametrize("operation", ["list_tags", "describe_endpoint", "describe_model"])
 def test_what_may_not_be_looked_at_stays_in_the_record(world: World, operation: str) -> None:
     world.deploy(a_plan())
-    world.cloud.before = _denied(operation)
+    world.cloud.before = denied(operation)
 
     with raises_code("resources-unknown", CloudError) as caught:
         world.destroy()
@@ -210,7 +203,7 @@ def test_an_endpoint_whose_answer_was_lost_is_not_forgotten(world: World) -> Non
     with pytest.raises(CloudError):
         world.deploy(a_plan())
     world.cloud.after = lambda operation: None
-    world.cloud.before = _denied("list_tags")
+    world.cloud.before = denied("list_tags")
 
     with raises_code("resources-unknown", CloudError):
         world.destroy()
@@ -226,7 +219,7 @@ def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
     world: World, head: Path, operation: str
 ) -> None:
     world.deploy(a_plan(head))
-    world.cloud.before = _denied(operation)
+    world.cloud.before = denied(operation)
 
     with raises_code("resources-unknown", CloudError):
         world.destroy()
@@ -243,7 +236,7 @@ def test_objects_are_removed_without_the_permission_to_list_unfinished_uploads(
     world: World, head: Path
 ) -> None:
     world.deploy(a_plan(head))
-    world.cloud.before = _denied("list_multipart_uploads")
+    world.cloud.before = denied("list_multipart_uploads")
 
     world.destroy()
 

@@ -10,6 +10,7 @@ from peagle.aws.regions import hosting_regions
 from peagle.deploy.costs import utc_moment, utc_text
 from peagle.render.limit import limit_name
 from tests.unit.aws.cloud import ACCOUNT, START, service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
@@ -176,11 +177,7 @@ def test_destroy_removes_schedule_and_role(limited: Terminal) -> None:
 def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
     limited: Terminal,
 ) -> None:
-    def deny(operation: str) -> None:
-        if operation == "delete_endpoint":
-            raise service_error("AccessDeniedException", "no", "DeleteEndpoint")
-
-    limited.cloud.before = deny
+    limited.cloud.before = denied("delete_endpoint")
 
     done = limited.run("destroy", NAME, "--yes")
 
