@@ -121,10 +121,11 @@ clean:
 
 # Of the SageMaker SDK the tests only read its table of images (requirements/sdk.txt), and of the CLI
 # of HyperPod the models of its operator (requirements/hyperpod.txt): nothing that these need.
+# Python compiles a module when it is first imported; most of these never are.
 .venv/%.ready: requirements/%.txt pyproject.toml | .venv/bin/python
 	@echo "Installing requirements/$*.txt into .venv ..."
-	@$(PIP) install --require-hashes -r requirements/$*.txt
-	@$(PIP) install --no-deps --editable .
-	@[ $* != dev ] || $(PIP) install --no-deps --require-hashes \
+	@$(PIP) install --no-compile --require-hashes -r requirements/$*.txt
+	@$(PIP) install --no-compile --no-deps --editable .
+	@[ $* != dev ] || $(PIP) install --no-compile --no-deps --require-hashes \
 		-r requirements/sdk.txt -r requirements/hyperpod.txt
 	@touch $@
