@@ -29,7 +29,6 @@ class _Known(NamedTuple):
 
 
 _KNOWN = (
-    _Known("environment", r"^serve: error: ", ""),
     _Known(
         "port-in-use",
         r"[Aa]ddress already in use",
@@ -220,12 +219,12 @@ _PREFIX = re.compile(
 )
 _IGNORED = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
 _MESSAGE = re.compile(
-    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |serve: error: |[\w.]+: error: "
+    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |[\w.]+: error: "
     r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
     r"|.*error while loading shared libraries)"
 )
 _END_OF_MESSAGE = re.compile(
-    r"^(Traceback|File |During handling|The above exception|For further|Process \w+:|serve: "
+    r"^(Traceback|File |During handling|The above exception|For further|Process \w+:"
     r"|Error retrieving )"
 )
 _NOT_THE_CAUSE = re.compile(

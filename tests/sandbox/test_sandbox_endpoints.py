@@ -69,7 +69,7 @@ def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) 
 
 def test_a_refused_environment_is_the_failure_reason(account: Account) -> None:
     name = account.endpoint({"SM_VLLM_MODEL": "/opt/ml/model/nowhere"})
-    assert "serve: error: SM_VLLM_MODEL is " in account.wait_until_stable(name)["FailureReason"]
+    assert "The engine exited: SM_VLLM_MODEL is " in account.wait_until_stable(name)["FailureReason"]
     account.delete(name)
 
 

@@ -137,7 +137,8 @@ def _text_of(fields: dict[str, Any]) -> str:
         process = f"({fields['process']}) " if "process" in fields else ""
         place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
         return f"{process}{place}{message}"
-    who = "serve: error:" if fields.get("event") == "refused" else "serve:"
+    writer = "sandbox" if fields.get("from") == "sandbox" else "serve"
+    who = f"{writer}: error:" if fields.get("event") == "refused" else f"{writer}:"
     fix = fix_text(str(fields.get("fix", "")), fields.get("command"))
     fix = f" ({fix})" if fix else ""
     argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""

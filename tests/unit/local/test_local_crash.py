@@ -220,12 +220,12 @@ def test_the_containers_last_crash_report_decides() -> None:
 
 def test_a_refusal_of_the_container_is_the_reason() -> None:
     refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
-               "event": "refused",
+               "event": "refused", "cause": "environment",
                "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip
 
-    assert find_crash([json.dumps(refused)]).line == (
-        "serve: error: no model is named (set SM_VLLM_MODEL)"
-    )
+    crash = find_crash(["ValueError: earlier", json.dumps(refused)])
+
+    assert crash == Crash("no model is named", "set SM_VLLM_MODEL", "environment")
 
 
 def test_of_two_errors_the_first_with_a_known_cause_decides() -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from peagle.engine_log import log_fields, log_text
 from peagle.sandbox.logs import stock_line
 from peagle_serve.logs import Log, Redactor
 
@@ -51,5 +52,6 @@ def test_the_entrypoint_s_own_lines_are_left_out_or_notes() -> None:
         started, refused = stream.read().splitlines()
 
     assert stock_line(started) == ""
-    assert stock_line(refused) == "sandbox: serve: error: the head is missing (mount it)"
+    assert log_text(stock_line(refused)) == "sandbox: error: the head is missing (mount it)"
+    assert log_fields(stock_line(refused))["cause"] == "head"
     assert stock_line("sandbox: a note") == "sandbox: a note"

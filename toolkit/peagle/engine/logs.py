@@ -47,6 +47,10 @@ _DETAILS = re.compile(r" with config:|[:,=]?\s*[\w.]*[\[{(][^\])}]{30,}|: *$")
 _FOLLOW_SECONDS = 0.05
 
 
+_ENDS = {"crash": "reason", "refused": "message"}
+"""Events with which the entrypoint reports an end, and their field with the reason."""
+
+
 def crash_of(log: Path | str) -> crash.Crash:
     """The crash in the file ``log``; its line is "" when the engine was killed."""
     return find_crash(_last_lines(Path(log), _SEARCHED_BYTES))
@@ -66,15 +70,15 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
 
     The lines may come from ``peagle_serve``, from AWS's own container, or from both.
     """
-    lines = list(lines)
-    reports = [fields for line in lines if (fields := log_fields(line)).get("event") == "crash"]
+    written = [(line, log_fields(line)) for line in lines]
+    reports = [fields for _, fields in written if fields.get("event") in _ENDS]
     if reports and reports[-1].get("cause", "unknown") != "unknown":
         last = reports[-1]
         given = last.get("command")
         command = tuple(map(str, given)) if isinstance(given, list) else ()
-        fix, cause = str(last.get("fix", "")), str(last["cause"])
-        return crash.Crash(str(last.get("reason", "")), fix, cause, command)
-    return crash.parse_crash(log_text(line) for line in lines)
+        reason, fix = (str(last.get(name, "")) for name in (_ENDS[last["event"]], "fix"))
+        return crash.Crash(reason, fix, str(last["cause"]), command)
+    return crash.parse_crash(log_text(line) for line, fields in written if "event" not in fields)
 
 
 def last_line(log: Path) -> str:
@@ -146,7 +150,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
 _KEPT_LINES = 4000
 
 _START = re.compile(r"non-default args|API server version")
-_END = re.compile(r"Engine core initialization failed|^[\w.]+: error: |^serve: error: ")
+_END = re.compile(r"Engine core initialization failed|^[\w.]+: error: ")
 _LEVEL = re.compile(r"^(\([^)]*\) )*(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _TRACEBACK = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?[\w.]+(Error|Exception)(: |$)")
@@ -190,7 +194,6 @@ class StartLog:
 
     def add(self, line: str) -> None:
         """Read one more line, as the container wrote it."""
-        line = line.removeprefix("sandbox: ")
         fields, text = log_fields(line), log_text(line)
         if fields.get("event") == "start" or _START.search(text):
             self._begin()
@@ -198,7 +201,7 @@ class StartLog:
         self.progress = progress_line(line) or self.progress
         self._by_us = self._by_us or bool(fields)
         if self._by_us:  # our entrypoint reports the end
-            if fields.get("event") in ("crash", "refused"):
+            if fields.get("event") in _ENDS:
                 self._ended_by = _SERVER
         elif (writer := self._uncaught(text)) is not None:
             self._ended_by = writer

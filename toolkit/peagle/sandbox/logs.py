@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from moto.logs.models import logs_backends
 
-from peagle.engine_log import log_fields, log_text
+from peagle.engine_log import log_fields
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.log_metrics import publish_matches
 from peagle.store import private_folder
@@ -35,15 +36,15 @@ _REQUEST = re.compile(r'[\d.]+:\d+ - "')
 def stock_line(line: str) -> str:
     """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
 
-    vLLM's own lines get their usual form back. What rejects or ends the engine stays as a note of
-    the sandbox: on AWS, vLLM says the same in its own words.
+    vLLM's own lines get their usual form back. What rejects or ends the engine stays as a line from
+    the sandbox, with its fields: on AWS, vLLM says the same in its own words.
     """
     fields = log_fields(line)
     if not fields:
         return line
     if fields.get("from") != "engine":
         is_note = fields.get("event") in ("refused", "crash", "warning")
-        return f"sandbox: {log_text(line)}" if is_note else ""
+        return json.dumps({**fields, "from": "sandbox"}, ensure_ascii=False) if is_note else ""
     message, level = str(fields.get("message", "")), fields.get("level", "INFO")
     process = f"({fields['process']}) " if "process" in fields else ""
     if "place" not in fields:
