@@ -69,7 +69,8 @@ def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) 
 
 def test_a_refused_environment_is_the_failure_reason(account: Account) -> None:
     name = account.endpoint({"SM_VLLM_MODEL": "/opt/ml/model/nowhere"})
-    assert "The engine exited: SM_VLLM_MODEL is " in account.wait_until_stable(name)["FailureReason"]
+    failure = account.wait_until_stable(name)["FailureReason"]
+    assert "The engine exited: SM_VLLM_MODEL is " in failure
     account.delete(name)
 
 

@@ -13,7 +13,7 @@ from peagle.cli.main import cli
 from peagle.cli.project_options import file_options
 from peagle.errors import PeagleError
 from peagle.project.reading import Project, ProjectFileError, parse_project
-from peagle.render.kubernetes import format_in_heading
+from peagle.render.kubernetes import object_kinds
 from tests.fuzz.inputs import texts
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
@@ -84,11 +84,11 @@ PARSERS = (
         [("acme/models", "111122223333")],
     ),
     Parser(
-        "manifest-heading",
-        format_in_heading,
-        texts("# tiny, from `peagle render kserve`\nkind: LLMInferenceService\n"),
+        "manifest-kinds",
+        object_kinds,
+        texts("apiVersion: v1\nkind: LLMInferenceService\n---\nkind: Job\n"),
         (),
-        ["# tiny, from `peagle render kserve`\n", ""],
+        ["kind: LLMInferenceService\n", ""],
     ),
     Parser(
         "project-file",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from peagle.planning.local_weights import local_weights
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.render import RenderedFile, format_files, format_names, render
-from peagle.render.kubernetes import format_in_heading
+from peagle.render.kubernetes import object_kinds
 from peagle.text import json_object
 from peagle.weights.pins import pin_plan
 from peagle_serve.regular_files import read_regular
@@ -123,21 +124,20 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Fie
             f"{folder} has not the files of any format",
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
         )
-    format = written[0] if len(written) == 1 else _named_format(folder, formats, written)
-    rendered = render(format, plan, catalog)
+    rendered = min(
+        (render(name, plan, catalog) for name in written), key=partial(_differences, folder)
+    )
     return tuple(
         drift for one in rendered if one.path != "README.md" for drift in _of_file(folder, one)
     )
 
 
-def _named_format(folder: Path, formats: Mapping[str, tuple[str, ...]], written: list[str]) -> str:
-    """The one of several formats with the same files that the heading of a file names; the first
-    of them where no file has a heading, as each of their files differs then."""
-    for path in formats[written[0]]:
-        named = format_in_heading(_content(folder / path).decode("utf-8", "replace"))
-        if named in written:
-            return named
-    return written[0]
+def _differences(folder: Path, rendered: tuple[RenderedFile, ...]) -> tuple[int, int]:
+    """How many files have objects of other kinds, by which formats for Kubernetes differ from each
+    other; and how many have another content."""
+    pairs = [(one.content, _content(folder / one.path)) for one in rendered]
+    kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
+    return sum(one != other for one, other in kinds), sum(one != other for one, other in pairs)
 
 
 def _content(file: Path) -> bytes:

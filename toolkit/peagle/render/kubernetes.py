@@ -90,10 +90,9 @@ def heading(plan: Plan, format: str, *more: str) -> list[str]:
     ]
 
 
-def format_in_heading(text: str) -> str:
-    """The format that the ``heading`` of a manifest names; empty without one."""
-    found = re.search(r"^#.* from `peagle render ([\w-]+)`", text, re.MULTILINE)
-    return found[1] if found else ""
+def object_kinds(manifest: str) -> list[str]:
+    """The kinds of the objects of a manifest, in its order."""
+    return re.findall(r"^kind: *([\w.-]+)", manifest, re.MULTILINE)
 
 
 def resources(plan: Plan, catalog: Catalog) -> dict[str, Any]:
