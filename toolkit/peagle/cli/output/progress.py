@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +13,17 @@ from peagle import api
 from peagle.text import format_duration, format_size, format_usd
 
 if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
     from peagle.deploy.context import Progress
 
 REPEAT_SECONDS = 15.0
 DEPLOYMENT_REPEAT_SECONDS = 60.0
 """Starting an endpoint takes up to an hour."""
 
-
-_CLEAR = "\r\x1b[2K"
+_WITHOUT_CONTROL = ("dumb", "unknown")
+"""Terminals that cannot rewrite a line, as of editors."""
 
 
 @contextmanager
@@ -50,7 +53,8 @@ class StatusLine:
         self._repeat_seconds = repeat_seconds
         self._started_at = clock()
         self._printed_at = float("-inf")
-        self._on_terminal = sys.stderr.isatty()
+        self._on_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in _WITHOUT_CONTROL
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -60,8 +64,9 @@ class StatusLine:
 
     def clear(self) -> None:
         """Remove the line from a terminal, before other output."""
-        if self._on_terminal:
-            self._write(_CLEAR)
+        if self._live:
+            self._live.stop()
+            self._live = None
 
     def show(self, step: str, detail: str = "") -> None:
         """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
@@ -76,19 +81,34 @@ class StatusLine:
         if may_skip and now - self._printed_at < self._repeat_seconds:
             return
         self._printed_at = now
-        line = _printable(line)
         if self._on_terminal:
-            self._write(f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}")
+            self._started().update(_one_line(line), refresh=True)
         else:
-            self._write(f"{line}\n")
+            self.show_notice(line)
 
     def show_notice(self, text: str) -> None:
         """Show a text that stays: on a terminal, above the line."""
-        self._write(f"{_CLEAR if self._on_terminal else ''}{_printable(text)}\n")
+        if self._live:
+            self._live.console.print(_printable(text), soft_wrap=True, markup=False)
+        else:
+            print(_printable(text), file=sys.stderr, flush=True)
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    def _started(self) -> Live:
+        """The line of the terminal, which is there from its first text on."""
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self._live
+
+
+def _one_line(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(_printable(text), no_wrap=True, overflow="ellipsis")
 
 
 class DeploymentProgress(StatusLine):
