@@ -11,9 +11,6 @@ import click
 
 from peagle import api
 from peagle.cli.company_options import company_options
-from peagle.cli.copies_option import copies_option
-from peagle.cli.limit_options import LIMIT_OPTIONS
-from peagle.cli.observe_options import OBSERVE_OPTIONS
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     PLAN_FIELDS,
@@ -31,8 +28,13 @@ from peagle.cli.options import (
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options
-from peagle.cli.rollout_options import ROLLOUT_OPTIONS
-from peagle.cli.scaling_options import SCALING_OPTIONS
+from peagle.cli.serving_options import (
+    LIMIT_OPTIONS,
+    OBSERVE_OPTIONS,
+    ROLLOUT_OPTIONS,
+    SCALING_OPTIONS,
+    copies_option,
+)
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 
 _SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
