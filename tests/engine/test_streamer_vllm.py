@@ -67,7 +67,7 @@ def packages(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stored(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The tiny pair below ``PLACE``; returns the variables with which a client finds that S3, and
-    an empty cache of the Hub. Engines with the same variables share vLLM's imports."""
+    an empty cache of the Hub."""
     sandbox.json("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
     found: dict[str, str] = sandbox.json("sandbox", "env")
     return found | {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}

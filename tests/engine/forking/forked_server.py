@@ -15,6 +15,7 @@ import array
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import select
@@ -41,15 +42,20 @@ UNREAD = (
     "SM_VLLM_", "PEAGLE_", "SAGEMAKER_", "AWS_", "RUNAI_", "PROCESS_AUTO_RECOVERY",
     "VLLM_ADDITIONAL_ARGS", "VLLM_API_KEY", "VLLM_ASSETS_CACHE", "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOG_STATS_INTERVAL", "VLLM_NO_USAGE_STATS",
-    "VLLM_USE_AOT_COMPILE", "PATH", "PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_",
+    "VLLM_USE_AOT_COMPILE", "HF_HUB_CACHE", "PATH", "PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_",
 )  # fmt: skip
-"""Beginnings of the variables that nothing reads while vLLM is imported."""
+"""Beginnings of the variables that nothing reads while vLLM is imported; HF_HUB_CACHE is set again
+in each fork."""
 
 UNREAD_FOLDERS = ("_CACHE_DIR", "_CACHE_HOME", "_CACHE_PATH", "_CACHE_ROOT", "_WORKSPACE_BASE")
 """Endings of the variables of folders for compiled code, which are read when something compiles."""
 
-OPTIONAL = ("runai_model_streamer",)
-"""Packages that vLLM imports with its own modules wherever it finds them."""
+OPTIONAL = {
+    "runai_model_streamer": (
+        "vllm.transformers_utils.runai_utils", "vllm.model_executor.model_loader.weight_utils",
+    ),
+}  # fmt: skip
+"""Packages that vLLM imports wherever it finds them, and its modules that do so."""
 
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEGUN = b"begun\n"
@@ -79,7 +85,7 @@ def _connection() -> socket.socket:
         for name, value in os.environ.items()
         if not (name.startswith(UNREAD) or name.endswith(UNREAD_FOLDERS))
     }
-    environment["PYTHONPATH"] = ":".join([str(FOLDER), *_folders_that_count()])
+    environment["PYTHONPATH"] = str(FOLDER)
     text = json.dumps([sys.executable, sorted(environment.items())])
     place = FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.socket"
     connection = socket.socket(socket.AF_UNIX)
@@ -91,12 +97,6 @@ def _connection() -> socket.socket:
             _start(place, environment)
             connection.connect(str(place))
     return connection
-
-
-def _folders_that_count() -> list[str]:
-    """The folders of PYTHONPATH on which it depends what vLLM imports."""
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
-    return [one for one in given if any((Path(one) / name).exists() for name in OPTIONAL)]
 
 
 def _start(place: Path, environment: dict[str, str]) -> None:
@@ -169,7 +169,6 @@ def _is_open(descriptor: int) -> bool:
 def serve(listener: int) -> None:
     """Import vLLM, and fork for every request until the tests end, or none comes any more."""
     import gc
-    import importlib
 
     for module in (MODULE, *ALSO):
         importlib.import_module(module)
@@ -262,9 +261,21 @@ def _become(request: dict[str, Any], given: array.array[int]) -> NoReturn:
         sys.path.insert(0, request["folder"] if program == MODULE else str(Path(program).parent))
     sys.argv = request["argv"]
     random.seed()
+    _import_again()
     if program == MODULE:
         warnings.filterwarnings("ignore", message=f".*{MODULE}.* found in sys.modules")
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(program, run_name="__main__")
     sys.exit()
+
+
+def _import_again() -> None:
+    """What depends on the folders of modules and on the environment of this fork."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_CACHE = os.environ.get("HF_HUB_CACHE", constants.HF_HUB_CACHE)
+    for package, modules in OPTIONAL.items():
+        if importlib.util.find_spec(package):
+            for module in modules:
+                importlib.reload(sys.modules[module])
