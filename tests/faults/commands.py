@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from peagle.sandbox.rehearsal import add_fault, clear_faults, list_faults
 from tests.faults.account import NAME, Inventory, Resources
@@ -135,17 +136,19 @@ class Commands:
             raise Broken(f"{_text(command)} ended with {done.code}: {done.error}")
         return done
 
-    def nothing_is_lost(self, others: Resources = frozenset()) -> None:
+    def nothing_is_lost(self, others: Resources = frozenset()) -> dict[str, Any] | None:
         """Raise Broken unless every resource is shown, but those that are ``others'``, and the
-        reported cost is the account's."""
+        reported cost is the account's; what ``status`` says."""
         self.inventory.wait_until_stable()
-        shown = self._shown()
+        status = self.status()
+        shown = _shown(status)
         existing = self.inventory.resources() - self.empty - others - shown
         folders = tuple(name for kind, name in shown if kind == "S3Objects")
         lost = {one for one in existing if not one[1].startswith(folders)}
         if lost:
             raise Broken(f"exists, and is not shown: {sorted(lost)}")
         self.cost_is_right()
+        return status
 
     def cost_is_right(self) -> None:
         """The reported cost is the account's. What changes meanwhile is compared once it is stable.
@@ -159,17 +162,22 @@ class Commands:
         if reported != actual and self.inventory.states() == before:
             raise Broken(f"costs ${actual} per hour, reported as ${reported}")
 
-    def _shown(self) -> Resources:
+    def status(self) -> dict[str, Any] | None:
+        """The document of ``status``; ``None`` without a deployment."""
         done = self.peagle(("status", NAME))
-        if done.code:
-            return frozenset()
-        shown = {(one["type"], one["name"]) for one in done.document["resources"]}
-        used = {
-            ("S3Bucket", name.removeprefix("s3://").partition("/")[0])
-            for kind, name in shown
-            if kind == "S3Objects"
-        }
-        return frozenset(shown | used)
+        found: dict[str, Any] | None = None if done.code else done.document
+        return found
+
+
+def _shown(status: dict[str, Any] | None) -> Resources:
+    """The resources that ``status`` shows, and the buckets that they are in."""
+    shown = {(one["type"], one["name"]) for one in status["resources"]} if status else set()
+    used = {
+        ("S3Bucket", name.removeprefix("s3://").partition("/")[0])
+        for kind, name in shown
+        if kind == "S3Objects"
+    }
+    return frozenset(shown | used)
 
 
 def _apply(fault: Fault, moment: str) -> None:

@@ -8,19 +8,15 @@ from typing import Any
 from tests.faults.account import NAME
 from tests.faults.commands import Broken
 from tests.lifecycle.steps import Action
-from tests.lifecycle.world import World
+from tests.lifecycle.world import Status, World
 from tests.support import Done
 
-Status = dict[str, Any] | None
-"""The document of ``status``; ``None`` without a deployment."""
 
-
-def judge(world: World, action: Action, done: Done, before: Status) -> None:
+def judge(world: World, action: Action, done: Done, before: Status, after: Status) -> None:
     """Raise Broken unless the command, which found ``before``, ended and left what it must."""
     code = _error_code(done)
     if before and before["owner"] != "peagle" and code == "other-owner":
         return
-    after = world.status()
     if action.kind == "deploy":
         _deploy(world, action, done, code, before, after)
     elif action.kind == "rollback":

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from tests.faults.account import INSTANCE_TYPE, NAME
 from tests.faults.commands import STUCK, Broken
-from tests.lifecycle.judge import Status, judge
+from tests.lifecycle.judge import judge
 from tests.lifecycle.steps import Step, Walk
-from tests.lifecycle.world import World
+from tests.lifecycle.world import Status, World
 
 _BREAKING = ("out-of-service", "update-rollback-failed")
 """After these, AWS itself has ended what served."""
@@ -28,44 +28,45 @@ _BREAKING = ("out-of-service", "update-rollback-failed")
 def run(world: World, walk: Walk) -> None:
     """Raise Broken with the violated invariant; the account is empty afterwards."""
     world.begin()
+    status = world.status()
     try:
         for number, step in enumerate(walk.steps, 1):
             try:
-                _take(world, step)
+                status = _take(world, step, status)
             except Broken as error:
                 raise Broken(f"step {number}, {step.text}: {error}") from error
-        _end(world)
+        _end(world, status)
     finally:
         world.inventory.remove_everything()
 
 
-def _take(world: World, step: Step) -> None:
+def _take(world: World, step: Step, before: Status) -> Status:
+    """Take the step, which finds what ``status`` says ``before``; what it says afterwards."""
     action = step.definition
     if not action.command:
         world.others_do(step.action)
-        world.nothing_is_lost()
-        return
-    before = world.status()
+        return world.nothing_is_lost()
     scarce = INSTANCE_TYPE if action.scarce else ""
     with world.commands.conditions(action.acceptance, scarce):
         done = world.commands.with_faults(action.command, step.faults)
         reported = world.commands.has_reported_success(done)
         if any(fault.kind == STUCK for fault in step.faults):
             world.commands.cost_is_right()
-    world.nothing_is_lost()
-    _still_serves(step, before, world.status())
+    after = world.nothing_is_lost()
+    _still_serves(step, before, after)
     if not step.faults:
         assert done is not None
-        judge(world, action, done, before)
+        judge(world, action, done, before, after)
     elif step.again and not (action.kind == "rollback" and reported):
-        before = world.status()
+        before = after
         with world.commands.conditions(action.acceptance, scarce):
             done = world.commands.peagle(action.command)
         try:
-            judge(world, action, done, before)
-            world.nothing_is_lost()
+            after = world.nothing_is_lost()
+            judge(world, action, done, before, after)
         except Broken as error:
             raise Broken(f"repeated: {error}") from error
+    return after
 
 
 def _still_serves(step: Step, before: Status, after: Status) -> None:
@@ -78,9 +79,8 @@ def _still_serves(step: Step, before: Status, after: Status) -> None:
         raise Broken(f"what served does not: it is {after and after['endpoint_status']}")
 
 
-def _end(world: World) -> None:
+def _end(world: World, shown: Status) -> None:
     """Destroy leaves nothing, regardless of the owner."""
-    shown = world.status()
     if shown and shown["owner"] != "peagle":
         world.commands.expect_success(("adopt", NAME, "--yes"))
     for _ in range(2):  # what a script left is its own until the endpoint is gone

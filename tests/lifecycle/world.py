@@ -13,6 +13,9 @@ from tests.faults.account import INSTANCE_TYPE, NAME, Resources
 from tests.faults.commands import Commands
 from tests.sandbox.sandboxes import Sandbox
 
+Status = dict[str, Any] | None
+"""The document of ``status``; ``None`` without a deployment."""
+
 _TEMPLATE_BUCKET = "peagle-sagemaker-template"
 
 
@@ -36,16 +39,15 @@ class World:
         with suppress(ClientError):
             getattr(self, f"_{action.replace('-', '_')}")()
 
-    def status(self) -> dict[str, Any] | None:
-        """What ``status`` says; ``None`` without a deployment."""
-        done = self.commands.peagle(("status", NAME))
-        found: dict[str, Any] | None = None if done.code else done.document
-        return found
+    def status(self) -> Status:
+        """What ``status`` says."""
+        return self.commands.status()
 
-    def nothing_is_lost(self) -> None:
-        """Raise Broken unless everything is shown, and the reported cost is the account's."""
+    def nothing_is_lost(self) -> Status:
+        """Raise Broken unless everything is shown, and the reported cost is the account's; what
+        ``status`` says."""
         found = self.inventory.resources()
-        self.commands.nothing_is_lost(frozenset(filter(_is_of_template, found)))
+        return self.commands.nothing_is_lost(frozenset(filter(_is_of_template, found)))
 
     def left(self) -> Resources:
         """What exists and is not the template's bucket, which no deploy created."""

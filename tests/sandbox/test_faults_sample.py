@@ -15,11 +15,11 @@ from tests.sandbox.sandboxes import Sandbox, started
 pytestmark = pytest.mark.sandbox
 
 DECISIVE = {
-    "deploy": ("s3:CreateBucket", "sagemaker:CreateModel", "sagemaker:CreateEndpoint"),
-    "update": ("sagemaker:CreateEndpointConfig", "sagemaker:UpdateEndpoint"),
+    "deploy": ("sagemaker:CreateEndpoint",),
+    "update": ("sagemaker:UpdateEndpoint",),
     "rollback": ("sagemaker:UpdateEndpoint",),
     "adopt": ("sagemaker:AddTags",),
-    "destroy": ("sagemaker:DeleteEndpoint", "sagemaker:ListTags"),
+    "destroy": ("sagemaker:DeleteEndpoint",),
     "not-proved-first": ("sagemaker:InvokeEndpoint",),
     "fallback": ("sagemaker:DeleteEndpoint",),
     "stuck": ("sagemaker:CreateEndpoint",),
