@@ -46,11 +46,13 @@ def interrupt(
     setattr(world.cloud, moment, lambda operation: None)
 
 
-def moments_of(world: World, work: Callable[[], object]) -> list[int]:
+def moments_of(world: World, work: Callable[[], object], moment: str = "before") -> list[int]:
     """The calls of ``work`` that change something, and the first reading call after each: between
-    two readings nothing differs."""
+    two readings nothing differs. After a reading call all is as before it, so for that moment it
+    is left out."""
     before = len(world.cloud.calls)
     work()
     calls = ["", *world.cloud.calls[before:]]
     changes = [not call.startswith(READING) for call in calls]
-    return [i - 1 for i in range(1, len(calls)) if changes[i] or changes[i - 1]]
+    with_readings = moment == "before"
+    return [i - 1 for i in range(1, len(calls)) if changes[i] or (with_readings and changes[i - 1])]

@@ -29,7 +29,7 @@ def test_an_interrupted_deploy_keeps_every_resource_on_record(
     if first == "update":
         world.deploy(another(a_plan(head)))
     start = snapshot(world)
-    moments = moments_of(world, lambda: world.deploy(a_plan(head)))
+    moments = moments_of(world, lambda: world.deploy(a_plan(head)), moment)
     assert len(moments) > 10
 
     for number in moments:
@@ -54,7 +54,7 @@ def test_destroy_completes_after_ctrl_c_at_any_call_of_destroy(head: Path, momen
     world.deploy(a_plan(head))
     start = snapshot(world)
 
-    for number in moments_of(world, world.destroy):
+    for number in moments_of(world, world.destroy, moment):
         world = start()
         interrupt(world, number, moment, world.destroy)
         assert world.record() is not None or world.cloud.is_empty
