@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import pty
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,9 @@ from typing import Any
 import pytest
 
 from peagle.sandbox.client import set_quota
+from tests import forked
 from tests.sandbox.sandboxes import Account, Sandbox
+from tests.support import in_process, run_as_process, run_in_process
 from tests.unit.containers.weights import safetensors
 
 pytestmark = pytest.mark.sandbox
@@ -100,30 +100,11 @@ def fresh(sandbox: Sandbox, tmp_path: Path) -> Iterator[Sandbox]:
     home.peagle("sandbox", "stop")
 
 
-def _declined(sandbox: Sandbox) -> tuple[int, str]:
-    """Exit code of a deploy whose question is answered with no, and what the terminal showed."""
-    keyboard, terminal = pty.openpty()
-    os.write(keyboard, b"n\n")
-    command = [sys.executable, "-m", "peagle.cli", *DEPLOY[:-1]]
-    done = subprocess.run(
-        command,
-        env=sandbox.environment,
-        stdin=terminal,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    os.close(terminal)
-    os.close(keyboard)
-    return done.returncode, done.stderr
-
-
 def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
-    code, output = _declined(fresh)
+    done = in_process(*DEPLOY[:-1], stdin=b"n\n", terminal=True, environment=fresh.environment)
 
-    assert code == 2
-    assert "not deployed; nothing was changed" in output
+    assert done.code == 2
+    assert "not deployed; nothing was changed" in done.err
     assert fresh.json("sandbox", "status")["running"] is False
     assert fresh.processes() == []
 
@@ -131,9 +112,13 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
 def test_a_declined_deploy_leaves_a_sandbox_that_ran_before(
     sandbox: Sandbox, account: Account
 ) -> None:
-    code, _ = _declined(sandbox)
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"n\n")
+    done = run_as_process(*DEPLOY[:-1], env=sandbox.environment, stdin=terminal)
+    os.close(terminal)
+    os.close(keyboard)
 
-    assert code == 2
+    assert done.returncode == 2
     assert sandbox.json("sandbox", "status")["running"] is True
     assert _left(account) == {}
 
@@ -215,23 +200,7 @@ STEPS = [
 
 def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:
     """Deploy, and press Ctrl-C as soon as progress says ``step``; exit code and all of stderr."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "peagle.cli", *DEPLOY],
-        env=sandbox.environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stderr is not None
-    output = ""
-    for line in process.stderr:
-        output += line
-        if line.startswith(step):
-            process.send_signal(signal.SIGINT)
-            break
-    output += process.stderr.read()
-    process.stderr.close()
-    return process.wait(60), output
+    return forked.start(*DEPLOY, environment=sandbox.environment).interrupted_at(step)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -271,11 +240,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     plain = [word for word in DEPLOY if word != "--sandbox"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "peagle.cli", *arguments],
-            env={**sandbox.environment, **variables},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return run_in_process(*arguments, env={**sandbox.environment, **variables})
 
     done = run(*plain, "--json")
 

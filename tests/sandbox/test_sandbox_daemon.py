@@ -12,7 +12,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ import pytest
 from peagle.engine.process import EngineProcess, start_time
 from peagle.errors import UserError
 from peagle.sandbox import client, state
+from tests import forked
 from tests.sandbox.sandboxes import WEIGHTS, Account, Sandbox, until
-from tests.support import raises_code, run_as_process
+from tests.support import raises_code
 
 pytestmark = pytest.mark.sandbox
 
@@ -44,11 +44,10 @@ def test_a_second_start_finds_the_first_and_prints_its_usage(sandbox: Sandbox) -
 
 
 def test_concurrent_starts_share_one_sandbox(home: Sandbox) -> None:
-    def start(_: int) -> str:
-        return run_as_process("sandbox", "start", "--json", env=home.environment).stdout
-
-    with ThreadPoolExecutor(6) as several:
-        started = list(several.map(start, range(6)))
+    start = ("sandbox", "start", "--json")
+    starting = [forked.start(*start, environment=home.environment) for _ in range(6)]
+    started = [one.stdout.read() for one in starting]
+    assert {one.wait() for one in starting} == {0}
     assert json.loads(started[0])["url"]
     assert all(one == started[0] for one in started)
     assert len(home.processes()) == 1

@@ -6,16 +6,15 @@ import hashlib
 import json
 import re
 import shlex
-import signal
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.data import data_folder
+from tests import forked
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.cli.endpoints import deployed
 
@@ -328,21 +327,10 @@ def test_ctrl_c_shows_what_is_stored_and_how_to_continue(
         file.truncate(8 + len(header) + size)
     words = ["weights", "sync", "tiny", "s3://models/stopped", "--target-only", "--target-from",
              str(tmp_path), "--sandbox"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "peagle.cli", *words, "--yes"],
-        env=sandbox.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    output = ""
-    for line in process.stderr:
-        output += line
-        if line.startswith("Copying"):
-            process.send_signal(signal.SIGINT)
-            break
-    output += process.stderr.read()
-    process.stderr.close()
+    process = forked.start(*words, "--yes", environment=sandbox.environment)
+    code, output = process.interrupted_at("Copying")
 
-    assert process.wait(60) == 130, output
+    assert code == 130, output
     assert "Traceback" not in output
     assert "Finished parts are kept" in output
     assert f"Resume: peagle {shlex.join(words)}\n" in output
