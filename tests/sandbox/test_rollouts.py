@@ -19,6 +19,7 @@ from tests.sandbox.test_prove import engine_file
 pytestmark = pytest.mark.sandbox
 
 MINUTE = 1.0
+_APART_SECONDS = 0.05  # each request takes 10 ms of processor time
 NAME = "peagle-rolled"
 DEPLOY = (
     "deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
@@ -42,7 +43,7 @@ def traffic(account: Account, name: str, body: dict[str, Any]) -> Iterator[list[
     ended, lost = threading.Event(), []
 
     def send() -> None:
-        while not ended.wait(0.02):
+        while not ended.wait(_APART_SECONDS):
             try:
                 account.runtime.invoke_endpoint(
                     EndpointName=name, Body=json.dumps(body), ContentType="application/json"
@@ -119,7 +120,7 @@ def stages(account: Account, name: str) -> tuple[list[str], Any]:
             seen.append(shown)
         if shown in ("InService", "Failed"):
             return seen, found
-        time.sleep(0.02)
+        time.sleep(_APART_SECONDS)
 
 
 @pytest.mark.parametrize("kind", ["canary", "linear", "rolling"])
