@@ -122,6 +122,6 @@ def test_more_memory_never_reduces_the_cache(
 
 @given(GROUPS, st.sampled_from([1, 2, 4, 8]))
 def test_more_gpus_never_need_more_cache_each(groups: list[AttentionGroup], tp: int) -> None:
-    one = layout_of(groups, 1, 2, RATIO).request_bytes(8192, 4096)
-    each = layout_of(groups, tp, 2, RATIO)
+    one = layout(*groups).request_bytes(8192, 4096)
+    each = layout_of(tuple(groups), tp, 2, RATIO)
     assert each.used_bytes(8192, 4096) <= one

@@ -25,7 +25,7 @@ from peagle.vllm.gpus import cuda_visible_gib, visible_gib
 from tests.unit.fit.geometry import case
 
 
-def captured(one: FitCase) -> tuple[list[int], list[int]]:
+def captured(one: FitCase) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return capture_sizes(one.engine, one.drafter, one.target.architecture.class_name)
 
 
@@ -57,7 +57,7 @@ def test_captured_graph_sizes(
 
 
 def test_eager_mode_captures_no_graphs() -> None:
-    assert captured(case("gpt-oss-20b", enforce_eager=True)) == ([], [])
+    assert captured(case("gpt-oss-20b", enforce_eager=True)) == ((), ())
 
 
 @given(st.integers(1, 2048), st.integers(0, 20), st.integers(1, 32768))
@@ -65,7 +65,7 @@ def test_captures_are_in_order_and_fit_a_step(seqs: int, k: int, tokens: int) ->
     one = case("qwen3-coder-30b", "eagle3" if k else None, k=k)
     engine = replace(one.engine, max_num_seqs=seqs, max_num_batched_tokens=max(tokens, 512))
     piecewise, full = captured(replace(one, engine=engine))
-    assert piecewise == sorted(set(piecewise))
+    assert list(piecewise) == sorted(set(piecewise))
     assert set(full) <= set(piecewise)
     assert all(size % (1 + k) == 0 for size in piecewise)
 

@@ -11,8 +11,8 @@ their pages are padded to the largest. Whole numbers throughout.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from peagle.catalog.schema import AttentionGroup
@@ -78,8 +78,9 @@ class Layout:
         return int(concurrency * length), concurrency
 
 
+@lru_cache(maxsize=256)  # a plan asks for a few of them hundreds of times
 def layout_of(
-    groups: Iterable[AttentionGroup],
+    groups: tuple[AttentionGroup, ...],
     tensor_parallel_size: int,
     element_bytes: int,
     padding_ratio: float,

@@ -229,8 +229,11 @@ class Candidate:
     def excess(self, options: Options) -> float | None:
         """How far it is from what the options require of speed and times: at most 1 where all is
         met, ``None`` if one is unknown, 0 without requirements."""
-        required, speed, found = options.min_tokens_per_second, self.tokens_per_second, [0.0]
+        required, found = options.min_tokens_per_second, [0.0]
+        if required is None and options.slo is None:
+            return 0.0
         if required is not None:
+            speed = self.tokens_per_second
             if not speed:
                 return None
             found.append(required / speed)
@@ -264,18 +267,22 @@ def rank(
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
     """
-    found = list(candidates)
-    some_meet = any(candidate.meets(options) for candidate in found)
+    found = [(one, one.excess(options)) for one in candidates]
+    if len(found) < 2:
+        return [one for one, _ in found]
+    some_meet = any(excess is not None and excess <= 1 for _, excess in found)
 
-    def key(one: Candidate) -> tuple[bool, bool, int, float, float, float, float, int, str]:
-        excess, speed = one.excess(options), one.tokens_per_second or 0.0
+    def key(
+        one: Candidate, excess: float | None
+    ) -> tuple[bool, bool, int, float, float, float, float, int, str]:
+        speed = one.tokens_per_second or 0.0
         price = math.inf if one.usd_per_hour is None else one.usd_per_hour
         cost = one.usd_per_million_tokens if by_cost else None
         cost = (
             math.inf if cost is None else cost * (1.0 if one.drafter else TARGET_ALONE_COST_FACTOR)
         )
         after = 1 if (excess is None) is some_meet else 2
-        missed = 0 if one.meets(options) else after
+        missed = 0 if excess is not None and excess <= 1 else after
         return (
             not one.within(options.max_price_per_hour),
             not one.holds_load,
@@ -288,8 +295,8 @@ def rank(
             one.instance.type,
         )
 
-    ranked = sorted(((key(one), one) for one in found), key=itemgetter(0))
-    if by_cost and ranked:
+    ranked = sorted(((key(*one), one[0]) for one in found), key=itemgetter(0))
+    if by_cost:
         (*first, least), tied = ranked[0][0][:5], 0
         while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
             if ranked[tied][0][4] > SAME_COST_FACTOR * least:

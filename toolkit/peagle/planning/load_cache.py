@@ -64,7 +64,9 @@ class LoadCache:
         key = (*gpus, name_of(drafter), engine.k, k, load)
         found = self._speeds.get(key)
         if found is None:
-            case = replace(on.case, engine=replace(engine, k=k))
+            case = on.case
+            if k != engine.k:
+                case = replace(case, engine=replace(engine, k=k))
             acceptance = self._acceptance(drafter, k)
             work = self._work(drafter, k)
             found = pair_performance(work, case, load, acceptance=acceptance, fit=on.fit)
@@ -85,6 +87,8 @@ class LoadCache:
         if key not in self._cases:
             self._cases[key] = planned_fit(self._work(drafter, k), on, 1)
         case = self._cases[key]
+        if (case.engine.gpu_count, size) == (on.gpu_count, 1):
+            return case
         engine = replace(case.engine, gpu_count=on.gpu_count, tensor_parallel_size=size)
         return replace(case, engine=engine)
 

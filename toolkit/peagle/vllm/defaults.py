@@ -7,6 +7,7 @@ vLLM 0.26.0, 0.27.1 and 0.28.0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from peagle.vllm import versions
@@ -150,6 +151,7 @@ def slots_of_a_request(engine: EngineConfig, drafter: Drafting | None) -> int:
     return engine.k - 1 if in_parallel else 0
 
 
+@lru_cache(maxsize=64)
 def padding_ratio(vllm: str) -> float:
     """The ratio of layer counts below which vLLM pads cache groups to the larger one."""
     return next(ratio for range_, ratio in _PADDING_RATIOS if versions.in_range(vllm, range_))
@@ -167,24 +169,28 @@ def uses_model_runner_v2(
 
 def capture_sizes(
     engine: EngineConfig, drafter: Drafting | None, class_name: str
-) -> tuple[list[int], list[int]]:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Batch sizes, in tokens, captured as piecewise and as full CUDA graphs; largest last.
 
     ``class_name`` is the target's model class.
     """
     if engine.enforce_eager:
-        return [], []
+        return (), ()
     step = 1 + (engine.k if drafter or engine.draftless else 0)
     if class_name.startswith("GptOss"):
         largest = _CAPTURED_MORE
     else:
         largest = min(engine.max_num_seqs * step * 2, _most_captured(engine))
-    sizes = _sizes_up_to(min(largest, engine.max_num_batched_tokens))
+    return _sizes(min(largest, engine.max_num_batched_tokens), step, engine.max_num_seqs)
+
+
+@lru_cache(maxsize=256)  # the instance types that a plan compares differ in few of these numbers
+def _sizes(largest: int, step: int, max_num_seqs: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = _sizes_up_to(largest)
     if step > 1 and sizes:
         rounded = {round_up(size, step) for size in sizes}
         sizes = sorted(size for size in rounded if size <= sizes[-1]) or [step]
-    full = [size for size in sizes if step <= size <= step * engine.max_num_seqs]
-    return sizes, full
+    return tuple(sizes), tuple(size for size in sizes if step <= size <= step * max_num_seqs)
 
 
 def _most_captured(engine: EngineConfig) -> int:
