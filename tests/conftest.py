@@ -18,6 +18,7 @@ import botocore.session
 import botocore.useragent
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from peagle.checkpoints import contents
 from peagle.cli.main import GC_THRESHOLDS
@@ -59,6 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "tests", deadline=None, database=None, max_examples=examples
     )
     hypothesis.settings.load_profile("tests")
+    if config.option.markexpr == QUICK:
+        # Nor are the constants of all loaded modules tried: each worker would read their source.
+        providers._get_local_constants = lambda: providers._local_constants
     with contextlib.suppress(EngineMissing):
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import boto3
@@ -79,8 +80,14 @@ def _alarm(document: dict[str, Any]) -> None:
     if validate("cloudwatch", "put_metric_alarm", document, "us-east-1"):
         return
     with mock_aws():
-        boto3.client("cloudwatch", "us-east-1").put_metric_alarm(**document)
+        _cloudwatch().put_metric_alarm(**document)
         alarms.evaluate_all("us-east-1")
+
+
+@cache
+def _cloudwatch() -> Any:
+    """A client takes longer to create than the alarm. First called while AWS is moto."""
+    return boto3.client("cloudwatch", "us-east-1")
 
 
 def _rollout(config: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -107,7 +109,8 @@ def test_a_head_holds_the_parameters_of_its_layers() -> None:
     assert stored_parameters(head) == layer + matrices + 3 * 2880 * 2880 + 2880
 
 
-def headers(model: TargetModel) -> dict[str, Tensor]:
+@cache
+def headers(model: TargetModel) -> Mapping[str, Tensor]:
     """The headers of an unquantized checkpoint with this geometry."""
     shape = model.architecture
     group = shape.attention[0]

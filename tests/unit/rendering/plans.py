@@ -106,8 +106,9 @@ def to_zero() -> Plan:
 
 @cache
 def plan_for(pair: str) -> Plan:
-    """The plan for a pair of the bundled catalogue."""
-    return make_plan(Options(pair=pair), CATALOG)
+    """The plan for a pair of the bundled catalogue, on a type on which each of them fits: to rank
+    all types takes much longer, and ``test_catalog_bundled_plans.py`` does."""
+    return make_plan(Options(pair=pair, instance_type="ml.g7e.2xlarge"), CATALOG)
 
 
 def filled(value: Any) -> Any:
