@@ -25,6 +25,7 @@ def served(case: dict[str, Any]) -> dict[str, Any]:
     return {"stage": "served", "error": ""}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("outcome", "limit", "seconds", "reason"),
     [
@@ -46,6 +47,7 @@ def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     assert reason in found["error"]
 
 
+@pytest.mark.thorough
 def test_a_trial_that_ends_reports_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "outcome", served)
     monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.05)

@@ -29,6 +29,7 @@ def is_free(path: Path) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_lock_excludes_other_processes_and_ends_with_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "lock"
     holder = subprocess.Popen(

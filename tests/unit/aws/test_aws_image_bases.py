@@ -73,6 +73,7 @@ def _in_ecr(aws: Aws) -> tuple[str, str]:
     return f"{uri}:v1", digest
 
 
+@pytest.mark.thorough
 def test_a_base_in_ecr_is_pinned_and_its_registry_needs_a_login(aws: Aws, builds: Builds) -> None:
     address, digest = _in_ecr(aws)
 
@@ -83,6 +84,7 @@ def test_a_base_in_ecr_is_pinned_and_its_registry_needs_a_login(aws: Aws, builds
     assert said == []
 
 
+@pytest.mark.thorough
 def test_a_base_with_a_digest_stays_as_it_is(aws: Aws, builds: Builds) -> None:
     base = f"docker.io/acme/vllm@{DIGEST}"
 
@@ -93,6 +95,7 @@ def test_a_base_with_a_digest_stays_as_it_is(aws: Aws, builds: Builds) -> None:
     assert said == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("base", "said"),
     [
@@ -108,6 +111,7 @@ def test_a_base_outside_ecr_is_used_by_its_tag(
     assert builds.base == base
 
 
+@pytest.mark.thorough
 def test_without_the_permission_to_read_the_base_its_tag_is_used_and_the_reason_shown(
     aws: Aws, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ def test_without_the_permission_to_read_the_base_its_tag_is_used_and_the_reason_
     assert said[0] == "access denied: ecr:BatchGetImage"
 
 
+@pytest.mark.thorough
 def test_the_image_has_the_users_tag_and_an_address_with_its_digest(
     aws: Aws, builds: Builds
 ) -> None:

@@ -57,6 +57,7 @@ def put_image(aws: Aws, repository: str) -> None:
              imageManifest=json.dumps(manifest))  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_new_repository_scans_images_and_has_immutable_tags_and_a_lifecycle_policy(
     aws: Aws,
 ) -> None:
@@ -86,6 +87,7 @@ def test_the_login_uses_the_token_of_ecr(aws: Aws) -> None:
     assert found.password not in repr(found)
 
 
+@pytest.mark.thorough
 def test_a_build_creates_its_resources_once(aws: Aws) -> None:
     built, lines = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
@@ -109,6 +111,7 @@ def test_an_existing_tag_is_not_built_again(aws: Aws) -> None:
     assert aws.call("codebuild", "list_projects")["projects"] == []
 
 
+@pytest.mark.thorough
 def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
     build(aws)
@@ -124,6 +127,7 @@ def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
     assert images.remove_image_resources(aws, lambda line: None) == ()
 
 
+@pytest.mark.thorough
 def test_resources_of_an_interrupted_build_are_recorded(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +141,7 @@ def test_resources_of_an_interrupted_build_are_recorded(
     images.remove_image_resources(aws, lambda line: None)
 
 
+@pytest.mark.thorough
 def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -> None:
     ensure_build_role(aws, "builder", "peagle-tiny", "bucket/peagle-images/", "peagle-tiny")
     written = aws.call("iam", "get_role_policy", RoleName="builder", PolicyName="build-one-image")
@@ -152,6 +157,7 @@ def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -
     assert not any("*" in action for action in by_action)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repository", ["other", "team/my.repo", "a" * 100])
 def test_the_build_role_of_any_repository_may_write_the_log_of_its_project(
     aws: Aws, repository: str
@@ -172,6 +178,7 @@ def test_no_two_repositories_share_a_project() -> None:
     assert codebuild.project_name("peagle-tiny") == "peagle-tiny"
 
 
+@pytest.mark.thorough
 def test_a_build_overrides_the_settings_of_an_older_project(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +201,7 @@ def test_a_build_overrides_the_settings_of_an_older_project(
     assert request["computeTypeOverride"] == codebuild.COMPUTE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("answers", [True, False])
 def test_an_interrupt_stops_the_build_or_prints_the_command(
     aws: Aws, monkeypatch: pytest.MonkeyPatch, answers: bool
@@ -236,6 +244,7 @@ def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
     assert ecr.digest_by_address(aws, "debian:bookworm") is None
 
 
+@pytest.mark.thorough
 def test_codebuild_may_assume_the_role_for_this_account_only(aws: Aws) -> None:
     build(aws)
     (role,) = aws.call("iam", "list_roles")["Roles"]
@@ -244,6 +253,7 @@ def test_codebuild_may_assume_the_role_for_this_account_only(aws: Aws) -> None:
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": aws.account}}
 
 
+@pytest.mark.thorough
 def test_a_build_waits_until_a_new_role_is_visible(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +271,7 @@ def test_a_build_waits_until_a_new_role_is_visible(
     assert len(tries) == 2
 
 
+@pytest.mark.thorough
 def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +341,7 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
     assert {"Key": "team", "Value": "ml"} in tags
 
 
+@pytest.mark.thorough
 def test_a_build_names_its_role_and_tags_what_it_creates_as_a_company_prescribes(aws: Aws) -> None:
     company = Company(name_prefix="acme-", tags={"team": "ml"}, kms_key="alias/models")
     codebuild.build(aws, replace(ORDER, company=company), lambda line: None, InstantClock())

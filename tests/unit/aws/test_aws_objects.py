@@ -114,6 +114,7 @@ def is_listing(request: WebRequest) -> bool:
     return "list-type=2" in request.path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "uri", [f"s3://{BUCKET}/big/model", f"S3://{BUCKET}/big/model/", f"s3://{BUCKET}"]
 )
@@ -129,6 +130,7 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert found.bytes_read < 100_000
 
 
+@pytest.mark.thorough
 def test_only_objects_directly_below_the_prefix_belong_to_the_model(moto: Aws) -> None:
     assert set(S3Source(moto, f"s3://{BUCKET}/big/model").names()) == set(FILES)
 
@@ -220,6 +222,7 @@ def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
     return Reply(206 if honest else 200, body, length=last + 1 - first)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("honest", [True, False])
 def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> None:
     web.answer = lambda request: _large(request, web, honest)
@@ -231,6 +234,7 @@ def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> N
     assert found.bytes_read < MEGABYTE
 
 
+@pytest.mark.thorough
 def test_a_long_header_needs_a_server_with_byte_ranges(web: Web, aws: Aws) -> None:
     content = head_of({f"{n}": ("U8", (0,)) for n in range(3000)})
     sizes = {"config__json": len(CONFIG), "model__safetensors": len(content)}
@@ -261,6 +265,7 @@ def test_a_trickling_response_hits_the_time_limit(where: str, web: Web, aws: Aws
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.thorough
 def test_a_listing_stops_at_the_limit(web: Web, aws: Aws) -> None:
     def answer(request: WebRequest) -> Reply:
         page = listing(**{f"f{len(web.requests)}_{n}": 1 for n in range(1000)})

@@ -175,6 +175,7 @@ def test_another_machine_updates_the_endpoint(
     assert world.cloud.endpoints[NAME].config == record.serving.name
 
 
+@pytest.mark.thorough
 def test_a_record_follows_an_update_of_another_machine(
     world: World, own_home: Path, other_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

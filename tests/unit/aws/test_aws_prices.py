@@ -184,6 +184,7 @@ def test_a_refused_connection_gives_the_snapshot(
     assert "cannot be reached" in finding.message
 
 
+@pytest.mark.thorough
 def test_a_silent_server_gives_the_snapshot_soon(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

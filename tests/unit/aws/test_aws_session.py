@@ -188,6 +188,7 @@ def test_no_call_takes_longer_than_the_budget() -> None:
         assert config.retries["total_max_attempts"] == 2
 
 
+@pytest.mark.thorough
 def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -210,6 +211,7 @@ def test_a_refused_connection_is_known_immediately() -> None:
     assert caught.value.message.startswith("skipped sagemaker")
 
 
+@pytest.mark.thorough
 def test_a_throttled_call_is_repeated(throttling: str) -> None:
     entries = best_effort(throttling).items(*LISTING, ServiceCode="sagemaker")
 
@@ -217,6 +219,7 @@ def test_a_throttled_call_is_repeated(throttling: str) -> None:
     assert Throttling.requests == 2
 
 
+@pytest.mark.thorough
 def test_an_endless_listing_ends_at_the_budget(
     throttling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(aws, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
     outcome = sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
 
@@ -74,6 +75,7 @@ def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: P
     assert unfinished(aws) == []
 
 
+@pytest.mark.thorough
 def test_the_pair_of_a_copied_head_is_known(aws: Aws, target: Path, drafter: Path) -> None:
     sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
 
@@ -83,6 +85,7 @@ def test_the_pair_of_a_copied_head_is_known(aws: Aws, target: Path, drafter: Pat
         assert copied_pair(aws, other) == ""
 
 
+@pytest.mark.thorough
 def test_every_upload_has_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:
     unchecked: list[str] = []
 
@@ -98,6 +101,7 @@ def test_every_upload_has_a_checksum(aws: Aws, target: Path, calls: Calls) -> No
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
 
 
+@pytest.mark.thorough
 def test_existing_files_are_not_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
     sync(aws, target=folder_weights(target))
     calls.made.clear()
@@ -110,6 +114,7 @@ def test_existing_files_are_not_sent_again(aws: Aws, target: Path, calls: Calls)
     assert calls.count("upload_part", "create_multipart_upload") == 0
 
 
+@pytest.mark.thorough
 def test_a_file_with_other_bytes_of_the_same_size_is_replaced(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
@@ -122,6 +127,7 @@ def test_a_file_with_other_bytes_of_the_same_size_is_replaced(aws: Aws, target: 
     assert outcome.moved == (target / "model.safetensors").stat().st_size + 2
 
 
+@pytest.mark.thorough
 def test_an_object_without_our_metadata_is_not_trusted(aws: Aws, target: Path) -> None:
     size = (target / "model.safetensors").stat().st_size
     key = "pair/target/model.safetensors"
@@ -142,6 +148,7 @@ def _fail_at(number: int, error: BaseException) -> Any:
     return before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [CloudError("S3 is away"), KeyboardInterrupt()])
 def test_an_interrupted_sync_resumes_and_sends_no_part_twice(
     aws: Aws, target: Path, calls: Calls, error: BaseException
@@ -164,6 +171,7 @@ def test_an_interrupted_sync_resumes_and_sends_no_part_twice(
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
+@pytest.mark.thorough
 def test_parts_of_a_changed_file_are_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
     calls.before = _fail_at(4, CloudError("S3 is away"))
     with pytest.raises(CloudError):
@@ -178,6 +186,7 @@ def test_parts_of_a_changed_file_are_sent_again(aws: Aws, target: Path, calls: C
     )
 
 
+@pytest.mark.thorough
 def test_an_unfinished_upload_of_other_weights_is_aborted(
     aws: Aws, target: Path, tmp_path: Path, calls: Calls
 ) -> None:
@@ -196,6 +205,7 @@ def test_an_unfinished_upload_of_other_weights_is_aborted(
     )
 
 
+@pytest.mark.thorough
 def test_a_lost_response_to_the_last_call_is_tolerated(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +224,7 @@ def test_a_lost_response_to_the_last_call_is_tolerated(
     assert sync(aws, target=folder_weights(target)).moved < LARGE
 
 
+@pytest.mark.thorough
 def test_bytes_that_change_in_transit_are_detected_and_removed(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +237,7 @@ def test_bytes_that_change_in_transit_are_detected_and_removed(
     assert manifest(aws)["folders"]["target"]["complete"] is False
 
 
+@pytest.mark.thorough
 def test_target_and_drafter_can_be_synced_separately(aws: Aws, target: Path, drafter: Path) -> None:
     sync(aws, target=folder_weights(target))
     outcome = sync(aws, drafter=folder_weights(drafter))
@@ -254,6 +266,7 @@ def test_a_file_of_another_size_is_a_warning(aws: Aws, target: Path) -> None:
     assert (finding.level, finding.code) == ("warning", "objects-are-replaced")
 
 
+@pytest.mark.thorough
 def test_a_missing_bucket_is_created(aws: Aws, drafter: Path) -> None:
     from peagle.weights.layout import weights_prefix
 
@@ -276,6 +289,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     assert "--region eu-west-1" in refused.value.fix
 
 
+@pytest.mark.thorough
 def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
     for _ in range(2):
         moments: list[SyncProgress] = []
@@ -285,6 +299,7 @@ def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
         assert all(0 <= moment.done <= moment.total for moment in moments)
 
 
+@pytest.mark.thorough
 def test_inspect_after_an_interrupted_sync(aws: Aws, target: Path, calls: Calls) -> None:
     with pytest.raises(NotFound):
         inspect_weights(aws, PLACE)
@@ -313,6 +328,7 @@ def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
         aws.call("s3", "put_object", **given)
 
 
+@pytest.mark.thorough
 def test_inspect_names_the_device_of_warm_starts(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     gpus = {"gpus": ["NVIDIA H200 (9.0)"] * 8, "used": 4, "driver": "580"}
@@ -337,6 +353,7 @@ def _sizes(aws: Aws) -> dict[str, int]:
     return {entry["Key"]: entry["Size"] for entry in found}
 
 
+@pytest.mark.thorough
 def test_warm_starts_are_removed_with_the_weights(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     put_warm_start(aws, "a" * 32, {"cpu": "x"})
@@ -347,6 +364,7 @@ def test_warm_starts_are_removed_with_the_weights(aws: Aws, target: Path) -> Non
     assert keys(aws) == {"pair/mine.txt"}
 
 
+@pytest.mark.thorough
 def test_inspect_after_foreign_changes(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     assert inspect_weights(aws, PLACE).complete
@@ -359,6 +377,7 @@ def test_inspect_after_foreign_changes(aws: Aws, target: Path) -> None:
     assert not damaged.complete
 
 
+@pytest.mark.thorough
 def test_what_a_sync_writes_is_encrypted_with_the_key_and_a_new_bucket_is_tagged(
     aws: Aws, target: Path, drafter: Path
 ) -> None:

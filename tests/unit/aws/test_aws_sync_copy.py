@@ -67,6 +67,7 @@ def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(aws, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_s3_copies_and_only_headers_are_read(aws: Aws, calls: Calls) -> None:
     read: list[str] = []
 
@@ -86,6 +87,7 @@ def test_s3_copies_and_only_headers_are_read(aws: Aws, calls: Calls) -> None:
     assert unfinished(aws) == []
 
 
+@pytest.mark.thorough
 def test_existing_copies_are_not_copied_again(aws: Aws, calls: Calls) -> None:
     sync(aws, target=FROM)
     calls.made.clear()
@@ -95,6 +97,7 @@ def test_existing_copies_are_not_copied_again(aws: Aws, calls: Calls) -> None:
     assert calls.count("upload_part_copy", "copy_object", "create_multipart_upload") == 0
 
 
+@pytest.mark.thorough
 def test_an_interrupted_copy_resumes(aws: Aws, calls: Calls) -> None:
     numbers: list[int] = []
 
@@ -117,6 +120,7 @@ def test_an_interrupted_copy_resumes(aws: Aws, calls: Calls) -> None:
     assert stored(aws, KEY) == WEIGHTS
 
 
+@pytest.mark.thorough
 def test_a_copy_whose_upload_has_ended_begins_again(
     aws: Aws, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +146,7 @@ def test_a_copy_whose_upload_has_ended_begins_again(
     assert unfinished(aws) == []
 
 
+@pytest.mark.thorough
 def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
     found = plan_for(aws, target=FROM)
     aws.call("s3", "put_object", Bucket="theirs", Key="head/config.json", Body=b"{}")
@@ -150,6 +155,7 @@ def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
         sync_weights(aws, found, COPIED, lambda moment: None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 @pytest.mark.parametrize("change", ["deleted", "replaced"])
 def test_an_original_that_changes_while_it_is_copied_is_detected(
@@ -217,6 +223,7 @@ def entries(aws: Aws, bucket: str = "models") -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["SHA1", None])
 def test_a_copy_has_a_sha256_that_the_container_can_compute(
     aws: Aws, calls: Calls, algorithm: str | None
@@ -244,6 +251,7 @@ def test_a_copy_has_a_sha256_that_the_container_can_compute(
     assert set(asked) == {"SHA256"}
 
 
+@pytest.mark.thorough
 def test_what_a_sync_records_passes_the_containers_full_check(aws: Aws, tmp_path: Path) -> None:
     sync(aws, target=FROM, drafter=folder_weights(write_model(tmp_path / "own", 17 * PART // 5)))
     mounted = tmp_path / "ml" / "model"

@@ -57,6 +57,7 @@ def _killed_at_the_end(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) 
     return lambda: original(*calls.pop()) if calls else None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operation", ["uploaded_parts", "sizes"])
 def test_an_upload_that_completes_late_is_not_sent_again(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, operation: str
@@ -87,6 +88,7 @@ def test_an_upload_that_completes_late_is_not_sent_again(
     assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 def test_an_upload_of_other_bytes_that_completes_late_is_replaced(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_an_upload_of_other_bytes_that_completes_late_is_replaced(
     assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 def test_parts_of_other_bytes_are_sent_again_and_older_uploads_end(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

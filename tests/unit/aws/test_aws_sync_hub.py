@@ -92,6 +92,7 @@ def bring(aws: Aws, revision: str | None = None) -> SyncResult:
     return sync(aws, target=weights)
 
 
+@pytest.mark.thorough
 def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
     bring(aws)
 
@@ -106,6 +107,7 @@ def test_an_unknown_revision_is_an_error(aws: Aws, hub: Hub) -> None:
         bring(aws, "nowhere")
 
 
+@pytest.mark.thorough
 def test_files_that_vllm_reads_are_copied_and_duplicates_are_not(aws: Aws, hub: Hub) -> None:
     bring(aws)
 
@@ -117,6 +119,7 @@ def test_files_that_vllm_reads_are_copied_and_duplicates_are_not(aws: Aws, hub: 
     assert entry["sha256"] == hashlib.sha256(WEIGHTS).hexdigest()
 
 
+@pytest.mark.thorough
 def test_the_second_run_trusts_the_hubs_checksums_without_downloading(aws: Aws, hub: Hub) -> None:
     bring(aws)
     hub.store.forget()
@@ -127,6 +130,7 @@ def test_the_second_run_trusts_the_hubs_checksums_without_downloading(aws: Aws, 
     assert hub.sent < PART
 
 
+@pytest.mark.thorough
 def test_the_token_is_sent_to_the_hub_only(
     aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +143,7 @@ def test_the_token_is_sent_to_the_hub_only(
     assert hub.token not in json.dumps(manifest(aws))
 
 
+@pytest.mark.thorough
 def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
     hub.failures = 3
 
@@ -148,6 +153,7 @@ def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
 
 
+@pytest.mark.thorough
 def test_a_lasting_network_failure_ends_the_run_and_keeps_the_parts(aws: Aws, hub: Hub) -> None:
     hub.failures = 1000
 
@@ -160,6 +166,7 @@ def test_a_lasting_network_failure_ends_the_run_and_keeps_the_parts(aws: Aws, hu
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
 
 
+@pytest.mark.thorough
 def test_bytes_other_than_the_hubs_never_become_an_object(aws: Aws, hub: Hub) -> None:
     hub.spoilt = True
 
@@ -171,6 +178,7 @@ def test_bytes_other_than_the_hubs_never_become_an_object(aws: Aws, hub: Hub) ->
     assert unfinished(aws) == []
 
 
+@pytest.mark.thorough
 def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     weights = Weights(kind="hub", location=REPO, revision="main", engine_path=REPO)
     planned = plan_for(aws, target=weights)
@@ -183,6 +191,7 @@ def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     assert "pair/target/config.json" not in keys(aws)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_file_is_read_again_and_not_sent_again(
     aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

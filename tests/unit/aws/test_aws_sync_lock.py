@@ -68,6 +68,7 @@ def test_the_second_writer_is_refused_with_the_holders_name(
     assert "--take-over" in busy.value.fix
 
 
+@pytest.mark.thorough
 def test_afterwards_no_lock_is_left(aws: Aws, target: Path, own_home: Path) -> None:
     sync(aws, target=folder_weights(target))
 
@@ -108,6 +109,7 @@ def test_one_of_two_concurrent_writers_gets_the_lock(
     assert got == [there.holder.id]
 
 
+@pytest.mark.thorough
 def test_a_lock_of_another_machine_holds_until_it_is_stale(
     aws: Aws, bucket: Bucket, target: Path, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_lock_of_another_machine_holds_until_it_is_stale(
     assert PLACE.lock_key not in keys(aws)
 
 
+@pytest.mark.thorough
 def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhere: Any) -> None:
     Lock(bucket, PLACE, "copied").acquire()
     elsewhere()
@@ -138,6 +141,7 @@ def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhe
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
+@pytest.mark.thorough
 def test_a_lock_of_a_killed_process_of_this_machine_is_stale(
     aws: Aws, bucket: Bucket, target: Path, own_home: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_lock_of_a_killed_process_of_this_machine_is_stale(
     assert not file.exists()
 
 
+@pytest.mark.thorough
 def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
     aws: Aws, bucket: Bucket, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +245,7 @@ def test_a_lost_response_does_not_count_as_another_holder(
     assert keys(aws) == set()
 
 
+@pytest.mark.thorough
 def test_parts_synced_separately_both_stay_in_the_manifest(
     aws: Aws, target: Path, tmp_path: Path
 ) -> None:
@@ -256,6 +262,7 @@ def test_parts_synced_separately_both_stay_in_the_manifest(
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_weights_that_are_being_copied_cannot_be_removed(
     aws: Aws, bucket: Bucket, target: Path, elsewhere: Any
 ) -> None:
@@ -300,6 +307,7 @@ def test_control_characters_in_a_lock_are_removed(aws: Aws, bucket: Bucket) -> N
     assert not there.stale
 
 
+@pytest.mark.thorough
 def test_a_killed_process_releases_its_local_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

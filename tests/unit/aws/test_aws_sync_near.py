@@ -37,6 +37,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_model(tmp_path / "target", 4 * PART)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("uri", ["s3://models", "s3://models/pair/target"])
 def test_a_prefix_one_level_off_is_refused_with_the_right_one(
     aws: Aws, tmp_path: Path, uri: str
@@ -53,6 +54,7 @@ def test_a_prefix_one_level_off_is_refused_with_the_right_one(
     assert finding.command == ("peagle", "weights", "list", "s3://models/pair/")
 
 
+@pytest.mark.thorough
 def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
     aws: Aws, tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     return moments
 
 
+@pytest.mark.thorough
 def test_uploaded_parts_count_as_done_in_plan_and_progress(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +115,7 @@ def test_uploaded_parts_count_as_done_in_plan_and_progress(
     )
 
 
+@pytest.mark.thorough
 def test_a_complete_pair_has_nothing_to_finish(aws: Aws, tmp_path: Path) -> None:
     sync(aws, target=folder_weights(write_model(tmp_path / "target")))
 

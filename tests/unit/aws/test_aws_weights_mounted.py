@@ -81,6 +81,7 @@ def only(found: tuple[Finding, ...]) -> Finding:
     return finding
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
 def test_a_complete_pair_needs_few_calls_and_has_no_findings(
     copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +95,7 @@ def test_a_complete_pair_needs_few_calls_and_has_no_findings(
     assert len(calls.made) <= 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
 def test_a_missing_file_is_refused_with_the_sync_command(copied: Aws, plan: Plan) -> None:
     delete(copied, "pair/target/model.safetensors")
@@ -106,6 +108,7 @@ def test_a_missing_file_is_refused_with_the_sync_command(copied: Aws, plan: Plan
     assert finding.command == tuple(command.split())
 
 
+@pytest.mark.thorough
 def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -> None:
     bring_pair(aws, tmp_path, replace(OURS, given=frozenset({"drafter"})))
     delete(aws, "pair/drafter/config.json")
@@ -116,6 +119,7 @@ def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -
     assert finding.command[-3:] == ("--drafter-only", "--drafter-from", str(tmp_path / "drafter"))
 
 
+@pytest.mark.thorough
 def test_a_vocabulary_that_the_plan_names_and_nobody_copied_is_refused(copied: Aws) -> None:
     variables = {"TIKTOKEN_ENCODINGS_BASE": "/opt/ml/model"}
     plan = PAIR.model_copy(update={"environment": {**PAIR.environment, **variables}})
@@ -128,6 +132,7 @@ def test_a_vocabulary_that_the_plan_names_and_nobody_copied_is_refused(copied: A
     assert "error" not in {found.level for found in mounted_findings(copied, plan)}
 
 
+@pytest.mark.thorough
 def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     put(copied, "pair/drafter/config.json", b"{}")
 
@@ -163,6 +168,7 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
     assert "copies a/target+a/head since" in message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
@@ -183,6 +189,7 @@ def test_a_manifest_of_another_pair_is_refused(
     assert expected in found[-1].message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "streamed"])
 def test_the_targets_folder_is_refused_as_drafter(copied: Aws, mounted: bool) -> None:
     target = "s3://models/pair/target/"
@@ -197,6 +204,7 @@ def test_the_targets_folder_is_refused_as_drafter(copied: Aws, mounted: bool) ->
     assert finding.fix == "use --drafter s3://models/pair/drafter/"
 
 
+@pytest.mark.thorough
 def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +219,7 @@ def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
     assert found[0].fix == "use --model-source s3://models/pair/target/"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
 def test_an_unreadable_manifest_counts_as_none(copied: Aws, manifest: bytes) -> None:
     put(copied, PLACE.manifest_key, manifest)
@@ -219,6 +228,7 @@ def test_an_unreadable_manifest_counts_as_none(copied: Aws, manifest: bytes) -> 
     assert only(mounted_findings(copied, PAIR)).code == "weights-half"
 
 
+@pytest.mark.thorough
 def test_without_a_manifest_an_incomplete_model_is_refused(aws: Aws, tmp_path: Path) -> None:
     plan = stored_plan("s3://models/plain/", None, "s3://models/plain/")
     folder = write_model(tmp_path / "plain")
@@ -236,6 +246,7 @@ def test_without_a_manifest_an_incomplete_model_is_refused(aws: Aws, tmp_path: P
     assert "has no config.json" in only(mounted_findings(aws, plan)).message
 
 
+@pytest.mark.thorough
 def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copied: Aws) -> None:
     def finding_at(uri: str) -> Finding:
         finding = only(mounted_findings(copied, stored_plan(uri, None, uri)))
@@ -259,6 +270,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
     assert "--region eu-west-1" in finding.fix
 
 
+@pytest.mark.thorough
 def test_unmountable_keys_are_errors_and_extra_objects_warnings(
     copied: Aws,
 ) -> None:
@@ -271,6 +283,7 @@ def test_unmountable_keys_are_errors_and_extra_objects_warnings(
     assert mounted_findings(copied, STREAMED) == ()
 
 
+@pytest.mark.thorough
 def test_warm_starts_and_a_stale_lock_are_not_foreign(copied: Aws) -> None:
     for name in (f"warm/{'0a' * 16}.tar.gz", f"warm/{'0a' * 16}.json", "peagle-weights.lock"):
         put(copied, f"pair/{name}")
@@ -279,6 +292,7 @@ def test_warm_starts_and_a_stale_lock_are_not_foreign(copied: Aws) -> None:
     assert "warm/notes.txt" in only(mounted_findings(copied, PAIR)).message
 
 
+@pytest.mark.thorough
 def test_a_huge_prefix_is_not_listed_completely(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +325,7 @@ def _denied(aws: Aws, monkeypatch: pytest.MonkeyPatch, *operations: str) -> None
     monkeypatch.setattr(Aws, "items", items)
 
 
+@pytest.mark.thorough
 def test_without_permission_to_list_there_is_a_warning_and_the_manifest_counts(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +342,7 @@ def test_without_permission_to_list_there_is_a_warning_and_the_manifest_counts(
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_without_any_permission_there_is_a_warning(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def by_script(folder: Path, rule: dict[str, Any] | None) -> None:
     change(boto3.client("s3", region_name="us-east-1"), BUCKET, OWN["ID"], rule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [by_toolkit, by_script])
 def test_s3_accepts_the_rules_and_keeps_those_of_others(
     change: Callable[[Path, dict[str, Any] | None], None], tmp_path: Path

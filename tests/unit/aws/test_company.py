@@ -217,6 +217,7 @@ def test_a_deploy_creates_everything_with_the_settings(world: World, head: Path)
     assert {one["SSEKMSKeyId"] for one in world.cloud.buckets[bucket].values()} == {KEY}
 
 
+@pytest.mark.thorough
 def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> None:
     world.deploy(company_plan(head))
     before = world.cloud.calls.count("upload_file")

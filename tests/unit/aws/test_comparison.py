@@ -84,6 +84,7 @@ def test_status_and_cost_know_both_variants(world: World, compared: RunningCompa
     assert document["comparison"]["price_per_hour_usd"] == pytest.approx(1.408)
 
 
+@pytest.mark.thorough
 def test_promote_lets_the_candidate_serve_alone(world: World, compared: RunningComparison) -> None:
     before = world.saved().serving
     record = world.promote()
@@ -100,6 +101,7 @@ def test_promote_lets_the_candidate_serve_alone(world: World, compared: RunningC
     assert world.serves() == before.name
 
 
+@pytest.mark.thorough
 def test_drop_lets_what_served_before_serve_alone(
     world: World, compared: RunningComparison
 ) -> None:
@@ -117,6 +119,7 @@ def test_drop_lets_what_served_before_serve_alone(
         world.promote()
 
 
+@pytest.mark.thorough
 def test_other_changes_wait_for_the_end_of_the_comparison(
     world: World, compared: RunningComparison
 ) -> None:
@@ -159,6 +162,7 @@ def test_nothing_is_compared_with_what_is_not_in_service(world: World) -> None:
         world.compare(a_plan())
 
 
+@pytest.mark.thorough
 def test_a_repeated_compare_changes_the_share_only(
     world: World, compared: RunningComparison
 ) -> None:
@@ -180,6 +184,7 @@ def test_a_repeated_compare_changes_the_share_only(
     assert "update_endpoint_weights_and_capacities" not in world.cloud.calls
 
 
+@pytest.mark.thorough
 def test_without_a_proof_of_the_candidate_the_comparison_ends(world: World) -> None:
     world.deploy(a_plan())
     serves = world.serves()
@@ -331,6 +336,7 @@ def test_a_comparison_of_another_machine_is_seen_by_the_record_of_this_one(world
     assert document["state"] == "running"
 
 
+@pytest.mark.thorough
 def test_a_head_in_a_folder_is_compared_and_removed(
     world: World, head: Path, tmp_path: Path
 ) -> None:
@@ -348,6 +354,7 @@ def test_a_head_in_a_folder_is_compared_and_removed(
     assert set(world.cloud.buckets[bucket]) == keys
 
 
+@pytest.mark.thorough
 def test_promote_applies_the_whole_plan(world: World) -> None:
     world.deploy(observed(rolled_out(a_plan())))
     alarm = world.cloud.made_alarms[ACCEPTANCE]
@@ -366,6 +373,7 @@ def test_promote_applies_the_whole_plan(world: World) -> None:
     assert world.cloud.scheduler.schedules
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("scales", [False, True])
 def test_promoting_a_higher_price_moves_the_end_of_a_budget(

@@ -109,6 +109,7 @@ def test_changed_weights_in_the_same_folder_are_another_revision(world: World, h
     assert world.preflight(a_plan(head)).change == "nothing"
 
 
+@pytest.mark.thorough
 def test_files_in_service_are_never_overwritten(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
     (bucket,) = world.cloud.buckets.values()

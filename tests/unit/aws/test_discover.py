@@ -248,6 +248,7 @@ def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: W
     assert found.serving.proof is not None
 
 
+@pytest.mark.thorough
 def test_a_rollback_on_another_machine_is_seen_by_the_record_of_this_one(world: World) -> None:
     first = world.deploy(a_plan()).serving
     second = world.deploy(another(a_plan()))

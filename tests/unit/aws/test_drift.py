@@ -69,6 +69,7 @@ def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
     return {one.field: (one.planned, one.found) for one in drift.fields}
 
 
+@pytest.mark.thorough
 def test_a_deployment_as_planned_has_no_drift(deployed: World) -> None:
     deployed.cloud.calls.clear()
     drift = drift_of(deployed)

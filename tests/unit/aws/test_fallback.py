@@ -149,6 +149,7 @@ def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) 
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
     world.cloud.next_scripts = [FULL] * 99
     deployer = Deployer(world, "ml.g6.xlarge", retry_seconds=600)

@@ -55,6 +55,7 @@ def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
     assert document["source"] == "log"
 
 
+@pytest.mark.thorough
 def test_one_instance_below_the_floor_fails_the_proof(logging: World) -> None:
     logging.cloud.streams[TWO].acceptance = 1.4
 
@@ -75,6 +76,7 @@ def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None
     assert len(logging.cloud.streams[TWO].prompts) < 20, "no prompt can change that"
 
 
+@pytest.mark.thorough
 def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
     del logging.cloud.streams[TWO]
 
@@ -127,6 +129,7 @@ def test_lines_before_the_first_prompt_do_not_count(logging: World) -> None:
     assert proved(logging).acceptance_length == 3.0
 
 
+@pytest.mark.thorough
 def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
     """The old instance still answers and logs for a while after the switch."""
     del logging.cloud.streams[TWO]

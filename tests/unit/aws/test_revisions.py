@@ -45,6 +45,7 @@ def head_of(plan: Plan) -> Weights:
     return plan.drafter.weights
 
 
+@pytest.mark.thorough
 def test_a_drafter_on_a_branch_is_planned_at_its_commit(web: Web) -> None:
     before, after = planned(web)
 
@@ -65,6 +66,7 @@ def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
     assert request.path.endswith("/acme/head/revision/v1")
 
 
+@pytest.mark.thorough
 def test_a_hub_that_does_not_answer_is_a_note(web: Web) -> None:
     web.answer = lambda request: Reply(500, b"{}")
 

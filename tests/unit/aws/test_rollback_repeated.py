@@ -10,6 +10,7 @@ from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 
+@pytest.mark.thorough
 def test_a_rollback_killed_before_its_report_is_finished_and_not_undone(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -28,6 +29,7 @@ def test_a_rollback_killed_before_its_report_is_finished_and_not_undone(
     assert world.serves() == updated[1]
 
 
+@pytest.mark.thorough
 def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -52,6 +54,7 @@ def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     assert world.state() == "InService"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_deploy_ends_the_intent_of_a_rollback(
     world: World, updated: tuple[str, str], is_new: bool

@@ -78,6 +78,7 @@ def test_another_plan_changes_the_limits_in_place(world: World) -> None:
     assert len(alarms) == 2
 
 
+@pytest.mark.thorough
 def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world: World) -> None:
     world.deploy(rolled_out(a_plan()))
     before = dict(world.cloud.made_alarms)
@@ -166,6 +167,7 @@ def watched(plan: Plan, floor: float, k: int) -> Plan:
     return plan.model_copy(update={"speculation": speculation, "observe": observe})
 
 
+@pytest.mark.thorough
 def test_a_rollback_rewrites_alarms_and_dashboard(world: World) -> None:
     world.deploy(watched(a_plan(), 2.0, 5))
     before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
@@ -178,6 +180,7 @@ def test_a_rollback_rewrites_alarms_and_dashboard(world: World) -> None:
     assert (world.cloud.made_alarms, world.cloud.dashboards) == before
 
 
+@pytest.mark.thorough
 def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: World) -> None:
     world.deploy(watched(a_plan(), 2.0, 5))
     first = dict(world.cloud.made_alarms)
@@ -209,6 +212,7 @@ def with_alarms(plan: Plan, ttft: float, requests: int) -> Plan:
     return plan.model_copy(update=changed)
 
 
+@pytest.mark.thorough
 def test_a_rollback_on_another_machine_names_the_limit_that_it_cannot_know(world: World) -> None:
     world.deploy(with_alarms(a_plan(), 0.5, 6))
     world.deploy(with_alarms(another(a_plan()), 0.2, 9))
@@ -224,6 +228,7 @@ def test_a_rollback_on_another_machine_names_the_limit_that_it_cannot_know(world
     assert "more than 6 requests" in load["AlarmDescription"]
 
 
+@pytest.mark.thorough
 def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: World) -> None:
     world.deploy(watched(a_plan(), 2.0, 5))
     before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
@@ -238,6 +243,7 @@ def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: W
     assert (world.cloud.made_alarms, world.cloud.dashboards) == before
 
 
+@pytest.mark.thorough
 def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> None:
     world.deploy(watched(a_plan(), 2.0, 5))
     first = world.serves()
@@ -293,6 +299,7 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert {"Name": "EndpointConfigName", "Value": first} in dimensions
 
 
+@pytest.mark.thorough
 def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world: World) -> None:
     world.deploy(rolled_out(a_plan()))
     world.deploy(rolled_out(another(a_plan()), floor=1.5))
@@ -309,6 +316,7 @@ def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world:
     assert world.serves() != serves
 
 
+@pytest.mark.thorough
 def test_a_rollback_says_why_it_has_no_rollout(world: World) -> None:
     world.deploy(a_plan())
     world.deploy(rolled_out(another(a_plan())))

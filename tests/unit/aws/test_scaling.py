@@ -47,6 +47,7 @@ def run(world: World, **request: Any) -> Deployment:
     return record
 
 
+@pytest.mark.thorough
 def test_a_plan_that_scales_is_registered_once_it_is_proved(world: World) -> None:
     ready(world).deploy(scaled())
 
@@ -182,6 +183,7 @@ def test_a_rollback_returns_to_the_scaling_of_its_plan(world: World) -> None:
     assert world.cloud.bounds == {TARGET: (1, 3)}
 
 
+@pytest.mark.thorough
 def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) -> None:
     ready(world).deploy(scaled())
     world.deploy(scaled(max_instances=2))

@@ -35,6 +35,7 @@ def test_what_served_before_an_update_is_the_previous_revision(
     assert tags["peagle:previous"].startswith(f"revision={record.previous.fingerprint} passed=yes")
 
 
+@pytest.mark.thorough
 def test_a_second_update_keeps_exactly_one_previous_revision(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     assert set(world.cloud.configs) == {before, world.serves()}
 
 
+@pytest.mark.thorough
 def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
@@ -205,6 +207,7 @@ def test_rollback_swaps_the_two_revisions(world: World, updated: tuple[str, str]
     assert world.serves() == after
 
 
+@pytest.mark.thorough
 def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -222,6 +225,7 @@ def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
     assert world.state() == "InService"
 
 
+@pytest.mark.thorough
 def test_deploying_the_previous_plan_again_is_a_rollback(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -330,6 +334,7 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     assert world.cloud.is_empty
 
 
+@pytest.mark.thorough
 def test_a_rollback_of_another_machine_is_noticed(world: World, updated: tuple[str, str]) -> None:
     record = world.saved()
     world.rollback()
@@ -358,6 +363,7 @@ def test_another_machine_overwrites_no_weights_in_service(world: World, head: Pa
     assert world.state() == "InService"
 
 
+@pytest.mark.thorough
 def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revision(
     world: World, updated: tuple[str, str]
 ) -> None:

@@ -30,6 +30,7 @@ def requests(world: World, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     return sent
 
 
+@pytest.mark.thorough
 def test_the_update_is_proved_on_one_instance_and_then_made(
     world: World, requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World)
     assert failed.value.gives_up is None
 
 
+@pytest.mark.thorough
 def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
 
@@ -270,6 +271,7 @@ def test_a_failed_start_is_removed_and_saves_the_rest_of_the_timeout(
     assert world.record() is None
 
 
+@pytest.mark.thorough
 def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
     error = _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [("InService", None)]

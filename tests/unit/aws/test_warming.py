@@ -260,6 +260,7 @@ def test_a_failed_fetch_stores_nothing(
     assert warm_keys(stocked) == []
 
 
+@pytest.mark.thorough
 def test_an_interrupted_fetch_stores_nothing(stocked: World) -> None:
     stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
 

@@ -33,6 +33,7 @@ def test_a_ratio_without_groups_has_no_width() -> None:
     assert ratio_interval([(6, 4), (0, 0)]) == Interval(1.5, 1.5, 1.5)
 
 
+@pytest.mark.thorough
 def test_the_interval_of_a_ratio_covers_it_in_95_of_100_trials() -> None:
     draw = random.Random(1)
     covered = 0

@@ -156,6 +156,7 @@ def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
     assert len(read_result(path)[0].rows) == SWEEP.total + 1
 
 
+@pytest.mark.thorough
 def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)

@@ -57,6 +57,7 @@ class Repository:
         return [one.output for one in self.shown if one.source == source]
 
 
+@pytest.mark.thorough
 def test_variables_and_artifacts_go_on_as_the_template_wires_them(tmp_path: Path) -> None:
     made = Repository(tmp_path, production=PRODUCTION % "test $KEY = 1")
 
@@ -68,6 +69,7 @@ def test_variables_and_artifacts_go_on_as_the_template_wires_them(tmp_path: Path
     assert made.output("Production / post_build") == ["after\n"]
 
 
+@pytest.mark.thorough
 def test_a_build_that_aborts_ends_at_the_command_that_fails(tmp_path: Path) -> None:
     made = Repository(tmp_path, production=PRODUCTION % "exit 3")
 
@@ -76,6 +78,7 @@ def test_a_build_that_aborts_ends_at_the_command_that_fails(tmp_path: Path) -> N
     assert made.output("Production / post_build") == []
 
 
+@pytest.mark.thorough
 def test_nobody_is_asked_about_a_change_that_staging_refuses(tmp_path: Path) -> None:
     refused = STAGING.replace("echo the-digest", "exit 4; echo")
     made = Repository(tmp_path, production=PRODUCTION % "true", staging=refused)
@@ -86,6 +89,7 @@ def test_nobody_is_asked_about_a_change_that_staging_refuses(tmp_path: Path) -> 
     assert made.host.shown == ""
 
 
+@pytest.mark.thorough
 def test_what_ends_the_night_runs_after_drift_too(tmp_path: Path) -> None:
     made = Repository(tmp_path, production=PRODUCTION % "true")
 
@@ -94,6 +98,7 @@ def test_what_ends_the_night_runs_after_drift_too(tmp_path: Path) -> None:
     assert made.output("nightly / post_build") == ["after\n"]
 
 
+@pytest.mark.thorough
 def test_an_artifact_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     made = Repository(tmp_path, production=PRODUCTION % "true", plan=PLAN.replace("> plan", "> p"))
     with pytest.raises(FileNotFoundError):

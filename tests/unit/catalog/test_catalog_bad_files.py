@@ -207,6 +207,7 @@ def test_a_wrong_target_does_not_affect_others(tmp_path: Path) -> None:
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.id == "openai/gpt-oss-20b"
 
 
+@pytest.mark.thorough
 @given(
     start=st.integers(0, len(GOOD)),
     length=st.integers(0, 40),

@@ -38,6 +38,7 @@ def drafter(pair: str) -> Drafter:
     return dict(zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True))[pair]
 
 
+@pytest.mark.thorough
 def test_the_bundled_catalogue_has_no_problems() -> None:
     with bundled_catalog():
         files_checked, problems = check_catalog()

@@ -39,6 +39,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_problem_of_small_cost(name: str, tmp_path: Path) -> None:
     text, message = HOSTILE[name]

@@ -190,6 +190,7 @@ def a_runtime(version: str, **changed: Any) -> Runtime:
     return newest.model_copy(update={**plain, **named, **changed})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", ["0.18.0", "0.28.1", "0.31.0"])
 def test_a_new_version_is_inserted_in_order(version: str) -> None:
     from peagle.vllm.versions import parse
@@ -202,6 +203,7 @@ def test_a_new_version_is_inserted_in_order(version: str) -> None:
         assert len(differing(RUNTIMES, text)) == 6
 
 
+@pytest.mark.thorough
 def test_a_region_that_is_added_everywhere() -> None:
     runtimes = tuple(
         one.model_copy(update={"regions": tuple(sorted((*one.regions, "eu-north-9")))})
@@ -227,6 +229,7 @@ def test_a_version_is_added_to_regions() -> None:
     assert differing(RUNTIMES, text) == ["-    regions: *commercial", "+    regions: *all"]
 
 
+@pytest.mark.thorough
 def test_the_version_with_the_anchor_gets_another_list() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     by_version["0.23.0"] = by_version["0.23.0"].model_copy(update={"regions": ("us-east-1",)})
@@ -236,6 +239,7 @@ def test_the_version_with_the_anchor_gets_another_list() -> None:
     assert text.count("regions: &commercial") == 1, "the next version with the list gets the anchor"
 
 
+@pytest.mark.thorough
 def test_a_tag_and_an_account_change() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     by_version["0.24.0"] = by_version["0.24.0"].model_copy(update={"tag": "0.24.0-again"})

@@ -61,6 +61,7 @@ def test_text_that_looks_like_another_type_is_quoted(value: str) -> None:
     assert data_of(text)["licence"] == value
 
 
+@pytest.mark.thorough
 def test_comments_say_what_is_unknown() -> None:
     unknown: dict[Location, str] = {
         ("licence",): "see its card",
@@ -76,6 +77,7 @@ def test_comments_say_what_is_unknown() -> None:
     assert "    # unknown: published, no claims" in lines
 
 
+@pytest.mark.thorough
 def test_a_comment_cannot_add_a_key() -> None:
     text = entry_text(ONE, {("licence",): "x\ngated: true"}, {}, file_of(ONE))
 

@@ -42,6 +42,7 @@ def test_the_new_type_is_unknown_to_botocore() -> None:
     assert NEW_TYPE not in endpoint_types()
 
 
+@pytest.mark.thorough
 def test_a_plan_uses_the_new_pair_and_the_new_type(own: Path) -> None:
     done = run_in_process("--catalog", str(own), "plan", "chat-7b", "--instance-type", NEW_TYPE,
                           "--json")  # fmt: skip

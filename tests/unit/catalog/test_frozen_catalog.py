@@ -93,6 +93,7 @@ def test_bundled_evidence_comes_with_frozen_prices_and_images(refreshed: Path) -
     assert mixed.instances != bundled.instances
 
 
+@pytest.mark.thorough
 def test_documents_and_planning_have_no_other_way_to_the_bundled_catalogue() -> None:
     """Their tests use ``bundled_evidence``, since a refresh changes every price."""
     files = [*TESTS.glob("docs/*.py"), *TESTS.glob("planning/*.py")]

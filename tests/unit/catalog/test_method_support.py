@@ -68,6 +68,7 @@ def test_a_dflash_head_of_gpt_oss_can_be_planned(size: str) -> None:
     assert (speculation["method"], speculation["parallel_drafting"]) == ("dflash", False)
 
 
+@pytest.mark.thorough
 def test_show_says_what_vllm_does_with_the_method() -> None:
     shown = in_process("catalog", "show", "gpt-oss-20b").out
     document = in_process("catalog", "show", "gpt-oss-20b+dflash", "--json").document

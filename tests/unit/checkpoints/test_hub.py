@@ -274,6 +274,7 @@ def test_a_refused_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.exit_code == 4, "not the user's mistake"
 
 
+@pytest.mark.thorough
 def test_a_silent_hub_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hub = Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.2)
@@ -282,6 +283,7 @@ def test_a_silent_hub_times_out() -> None:
     assert "within 0.2 s" in refused.value.message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["listing", "header"])
 def test_a_trickling_response_times_out(where: str, hub: FakeHub) -> None:
     if where == "listing":

@@ -23,6 +23,7 @@ def test_the_calls_run_in_parallel() -> None:
     assert len(run_parallel([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
 
 
+@pytest.mark.thorough
 def test_the_first_error_ends_all() -> None:
     begun: list[int] = []
     never = threading.Event()
@@ -40,6 +41,7 @@ def test_the_first_error_ends_all() -> None:
     assert len(begun) <= 3 + WORKERS + 1
 
 
+@pytest.mark.thorough
 def test_the_time_limit_ends_the_wait() -> None:
     never = threading.Event()
     begin = time.monotonic()

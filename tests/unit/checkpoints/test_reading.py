@@ -73,6 +73,7 @@ def test_files_that_the_index_does_not_name_are_not_touched() -> None:
     assert {name for name, _, _ in source.reads} == set(SHARDED)
 
 
+@pytest.mark.thorough
 def test_only_the_header_of_a_large_file_is_read() -> None:
     short = weights({"w": ("U8", (50_000_000,))})
     shapes = {f"layers.{n}.weight": ("U8", (1,)) for n in range(3000)}
@@ -161,6 +162,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_silent_source_times_out() -> None:
     never = threading.Event()
 

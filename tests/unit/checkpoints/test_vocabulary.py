@@ -83,6 +83,7 @@ def test_it_is_found_where_the_engine_and_tiktoken_keep_it(
     assert (found.name, found.read_bytes()) == (VOCABULARY_FILE, CONTENT)
 
 
+@pytest.mark.thorough
 def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
     gpt_oss, other = model(tmp_path / "gpt-oss"), model(tmp_path / "llama", "llama")
     prefix = weights_prefix("s3://bucket/gpt-oss/")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def check_or_refuse(case: Case) -> None:
     assert all(finding.fix for finding in findings if finding.level != "note")
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(150), deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*HEAD, *MORE_KEYS]), values, max_size=4),
@@ -66,6 +68,7 @@ def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, para
     check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(150), deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*TARGET, *MORE_KEYS]), values, max_size=4),
@@ -78,6 +81,7 @@ def test_any_target(changes: dict[str, Any], found: dict[str, Tensor] | None) ->
     check_or_refuse(replace(case, target_checkpoint=target, drafter_checkpoint=head))
 
 
+@pytest.mark.thorough
 @given(
     speculative=st.dictionaries(
         st.sampled_from(["rejection_sample_method", "draft_tensor_parallel_size", "x"]), values

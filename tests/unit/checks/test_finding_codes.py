@@ -9,6 +9,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import peagle
 from peagle.findings import Finding, note
 
@@ -19,6 +21,7 @@ FROM_DATA = {"checks/registry.py", "checks/rules/known_problem.py"}
 """Files whose findings carry the code of a rule or of an entry of the catalogue."""
 
 
+@pytest.mark.thorough
 def test_a_code_is_emitted_in_one_file() -> None:
     files: dict[str, set[str]] = defaultdict(set)
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -28,6 +31,7 @@ def test_a_code_is_emitted_in_one_file() -> None:
     assert {code: where for code, where in files.items() if len(where) > 1} == {}
 
 
+@pytest.mark.thorough
 def test_every_code_is_a_literal_or_a_constant() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).as_posix() not in FROM_DATA:

@@ -39,6 +39,7 @@ def test_a_url_is_measured_and_shown_as_a_table(peagle: Peagle) -> None:
     assert "Sent by aiperf 0.13.0" in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
@@ -80,6 +81,7 @@ def test_prompts_of_a_file_are_not_in_the_document(peagle: Peagle, tmp_path: Pat
     assert "a secret" not in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fails_with", "message"),
     [(500, "EngineCore died"), (0, "closed the connection")],
@@ -138,6 +140,7 @@ def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], mess
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """``mini_aiperf`` checks that the configuration does not have it."""
     body: dict[str, Any] = {"messages": [{"content": "a"}], "max_tokens": 4, "stream": True}
@@ -149,6 +152,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
     assert simulated.keys == {"Bearer a-secret-key"}
 
 
+@pytest.mark.thorough
 def test_a_sender_that_fails_before_sending_says_why() -> None:
     with pytest.raises(EngineError, match="the model is unusable"):
         load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)

@@ -29,6 +29,7 @@ def dollars() -> float:
 SCALING = ("--max", "3", "--target-concurrency", "4")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize(
     "words",
@@ -52,6 +53,7 @@ def test_a_higher_price_moves_the_end_of_a_budget(
     assert_ends(budgeted, utc_text(end_of(budgeted)))
 
 
+@pytest.mark.thorough
 def test_a_lower_price_does_not_move_the_end_of_a_budget(terminal: Terminal) -> None:
     many = (*DEPLOY, "--max-instances", "3")
     assert terminal.run(*many, "--budget", str(12 * dollars())).code == 0
@@ -63,6 +65,7 @@ def test_a_lower_price_does_not_move_the_end_of_a_budget(terminal: Terminal) -> 
     assert end_of(terminal) == end
 
 
+@pytest.mark.thorough
 def test_a_later_time_ends_the_budget(budgeted: Terminal) -> None:
     assert budgeted.run(*DEPLOY, "--ttl", "48h").code == 0
     end = end_of(budgeted)
@@ -72,6 +75,7 @@ def test_a_later_time_ends_the_budget(budgeted: Terminal) -> None:
     assert budgeted.cloud.tags[endpoint_arn()]["peagle:budget"] == "none"
 
 
+@pytest.mark.thorough
 def test_a_scaling_that_the_budget_does_not_allow_says_how_to_set_a_new_one(
     budgeted: Terminal,
 ) -> None:
@@ -88,6 +92,7 @@ def test_a_scaling_that_the_budget_does_not_allow_says_how_to_set_a_new_one(
     assert end_of(budgeted) == pytest.approx(end, abs=HOUR)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -117,6 +122,7 @@ def test_a_scaling_that_aws_rejects_moves_the_end_back(
     assert budgeted.cloud.tags[endpoint_arn()] == tags
 
 
+@pytest.mark.thorough
 def test_a_deploy_that_the_budget_does_not_allow_is_refused(budgeted: Terminal) -> None:
     budgeted.cloud.now = START + 6 * HOUR
 
@@ -126,6 +132,7 @@ def test_a_deploy_that_the_budget_does_not_allow_is_refused(budgeted: Terminal) 
     assert "counts to the budget" in done.err
 
 
+@pytest.mark.thorough
 def test_a_new_budget_counts_the_bounds_that_scale_has_set(budgeted: Terminal) -> None:
     assert budgeted.run("scale", NAME, *SCALING, "--yes").code == 0
 
@@ -133,6 +140,7 @@ def test_a_new_budget_counts_the_bounds_that_scale_has_set(budgeted: Terminal) -
     assert end_of(budgeted) == pytest.approx(START + 8 * HOUR, abs=900)
 
 
+@pytest.mark.thorough
 def test_a_budget_counts_the_instances_that_scale_has_set(terminal: Terminal) -> None:
     assert terminal.run(*DEPLOY).code == 0
     assert terminal.run("scale", NAME, "--to", "3", "--yes").code == 0
@@ -144,6 +152,7 @@ def test_a_budget_counts_the_instances_that_scale_has_set(terminal: Terminal) ->
     assert "deleted after 4h 00m" in done.err
 
 
+@pytest.mark.thorough
 def test_a_budget_counts_the_plan_where_the_update_ends_what_scale_has_set(
     terminal: Terminal,
 ) -> None:
@@ -163,6 +172,7 @@ def cheaper(terminal: Terminal) -> Terminal:
     return terminal
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_rollback_to_a_higher_price_moves_the_end_of_a_budget(
     cheaper: Terminal, elsewhere: bool
@@ -178,6 +188,7 @@ def test_a_rollback_to_a_higher_price_moves_the_end_of_a_budget(
     assert f"ends        {utc_text(end_of(cheaper))}, to keep the budget" in done.err
 
 
+@pytest.mark.thorough
 def test_a_rollback_that_the_budget_does_not_allow_is_refused(cheaper: Terminal) -> None:
     cheaper.cloud.now = START + 6 * HOUR
     end, serves = end_of(cheaper), cheaper.cloud.endpoints[NAME].config
@@ -189,6 +200,7 @@ def test_a_rollback_that_the_budget_does_not_allow_is_refused(cheaper: Terminal)
     assert cheaper.cloud.endpoints[NAME].config == serves
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("hours", "ends"), [(12, 4), (2, 2)])
 def test_the_return_after_a_failed_proof_keeps_the_budget_that_the_update_set(
     terminal: Terminal, hours: int, ends: int

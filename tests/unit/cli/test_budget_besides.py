@@ -38,6 +38,7 @@ def ends_at(terminal: Terminal, operation: str, after: float = 0) -> Callable[[]
     return lambda: found
 
 
+@pytest.mark.thorough
 def test_an_update_shortens_the_end_by_what_it_may_take_and_then_by_what_it_took(
     budgeted: Terminal,
 ) -> None:
@@ -54,6 +55,7 @@ def test_an_update_shortens_the_end_by_what_it_may_take_and_then_by_what_it_took
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_ran_besides_counts_to_a_new_budget(budgeted: Terminal, elsewhere: bool) -> None:
     ends_at(budgeted, "update_endpoint", after=HOUR)
@@ -68,6 +70,7 @@ def test_what_ran_besides_counts_to_a_new_budget(budgeted: Terminal, elsewhere: 
     assert end_of(budgeted) == pytest.approx(START + 23 * HOUR, abs=300)
 
 
+@pytest.mark.thorough
 def test_a_proof_before_an_update_shortens_the_end(budgeted: Terminal) -> None:
     ends = ends_at(budgeted, "create_endpoint", after=HOUR)
 
@@ -78,6 +81,7 @@ def test_a_proof_before_an_update_shortens_the_end(budgeted: Terminal) -> None:
     assert end_of(budgeted) == pytest.approx(START + 11 * HOUR, abs=600)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["drop", "promote"])
 def test_a_comparison_halves_what_is_left_until_it_ends(budgeted: Terminal, then: str) -> None:
     assert budgeted.run(*WITH).code == 0
@@ -92,6 +96,7 @@ def test_a_comparison_halves_what_is_left_until_it_ends(budgeted: Terminal, then
     assert status(budgeted)["cost_so_far_usd"] == pytest.approx(6 * dollars(), rel=0.1)
 
 
+@pytest.mark.thorough
 def test_a_budget_that_cannot_be_kept_ends_no_update(budgeted: Terminal) -> None:
     budgeted.cloud.now = START + 11.9 * HOUR
     ends_at(budgeted, "update_endpoint", after=HOUR)
@@ -102,6 +107,7 @@ def test_a_budget_that_cannot_be_kept_ends_no_update(budgeted: Terminal) -> None
     assert "the budget is used up" in done.err
 
 
+@pytest.mark.thorough
 def test_without_a_budget_nothing_is_scheduled_again(terminal: Terminal) -> None:
     assert terminal.run(*DEPLOY, "--ttl", "8h").code == 0
     terminal.cloud.calls.clear()

@@ -136,6 +136,7 @@ def test_show_works_for_every_target(target: str) -> None:
         assert drafter.title in peagle("catalog", "show", f"{target}+{drafter.name}").stdout
 
 
+@pytest.mark.thorough
 def test_show_breaks_no_word_in_a_narrow_terminal() -> None:
     def shown(columns: str) -> list[str]:
         wide = {"COLUMNS": columns}
@@ -152,6 +153,7 @@ def test_an_unknown_pair_is_not_found() -> None:
     assert "did you mean gpt-oss-20b" in str(result.exception)
 
 
+@pytest.mark.thorough
 def test_check_is_content_with_what_ships() -> None:
     result = peagle("catalog", "check")
 

@@ -25,6 +25,7 @@ def init(*words: str) -> Done:
     return in_process("catalog", "init", *words)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
 def test_the_file_is_accepted_and_planned(head: str) -> None:
     done = init(TARGET, "--drafter", str(tiny(head)), "-o", "own/acme/chat-7b.yaml")
@@ -75,6 +76,7 @@ def test_config_json_alone_gives_an_estimate_of_the_size() -> None:
     assert {"weight_bytes", "parameters", "proof.chat"} <= document["unknown"].keys()
 
 
+@pytest.mark.thorough
 def test_folders_beside_the_file_are_named_as_such() -> None:
     shutil.copytree(TARGET, "own/acme/chat-7b/target")
     shutil.copytree(HEAD, "own/acme/chat-7b/head")
@@ -92,6 +94,7 @@ def test_folders_beside_the_file_are_named_as_such() -> None:
     assert in_process("catalog", "check", "own").code == 0
 
 
+@pytest.mark.thorough
 def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = FakeHub()
     hub.files = {path.name: path.read_bytes() for path in tiny("target").iterdir()}

@@ -34,6 +34,7 @@ def price_in(folder: Path) -> float:
     return instance.prices[0].usd_per_hour
 
 
+@pytest.mark.thorough
 def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
 
@@ -45,6 +46,7 @@ def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Pat
     assert price_in(mine) == 1.75
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "answers", "code"), [((), "n\n", 0), (("--dry-run",), None, 0), ((), None, 2)]
 )
@@ -200,6 +202,7 @@ def test_failed_query_does_not_count_as_up_to_date(
     assert "up to date" not in done.err
 
 
+@pytest.mark.thorough
 def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
     refuse(terminal, "get_products")
 
@@ -223,6 +226,7 @@ def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_p
     assert json.loads(done.err)["error"]["message"] == f"{tmp_path / 'file'} is not a folder"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])
 def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: str) -> None:
     terminal.cloud.price = 1.75

@@ -352,6 +352,7 @@ def test_config_without_numbers_is_an_error_with_its_location(tmp_path: Path) ->
     assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
 
 
+@pytest.mark.thorough
 def test_the_rules_are_listed_with_their_subject() -> None:
     done = run("--rules")
     assert done.exit_code == 0

@@ -12,6 +12,7 @@ from tests.support import in_process
 from tests.unit.cli.test_pipelines import WORKFLOWS
 
 
+@pytest.mark.thorough
 def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
     (tmp_path / "peagle.yaml").write_text(
         "environments: {staging: {}, production: {}}\n"
@@ -31,6 +32,7 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
     assert "arn:aws:iam::111122223333:oidc-provider/" in trust
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["github", "codepipeline"])
 def test_the_role_that_deploys_gets_each_policy(tmp_path: Path, kind: str) -> None:
     """The starter has a ``ttl``, and an endpoint may scale."""

@@ -73,6 +73,7 @@ def test_an_endpoint_deleted_elsewhere_is_missing(deployed: Terminal) -> None:
     assert deployed.run("status", NAME, "--json").document["state"] == "Missing"
 
 
+@pytest.mark.thorough
 def test_a_failure_is_shown_by_status(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("Failed", "the instance died")]
 
@@ -100,6 +101,7 @@ def _killed_at(terminal: Terminal, operation: str, *arguments: str, after: bool 
     terminal.cloud.before = terminal.cloud.after = lambda called: None
 
 
+@pytest.mark.thorough
 def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_status(
     terminal: Terminal,
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_stat
     assert terminal.run("status", NAME, "--json").document["failure_fix"] is None
 
 
+@pytest.mark.thorough
 def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_status(
     deployed: Terminal,
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_s
     assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 8)
 
 
+@pytest.mark.thorough
 def test_a_stand_in_is_named(deployed: Terminal) -> None:
     deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
 
@@ -147,6 +151,7 @@ def test_a_stand_in_is_named(deployed: Terminal) -> None:
     assert "peagle/tiny" in deployed.run("status", NAME).out
 
 
+@pytest.mark.thorough
 def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
     deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:engine"] = "vllm 0.99.0"
 
@@ -159,6 +164,7 @@ def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:
     plain = deployed.run("list").out
     deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
@@ -173,6 +179,7 @@ def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> Non
     assert row["speculation"] is True
 
 
+@pytest.mark.thorough
 def test_an_endpoint_without_a_record_can_be_invoked(deployed: Terminal) -> None:
     without_record(deployed)
 
@@ -315,6 +322,7 @@ def test_destroy_says_where_it_looked(deployed: Terminal) -> None:
     assert "neither this machine nor the tags in eu-west-1 know nothing-like-it" in done.err
 
 
+@pytest.mark.thorough
 def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal) -> None:
     endpoint = deployed.cloud.endpoints[NAME]
     deployed.cloud.configs[endpoint.config]["ProductionVariants"][0]["InitialInstanceCount"] = 3
@@ -327,6 +335,7 @@ def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal)
     assert "1 x ml.g5.xlarge, us-east-1, 3 running" in shown
 
 
+@pytest.mark.thorough
 def test_scale_off_shows_also_the_instances_that_start(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +368,7 @@ def test_a_failed_endpoint_costs_nothing(
     assert document["price_per_hour_usd"] == (price_of() if price is None else price)
 
 
+@pytest.mark.thorough
 def test_a_missing_endpoint_shows_no_price(deployed: Terminal) -> None:
     endpoint = deployed.cloud.endpoints.pop(NAME)
     del deployed.cloud.tags[endpoint.arn]

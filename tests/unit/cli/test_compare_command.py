@@ -36,6 +36,7 @@ def comparing(roomy: Terminal) -> Terminal:
     return roomy
 
 
+@pytest.mark.thorough
 def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal) -> None:
     before = roomy.cloud.endpoints[NAME].config
 
@@ -54,6 +55,7 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
     assert len(roomy.cloud.models) == 1
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_begun_shown_and_promoted(comparing: Terminal) -> None:
     status = comparing.run("status", NAME)
     assert "50.0% of the requests to Candidate: peagle/tiny, no speculation" in status.out
@@ -68,6 +70,7 @@ def test_a_comparison_is_begun_shown_and_promoted(comparing: Terminal) -> None:
     assert comparing.run("rollback", NAME, "--yes", "--json").document["k"] == 8
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_dropped(comparing: Terminal) -> None:
     asked = comparing.run("drop", NAME, answers="n\n")
     assert (asked.code, "the comparison goes on" in asked.error) == (2, True)
@@ -81,6 +84,7 @@ def test_a_comparison_is_dropped(comparing: Terminal) -> None:
     assert (again.code, "has no comparison" in again.error) == (3, True)
 
 
+@pytest.mark.thorough
 def test_the_share_changes_alone(comparing: Terminal) -> None:
     done = comparing.run("compare", NAME, "--share", "0.25", "--yes", "--json")
 
@@ -88,6 +92,7 @@ def test_the_share_changes_alone(comparing: Terminal) -> None:
     assert done.document["comparison"]["share"] == 0.25
 
 
+@pytest.mark.thorough
 def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
     done = comparing.run(*WITH, "--yes", "--json")
 
@@ -95,6 +100,7 @@ def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
     assert done.document["comparison"]["share"] == 0.5
 
 
+@pytest.mark.thorough
 def test_the_compared_plan_has_the_settings_of_the_company(
     roomy: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +111,7 @@ def test_the_compared_plan_has_the_settings_of_the_company(
     assert roomy.cloud.tags[model]["team"] == "ml"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -123,6 +130,7 @@ def test_other_changes_name_the_command_that_ends_the_comparison(
     assert "serve alone with promote" in done.error
 
 
+@pytest.mark.thorough
 def test_the_report_has_both_variants(comparing: Terminal) -> None:
     cloud = comparing.cloud
     cloud.now += 150
@@ -169,6 +177,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     assert "Which one is faster is unknown" in text, "one minute has no spread"
 
 
+@pytest.mark.thorough
 def test_top_shows_each_variant_and_adds_up_what_adds_up(
     comparing: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +231,7 @@ def test_what_cannot_be_compared_is_refused(
     assert (done.code, said in done.error) == (code, True), done.error
 
 
+@pytest.mark.thorough
 def test_a_plan_file_of_another_name_is_refused(roomy: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert roomy.run("plan", "tiny", "--name", "other", "-o", str(file)).code == 0
@@ -253,6 +263,7 @@ def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, A
     return container["Environment"], {k: v for k, v in rest.items() if k != "Environment"}
 
 
+@pytest.mark.thorough
 def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal) -> None:
     done = empty.run(*FIRST, *STATED, "--yes")
     assert done.code == 0, done.err
@@ -275,6 +286,7 @@ def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal) -> No
     assert still["ends_at"] == row["ends_at"], "the end is the deployment's"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("deployed", "asked", "k"),
     [
@@ -294,6 +306,7 @@ def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
     assert f"K={k};" in done.err, done.err
 
 
+@pytest.mark.thorough
 def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> None:
     types = ("--instance-type", "ml.g5.12xlarge")
     assert empty.run("deploy", "tiny", *types, "--copies", "2", "--yes").code == 0
@@ -305,6 +318,7 @@ def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> 
     assert "--copies 2 --k 3" in done.error
 
 
+@pytest.mark.thorough
 def test_copies_of_the_other_plan_only_are_refused(empty: Terminal) -> None:
     assert empty.run(*FIRST, "--yes").code == 0
 
@@ -313,6 +327,7 @@ def test_copies_of_the_other_plan_only_are_refused(empty: Terminal) -> None:
     assert (done.code, "use --copies 1 within --with" in done.error) == (3, True), done.err
 
 
+@pytest.mark.thorough
 def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Terminal) -> None:
     assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
     without_record(empty)

@@ -50,6 +50,7 @@ def parsed(words: list[str]) -> click.Context:
     return command.make_context(name, rest, parent=root)
 
 
+@pytest.mark.thorough
 @given(pair=VALUE, options=st.dictionaries(st.sampled_from(OPTIONS), VALUE), flag=st.booleans())
 @QUIET
 def test_a_typed_command_survives_the_shell(
@@ -76,6 +77,7 @@ def test_a_typed_command_survives_the_shell(
     assert parsed(list(again[1:])).params == context.params
 
 
+@pytest.mark.thorough
 @given(profile=VALUE, region=VALUE, prompt=VALUE)
 @QUIET
 def test_another_command_takes_what_it_accepts(
@@ -111,6 +113,7 @@ def test_a_value_is_repeated_as_it_was_typed() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_hints_after_a_failed_deploy_keep_every_option(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

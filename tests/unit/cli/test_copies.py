@@ -35,6 +35,7 @@ def model_of(terminal: Terminal) -> str:
     return str(found["Specification"]["ModelName"])
 
 
+@pytest.mark.thorough
 def test_copies_are_created_on_an_endpoint_without_a_model(terminal: Terminal) -> None:
     done = terminal.run(*COPIES)
 
@@ -54,6 +55,7 @@ def test_copies_are_created_on_an_endpoint_without_a_model(terminal: Terminal) -
     assert made in " ".join(done.err.split())
 
 
+@pytest.mark.thorough
 def test_each_copy_is_proved(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
@@ -62,6 +64,7 @@ def test_each_copy_is_proved(terminal: Terminal) -> None:
     assert (proof["instance_count"], len(proof["instances"]), proof["passed"]) == (4, 4, True)
 
 
+@pytest.mark.thorough
 def test_an_update_replaces_the_model_of_the_copies_and_a_rollback_returns(
     terminal: Terminal,
 ) -> None:
@@ -82,6 +85,7 @@ def test_an_update_replaces_the_model_of_the_copies_and_a_rollback_returns(
     assert status_of(terminal)["k"] != 3
 
 
+@pytest.mark.thorough
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
 
@@ -106,6 +110,7 @@ def test_copies_after_the_end_of_an_endpoint_without_them(terminal: Terminal) ->
     assert done.code == 0, done.err
 
 
+@pytest.mark.thorough
 def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -117,6 +122,7 @@ def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Termin
     assert "the update was rolled back: no capacity here" in done.err
 
 
+@pytest.mark.thorough
 def test_an_update_whose_proof_fails_returns(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -127,6 +133,7 @@ def test_an_update_whose_proof_fails_returns(terminal: Terminal) -> None:
     assert (done.code, model_of(terminal)) == (3, first)
 
 
+@pytest.mark.thorough
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
@@ -136,6 +143,7 @@ def test_other_instances_are_refused(terminal: Terminal) -> None:
         assert "replaces their model only" in done.err
 
 
+@pytest.mark.thorough
 def test_an_endpoint_with_a_model_does_not_become_one_with_copies(terminal: Terminal) -> None:
     without = [*COPIES, "--copies", "1"]
     assert terminal.run(*without).code == 0
@@ -156,6 +164,7 @@ def test_fewer_copies_are_an_update_of_the_component(terminal: Terminal) -> None
     assert status_of(terminal)["copies"] == 2
 
 
+@pytest.mark.thorough
 def test_an_update_is_proved_on_one_copy_of_a_temporary_endpoint_first(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +189,7 @@ def test_an_update_is_proved_on_one_copy_of_a_temporary_endpoint_first(
     assert len(terminal.cloud.configs) == 1
 
 
+@pytest.mark.thorough
 def test_copies_that_are_not_proved_first_change_nothing(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -210,6 +220,7 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
 def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
     def interrupt(operation: str) -> None:
@@ -227,6 +238,7 @@ def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
     assert terminal.cloud.calls.count("create_inference_component") == 1
 
 
+@pytest.mark.thorough
 def test_copies_that_fail_are_created_again(terminal: Terminal) -> None:
     terminal.cloud.components.scripts = [[("Creating", None), ("Failed", "too few accelerators")]]
     done = terminal.run(*COPIES)
@@ -237,6 +249,7 @@ def test_copies_that_fail_are_created_again(terminal: Terminal) -> None:
     assert done.code == 0, done.err
 
 
+@pytest.mark.thorough
 def test_an_endpoint_with_copies_is_not_compared(terminal: Terminal, tmp_path: Path) -> None:
     assert terminal.run(*COPIES).code == 0
     other = str(tmp_path / "plan.json")
@@ -248,6 +261,7 @@ def test_an_endpoint_with_copies_is_not_compared(terminal: Terminal, tmp_path: P
     assert (done.code, "not between inference components" in done.err) == (3, True)
 
 
+@pytest.mark.thorough
 def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +297,7 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     assert dashboard not in terminal.cloud.dashboards
 
 
+@pytest.mark.thorough
 def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
 
@@ -324,6 +339,7 @@ def moment_of(schedule: dict[str, Any]) -> float:
     return found
 
 
+@pytest.mark.thorough
 def test_another_machine_removes_both_schedules(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--budget", "50").code == 0
     assert OF_COPIES in terminal.cloud.scheduler.schedules
@@ -335,6 +351,7 @@ def test_another_machine_removes_both_schedules(terminal: Terminal) -> None:
     assert terminal.cloud.scheduler.roles == {}
 
 
+@pytest.mark.thorough
 def test_without_a_limit_the_copies_have_no_end_again(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
     assert terminal.run(*COPIES, "--no-limit").code == 0
@@ -346,6 +363,7 @@ def test_without_a_limit_the_copies_have_no_end_again(terminal: Terminal) -> Non
 ROLLING = ("--rollout", "rolling", "--rollout-step", "1", "--slo", "ttft=0.5")
 
 
+@pytest.mark.thorough
 def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
@@ -367,6 +385,7 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(terminal: Te
     assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
 
 
+@pytest.mark.thorough
 def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -380,6 +399,7 @@ def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -
     assert "--no-speculation" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rollout", [(), ROLLING])
 def test_an_update_has_no_batches_where_one_copy_runs(
     terminal: Terminal, rollout: tuple[str, ...]

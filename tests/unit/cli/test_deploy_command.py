@@ -49,6 +49,7 @@ def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
     assert f"peagle destroy {NAME}" in done.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [("deploy", "--yes"), ("drift",)])
 def test_commands_with_a_plan_file_show_the_progress_of_hashing(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
@@ -85,6 +86,7 @@ def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
     assert document["changed"] is True
 
 
+@pytest.mark.thorough
 def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
     key = "0a" * 16
     fields = {"event": "warm-start", "restored": True, "key": key, "files": 4}
@@ -101,6 +103,7 @@ def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
     assert done.document["warm_start"]["key"] == key
 
 
+@pytest.mark.thorough
 def test_deploying_the_same_plan_again_changes_nothing(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--yes")
     before = len(terminal.cloud.calls)
@@ -113,6 +116,7 @@ def test_deploying_the_same_plan_again_changes_nothing(terminal: Terminal) -> No
     assert all(call.startswith(READING) for call in terminal.cloud.calls[before:])
 
 
+@pytest.mark.thorough
 def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--yes")
 
@@ -152,6 +156,7 @@ def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -
     assert model["PrimaryContainer"]["Environment"] == planned["Environment"]
 
 
+@pytest.mark.thorough
 def test_an_unproved_endpoint_stays_and_exits_with_3(terminal: Terminal) -> None:
     terminal.cloud.engine.acceptance = 1.0
 
@@ -187,6 +192,7 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
+@pytest.mark.thorough
 def test_interrupted_deployment_is_continued(terminal: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "create_endpoint":
@@ -273,6 +279,7 @@ def test_ctrl_c_before_any_resource_leaves_no_record(terminal: Terminal) -> None
     assert nothing_was_created(terminal)
 
 
+@pytest.mark.thorough
 def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Terminal) -> None:
     first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
     prompts = len(terminal.cloud.engine.prompts)
@@ -284,6 +291,7 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
     assert terminal.cloud.calls.count("create_endpoint") == 1
 
 
+@pytest.mark.thorough
 def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) -> None:
     done = deployed.run(*FIRST, "--k", "3", "--yes")
 
@@ -292,6 +300,7 @@ def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) ->
     assert "Uploading" not in done.err
 
 
+@pytest.mark.thorough
 def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
@@ -306,6 +315,7 @@ def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Termina
     assert "-> none" in deployed.run(*FIRST, "--yes").err
 
 
+@pytest.mark.thorough
 def test_captured_data_is_named_by_deploy_and_destroy(deployed: Terminal) -> None:
     capture = ("--capture-data", "s3://peagle-captured/a", "--capture-retention", "7")
     shown = deployed.run(*FIRST, "--yes", *capture).err

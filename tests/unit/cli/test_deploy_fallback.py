@@ -25,6 +25,7 @@ def full(terminal: Terminal) -> Terminal:
     return terminal
 
 
+@pytest.mark.thorough
 def test_the_types_of_the_option_are_tried_in_order(full: Terminal) -> None:
     full.cloud.next_scripts = [FULL, FULL]
 
@@ -57,6 +58,7 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
     assert "Costs    $0.00 per hour" in done.err
 
 
+@pytest.mark.thorough
 def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
     done = full.run(*FIRST, answers="y\ny\n")
 
@@ -73,6 +75,7 @@ def test_another_type_may_be_declined(full: Terminal) -> None:
     assert full.cloud.calls.count("create_endpoint") == 1
 
 
+@pytest.mark.thorough
 def test_retry_for_repeats_the_planned_type(full: Terminal) -> None:
     done = full.run(*FIRST, "--yes", "--retry-for", "10m", "--json")
 

@@ -64,6 +64,7 @@ def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
     assert set(terminal.cloud.models) == {"theirs"}
 
 
+@pytest.mark.thorough
 def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) -> None:
     unpriced = [i.type for i in load_catalog().instances.instances if not i.prices]
     if not unpriced:
@@ -157,6 +158,7 @@ def rejecting(operation: str, code: str) -> Callable[[str], None]:
     return reject
 
 
+@pytest.mark.thorough
 def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
     terminal.cloud.before = rejecting("create_endpoint_config", "ValidationException")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
@@ -46,6 +48,7 @@ def test_destroy_may_be_repeated(deployed: Terminal) -> None:
     assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
 
 
+@pytest.mark.thorough
 def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal) -> None:
     config = deployed.cloud.endpoints[NAME].config
     deployed.cloud._create_endpoint("somebody-elses", config, [])
@@ -57,6 +60,7 @@ def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal)
     assert "somebody-elses" in deployed.cloud.endpoints
 
 
+@pytest.mark.thorough
 def test_an_interrupted_destroy_lists_the_rest_and_can_be_continued(deployed: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "delete_endpoint_config":

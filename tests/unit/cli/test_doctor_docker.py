@@ -24,6 +24,7 @@ def checks(peagle: Peagle, **environment: str) -> dict[str, dict[str, Any]]:
     return {check["what"]: check for check in json.loads(done.stdout)["checks"]}
 
 
+@pytest.mark.thorough
 def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) -> None:
     found = checks(peagle, PATH=str(tmp_path))
     assert found["Docker"]["fine"] is False
@@ -32,6 +33,7 @@ def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) 
     assert "Docker Compose" not in found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("info", "expected"),
     [

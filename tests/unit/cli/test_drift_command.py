@@ -37,6 +37,7 @@ def test_the_plan_of_this_machine_has_no_drift(deployed: Terminal) -> None:
     assert done.out.startswith(f"{NAME} in us-east-1: no drift in endpoint, settings, role, ")
 
 
+@pytest.mark.thorough
 def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> None:
     at = ("drift", "--project", str(project), "-e", "staging")
     assert terminal.run(*at).code == 0
@@ -100,6 +101,7 @@ def fields(terminal: Terminal) -> dict[str, tuple[Any, Any]]:
     return {one["field"]: (one["planned"], one["found"]) for one in found}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "running"), [(COPIES, 4), (SCALED, 4), (SCALED, 9), (TO_ZERO, 0), (TO_ZERO, 8)]
 )
@@ -111,6 +113,7 @@ def test_copies_within_the_bounds_of_scaling_are_no_drift(
     assert fields(terminal) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "running"), [(COPIES, 3), (SCALED, 3), (SCALED, 13)])
 def test_another_number_of_copies_than_scaling_chooses_is_drift(
     terminal: Terminal, words: tuple[str, ...], running: int
@@ -120,6 +123,7 @@ def test_another_number_of_copies_than_scaling_chooses_is_drift(
     assert fields(terminal) == {"endpoint.copies": (4, running)}
 
 
+@pytest.mark.thorough
 def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Terminal) -> None:
     with_copies(terminal, SCALED, 4)
     terminal.cloud.bounds[f"inference-component/{NAME}"] = (4, 6)
@@ -129,6 +133,7 @@ def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Term
     assert fields(terminal)["scaling.max_copies"] == (12, None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [COPIES, SCALED])
 def test_other_bounds_of_the_instances_in_the_configuration_are_drift(
     terminal: Terminal, words: tuple[str, ...]
@@ -143,6 +148,7 @@ def test_other_bounds_of_the_instances_in_the_configuration_are_drift(
     assert fields(terminal) == {field: (planned, 9)}
 
 
+@pytest.mark.thorough
 def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, project: Path) -> None:
     other = {"RoleName": "chat", "Arn": ROLE.replace("peagle-execution", "chat")}
     terminal.cloud.roles.append({**terminal.cloud.roles[0], **other})

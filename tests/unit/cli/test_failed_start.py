@@ -55,6 +55,7 @@ def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Termi
     assert deletable.run("list").err == "No deployments.\n"
 
 
+@pytest.mark.thorough
 def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Terminal) -> None:
     done = failing.run(*FIRST, "--yes")
 

@@ -109,6 +109,7 @@ def knobs(*arguments: str) -> dict[str, str]:
 ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -138,6 +139,7 @@ def test_numbers_advised_are_within_what_the_rules_allow() -> None:
     assert knobs(*eighty, "--k", "100000") == {"k": "10"}
 
 
+@pytest.mark.thorough
 def test_a_smaller_step_is_advised_where_it_helps() -> None:
     twenty = ("gpt-oss-20b", "--gpu-memory-gib", "24", "--max-num-seqs", "8")
     assert knobs(*twenty, "--max-num-batched-tokens", "65536")["max-num-batched-tokens"] == "8192"
@@ -150,6 +152,7 @@ def test_a_step_keeps_room_for_a_video_unless_there_are_none() -> None:
     assert "max-num-batched-tokens" not in knobs(*arguments, "--max-num-batched-tokens", "2496")
 
 
+@pytest.mark.thorough
 def test_requested_speculation_is_not_advised_away() -> None:
     arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
     assert "no-speculation" in knobs(*arguments)
@@ -158,6 +161,7 @@ def test_requested_speculation_is_not_advised_away() -> None:
     assert "no-speculation" not in knobs(*arguments, *head)
 
 
+@pytest.mark.thorough
 def test_flags_are_advised_as_they_are_typed() -> None:
     arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
     assert knobs(*arguments)["enforce-eager"] == "enforce-eager"

@@ -103,6 +103,7 @@ def test_an_instance_type_brings_its_gpus() -> None:
     assert fit["terms"]["kept_by_driver"] > 0
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     result = peagle("gpt-oss-120b", "--instance-type", "ml.g6e.2xlarge", "--json")
     assert isinstance(result.exception, Refused)
@@ -297,6 +298,7 @@ def test_a_folders_own_context_is_taken(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("charset", ["ascii", "latin-1"])
 def test_a_terminal_without_blocks_gets_plain_bars(charset: str) -> None:
     for words in (["fit", "gpt-oss-20b", *H200], ["plan", "gpt-oss-20b", "--verbose"]):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, refused
 
 WIDTHS = {"hidden_size": 256, "target_hidden_size": 256}
 
 
+@pytest.mark.thorough
 def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: Path) -> None:
     twenty, seqs = folder("gpt-oss-20b"), ("--max-num-seqs", "64")
     narrow = changed(tmp_path, "gpt-oss-20b", "p-eagle", **WIDTHS)

@@ -79,6 +79,7 @@ def test_stopped_docker_is_an_error_with_the_alternative(
     assert "--engine process works without Docker" in done.stderr
 
 
+@pytest.mark.thorough
 def test_full_disk_while_building_is_an_error_and_leaves_no_image(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:
@@ -95,6 +96,7 @@ def test_full_disk_while_building_is_an_error_and_leaves_no_image(
     assert not [argv for argv in calls if argv[0] in ("tag", "push")]
 
 
+@pytest.mark.thorough
 def test_refused_push_is_an_error(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:
@@ -111,6 +113,7 @@ def test_refused_push_is_an_error(
     assert "log in to the registry" in error
 
 
+@pytest.mark.thorough
 def test_refused_base_image_is_an_error(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:

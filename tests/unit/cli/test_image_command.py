@@ -81,6 +81,7 @@ def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
     assert "mine:1 is not in ECR" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
 
 
+@pytest.mark.thorough
 def test_our_image_may_have_its_statistics_off(peagle: Peagle, tmp_path: Path) -> None:
     """AWS's may not: a proof would find nothing in its log."""
     off = ("tiny", "--set", "disable-log-stats=true", "-o")
@@ -91,6 +92,7 @@ def test_our_image_may_have_its_statistics_off(peagle: Peagle, tmp_path: Path) -
     assert "--disable-log-stats keeps vLLM's statistics out of the log" in plain.stderr
 
 
+@pytest.mark.thorough
 def test_build_without_docker_is_an_error_with_a_fix(peagle: Peagle, tmp_path: Path) -> None:
     done = peagle("image", "build", "tiny", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert done.returncode == 2
@@ -180,6 +182,7 @@ def test_local_up_can_build_the_image_that_a_compose_file_runs(
     assert service["image"] == name
 
 
+@pytest.mark.thorough
 def test_the_command_that_runs_a_compose_file_is_shown(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_the_command_that_runs_a_compose_file_is_shown(
     assert done.stdout == ""
 
 
+@pytest.mark.thorough
 def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
     peagle: Peagle, tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
     assert unnamed.stdout == ""
 
 
+@pytest.mark.thorough
 def test_without_images_the_command_that_builds_one_is_shown(
     peagle: Peagle, docker: FakeDocker
 ) -> None:
@@ -221,6 +226,7 @@ def test_without_images_the_command_that_builds_one_is_shown(
     assert "No images. Build one: peagle image build PAIR" in done.stderr
 
 
+@pytest.mark.thorough
 def test_removed_images_are_listed(peagle: Peagle, docker: FakeDocker) -> None:
     docker.answers("version", out="20.10")
     docker.has_image("mine:1")

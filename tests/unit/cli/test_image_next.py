@@ -88,6 +88,7 @@ def test_the_next_command_keeps_what_the_user_set() -> None:
     assert "--set seed=7 --env A=b --startup-timeout 900s --engine docker" in command
 
 
+@pytest.mark.thorough
 def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: FakeDocker) -> None:
     docker.answers("version", out="20.10")
     docker.has_image("peagle-tiny:1")
@@ -101,6 +102,7 @@ def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: Fake
     assert json.loads(peagle(*push, "--json").stdout)["next"] is None
 
 
+@pytest.mark.thorough
 def test_an_image_in_use_is_named_with_the_command_that_frees_it(
     peagle: Peagle, docker: FakeDocker, own_home: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_an_image_in_use_is_named_with_the_command_that_frees_it(
     assert "docker rm --force web-server" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_image_that_the_sandbox_runs_is_not_freed_behind_its_back(
     docker: FakeDocker, own_home: Path
 ) -> None:

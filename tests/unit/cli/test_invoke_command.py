@@ -54,6 +54,7 @@ def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
     assert _asked(deployed).get("stream", False) is stream
 
 
+@pytest.mark.thorough
 def test_an_image_that_cannot_tell_has_no_acceptance_length(deployed: Terminal) -> None:
     deployed.cloud.engine.acceptance = None
 
@@ -75,6 +76,7 @@ def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
     assert terminal.cloud.calls.count("invoke_endpoint") == calls + 1
 
 
+@pytest.mark.thorough
 def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--instance-count", "2", "--yes")
 
@@ -148,6 +150,7 @@ def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
     assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
 
 
+@pytest.mark.thorough
 def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: Terminal) -> None:
     def refuse(operation: str) -> None:
         if operation == "invoke_endpoint_with_response_stream":

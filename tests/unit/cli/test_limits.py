@@ -53,6 +53,7 @@ def test_the_scheduler_deletes_the_endpoint_after_the_time_and_then_its_schedule
     assert schedule["Target"]["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/{SCHEDULE}"
 
 
+@pytest.mark.thorough
 def test_the_schedule_exists_before_the_endpoint(limited: Terminal) -> None:
     calls = limited.cloud.calls
 
@@ -120,6 +121,7 @@ def test_a_list_without_ends_has_no_column_for_them(terminal: Terminal) -> None:
     assert not terminal.cloud.scheduler.roles
 
 
+@pytest.mark.thorough
 def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) -> None:
     first = end_of(limited)
     limited.cloud.now = START + HOUR
@@ -133,6 +135,7 @@ def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) 
     assert status(limited)["ends_at"] != first
 
 
+@pytest.mark.thorough
 def test_no_limit_removes_the_end(limited: Terminal) -> None:
     assert limited.run(*DEPLOY, "--no-limit").code == 0
 
@@ -143,6 +146,7 @@ def test_no_limit_removes_the_end(limited: Terminal) -> None:
     assert limited.run("reap", "--yes", "--json").document["ended"] == []
 
 
+@pytest.mark.thorough
 def test_a_budget_counts_from_the_creation_of_the_endpoint(terminal: Terminal) -> None:
     price = price_of()
     assert price is not None
@@ -155,6 +159,7 @@ def test_a_budget_counts_from_the_creation_of_the_endpoint(terminal: Terminal) -
     assert end_of(terminal) == pytest.approx(START + 5 * HOUR, abs=900)
 
 
+@pytest.mark.thorough
 def test_a_budget_that_is_used_up_is_refused(terminal: Terminal) -> None:
     assert terminal.run(*DEPLOY).code == 0
     terminal.cloud.now = START + 3 * HOUR
@@ -166,6 +171,7 @@ def test_a_budget_that_is_used_up_is_refused(terminal: Terminal) -> None:
     assert terminal.cloud.scheduler.schedules == {}
 
 
+@pytest.mark.thorough
 def test_destroy_removes_schedule_and_role(limited: Terminal) -> None:
     document = limited.run("destroy", NAME, "--yes", "--json").document
 
@@ -212,6 +218,7 @@ def ended(terminal: Terminal) -> None:
     assert terminal.cloud.endpoints == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool) -> None:
     ended(limited)
@@ -229,6 +236,7 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
     assert limited.run("list").err == "No deployments.\n"
 
 
+@pytest.mark.thorough
 def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
     limited.cloud.now = START + 9 * HOUR
     limited.cloud.scheduler.schedules.clear()
@@ -257,6 +265,7 @@ def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal) ->
     assert [one["region"] for one in done.document["unknown"]] == ["us-east-1"]
 
 
+@pytest.mark.thorough
 def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
     ended(limited)
 
@@ -315,6 +324,7 @@ def test_the_most_instances_of_scaling_count_for_the_budget(terminal: Terminal) 
     assert end_of(terminal) == pytest.approx(START + 2 * HOUR, abs=60)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["48h", "2h", None])
 def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) -> None:
     words = ("--no-limit",) if then is None else ("--ttl", then)
@@ -331,6 +341,7 @@ def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) ->
         assert NAME in limited.cloud.endpoints
 
 
+@pytest.mark.thorough
 def test_the_return_after_a_failed_proof_keeps_the_end_that_the_update_set(
     limited: Terminal,
 ) -> None:
@@ -355,6 +366,7 @@ def assert_ends(terminal: Terminal, tag: str) -> None:
     assert (status(terminal)["ends_at"] or "none") == tag
 
 
+@pytest.mark.thorough
 def test_a_rollback_after_the_end_starts_without_one(limited: Terminal) -> None:
     assert limited.run(*DEPLOY, "--k", "3").code == 0
     ended(limited)

@@ -257,6 +257,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
     assert f"destroy {demo.NAME}" in ran
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "found"),
     [

@@ -49,6 +49,7 @@ def test_compared_plans_stand_one_below_the_other(narrow: Terminal) -> None:
     assert {first["target"]["id"], second["target"]["id"]} <= _words(shown)
 
 
+@pytest.mark.thorough
 def test_a_verdict_folds(narrow: Terminal) -> None:
     shown = narrow.run("verdict", "gpt-oss-20b", "--gpu", "H100").out
 
@@ -57,6 +58,7 @@ def test_a_verdict_folds(narrow: Terminal) -> None:
     assert "% slower than the best at (* for all loads)" in shown
 
 
+@pytest.mark.thorough
 def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
     for pair in ("qwen3-8b", "gpt-oss-120b"):
         plan = narrow.run("plan", pair, "--json").document
@@ -94,6 +96,7 @@ def test_the_rules_break_no_code(narrow: Terminal) -> None:
     assert codes <= _words(shown)
 
 
+@pytest.mark.thorough
 def test_the_list_says_which_columns_it_leaves_out(narrow: Terminal) -> None:
     assert narrow.run(*FIRST, "--yes").code == 0
 
@@ -104,6 +107,7 @@ def test_the_list_says_which_columns_it_leaves_out(narrow: Terminal) -> None:
     assert "Hidden columns (terminal too narrow): PAIR" in done.err
 
 
+@pytest.mark.thorough
 def test_the_doctor_folds(narrow: Terminal) -> None:
     shown = narrow.run("doctor").out
 
@@ -124,6 +128,7 @@ def test_the_plan_before_the_question_folds(
     assert "proof       at least 100 drafts" in facts
 
 
+@pytest.mark.thorough
 def test_status_folds(narrow: Terminal) -> None:
     assert narrow.run(*FIRST, "--yes").code == 0
 

@@ -65,6 +65,7 @@ def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None
     assert in_process("plan", str(tmp_path / "plan.json"), "--json").code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("head", "parallel"), [("p-eagle", True), ("eagle3", False)])
 def test_a_folder_is_planned_with_an_own_head(model: Path, head: str, parallel: bool) -> None:
     done = in_process("plan", str(model), "--drafter", str(tiny(head)), "--json")
@@ -84,6 +85,7 @@ def test_config_json_alone_is_enough() -> None:
     assert "config.json alone" in note["message"]
 
 
+@pytest.mark.thorough
 def test_fit_check_and_render_take_a_folder(model: Path, tmp_path: Path) -> None:
     fitted = in_process("fit", str(model), "--gpu-memory-gib", "24", "--json")
     checked = in_process("check", str(model), "--json")
@@ -102,6 +104,7 @@ def test_check_reads_the_head_of_a_folder(model: Path) -> None:
     assert len(done.document["read"]) == 2
 
 
+@pytest.mark.thorough
 def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub) -> None:
     offline = terminal.run("plan", REPO, "--concurrency", "4")
 
@@ -147,6 +150,7 @@ def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: 
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_fit_and_check_read_the_hub_where_asked(hub: FakeHub) -> None:
     fitted = in_process("fit", "--target", REPO, "--gpu-memory-gib", "24", "--json")
     checked = in_process("check", REPO, "--target", "hf", "--json")

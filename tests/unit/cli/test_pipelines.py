@@ -99,6 +99,7 @@ def test_a_command_of_a_pipeline_prints_a_document(text: str) -> None:
     assert "--json" in text or "--markdown" in text
 
 
+@pytest.mark.thorough
 def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
     (text,) = (one for one in all_commands() if one.startswith("peagle image build"))
     done = run(repository, text)
@@ -290,6 +291,7 @@ def test_a_workflow_rolls_back_only_what_it_has_changed(tmp_path: Path, changed:
     assert steps[-1]["if"] == "failure() && steps.deployed.outputs.changed == 'true'"
 
 
+@pytest.mark.thorough
 def test_the_catalogue_of_a_repository_is_checked_and_used(
     repository: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +362,7 @@ def test_the_template_attaches_each_policy() -> None:
         assert f"        - !Ref {name}PolicyArn\n" in text
 
 
+@pytest.mark.thorough
 def test_the_nightly_build_may_use_the_connection() -> None:
     """CodeBuild clones with a token of the connection, where CodePipeline does not hand it the
     source."""
@@ -371,6 +374,7 @@ def test_the_nightly_build_may_use_the_connection() -> None:
     assert {"codeconnections:GetConnectionToken", "codeconnections:GetConnection"} <= set(actions)
 
 
+@pytest.mark.thorough
 def test_a_night_that_fails_is_told_and_stays_failed() -> None:
     rule = _template()["Resources"]["NightlyFailed"]["Properties"]
     assert rule["EventPattern"]["detail"]["build-status"] == ["FAILED"]

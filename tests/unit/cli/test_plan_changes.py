@@ -26,6 +26,7 @@ def changes(*arguments: str) -> Done:
     return in_process("plan", "--changes-from", *arguments)
 
 
+@pytest.mark.thorough
 def test_only_what_differs_is_shown(earlier: Path) -> None:
     rows = [line.split() for line in changes(str(earlier)).out.splitlines()]
 

@@ -59,6 +59,7 @@ def head(tmp_path: Path) -> Path:
     return damaged(tiny("p-eagle"), tmp_path / "my head", Damage())
 
 
+@pytest.mark.thorough
 def test_a_person_sees_the_answer_first() -> None:
     done = run("gpt-oss-20b", "--concurrency", "10", "--max-model-len", "8k", COLUMNS="110")
     assert done.exit_code == 0
@@ -229,6 +230,7 @@ def test_a_plan_file_takes_no_options(tmp_path: Path) -> None:
     assert document(out, AWS_REGION="eu-west-1")["region"] == "us-east-1"
 
 
+@pytest.mark.thorough
 def test_the_region_comes_from_the_option_then_from_the_environment() -> None:
     assert document("tiny")["region"] == "us-east-1"
     assert document("tiny", AWS_REGION="eu-west-1")["region"] == "eu-west-1"
@@ -246,6 +248,7 @@ def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     assert error.exit_code == 2
 
 
+@pytest.mark.thorough
 def test_an_own_head_is_looked_at(head: Path) -> None:
     made = document("tiny", "--drafter", str(head))
     assert made["speculation"]["parallel_drafting"]
@@ -257,6 +260,7 @@ def test_an_own_head_is_looked_at(head: Path) -> None:
     assert "hidden states of size 256" in " ".join(wrong.stdout.split())
 
 
+@pytest.mark.thorough
 def test_own_head_may_be_a_relative_path(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(head.parent)
     assert document("tiny", "--drafter", "./my head") == document("tiny", "--drafter", str(head))
@@ -286,6 +290,7 @@ def test_bad_config_or_missing_weights_are_errors(
     assert error.exit_code == (2 if content is None else 3)
 
 
+@pytest.mark.thorough
 def test_a_head_in_another_format_has_the_finding_of_check(head: Path) -> None:
     (head / "model.safetensors").rename(head / "pytorch_model.bin")
     error = refusal("tiny", "--drafter", str(head))
@@ -326,6 +331,7 @@ def test_the_heads_of_the_catalogue_are_taken_as_own_heads(name: str) -> None:
     assert made["speculation"]["parallel_drafting"] == (name == "p-eagle")
 
 
+@pytest.mark.thorough
 def test_a_head_without_its_mask_is_refused(head: Path) -> None:
     broken = damaged(head, head.parent / "no mask", Damage(drop=("mask_hidden",)))
     made = document("tiny", "--drafter", str(broken))
@@ -356,6 +362,7 @@ OVERRIDES = (
 )
 
 
+@pytest.mark.thorough
 def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     made = document("tiny", *OVERRIDES)
 

@@ -20,6 +20,7 @@ def compared(*words: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     return first, second, [change["setting"] for change in done.document["changes"]]
 
 
+@pytest.mark.thorough
 def test_two_pairs_share_the_options_of_the_command() -> None:
     words = ("gpt-oss-20b", "--max-model-len", "8k", "--compare", "gpt-oss-20b+eagle3")
 
@@ -30,6 +31,7 @@ def test_two_pairs_share_the_options_of_the_command() -> None:
     assert {"pair", "k"} <= {*changes}
 
 
+@pytest.mark.thorough
 def test_the_second_pair_may_have_options_of_its_own() -> None:
     other = "gpt-oss-20b --no-speculation --max-model-len 16k"
 
@@ -39,6 +41,7 @@ def test_the_second_pair_may_have_options_of_its_own() -> None:
     assert first["k"] > 0
 
 
+@pytest.mark.thorough
 def test_plan_files_are_compared_as_they_are(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for file, k in zip(files, ("3", "5"), strict=True):
@@ -50,6 +53,7 @@ def test_plan_files_are_compared_as_they_are(tmp_path: Path) -> None:
     assert changes == ["k"]
 
 
+@pytest.mark.thorough
 def test_a_pair_is_compared_with_a_plan_file(tmp_path: Path) -> None:
     file = str(tmp_path / "a.json")
     assert in_process("plan", "tiny", "--out", file).code == 0

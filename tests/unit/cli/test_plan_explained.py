@@ -158,6 +158,7 @@ def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
 ON_L40S = ("--instance-type", "ml.g6e.xlarge", "--instance-count", "1", "--max-model-len", "8k")
 
 
+@pytest.mark.thorough
 def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> None:
     seen = words(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *ON_L40S, "--verbose"))
     assert "K=3" in seen
@@ -166,6 +167,7 @@ def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> Non
     assert "k 3 the fastest (measured): 400 tokens/s with 8 requests at a time" in seen
 
 
+@pytest.mark.thorough
 def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:
     arguments = (*ON_L40S, "--concurrency", "32", "--json")
     made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", *arguments).stdout)
@@ -185,6 +187,7 @@ def fix_of(made: Any, code: str) -> str:
     return str(finding["fix"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked", [(), ("--min-tokens-per-second", "200")])
 def test_where_all_drafters_lose_the_plan_proposes_none(
     asked: tuple[str, ...], tmp_path: Path
@@ -207,6 +210,7 @@ def test_slow_named_drafter_gets_the_better_choice(tmp_path: Path) -> None:
     assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
 
 
+@pytest.mark.thorough
 def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", "--json").stdout)
     assert len(made["alternatives"]) >= 3
@@ -225,6 +229,7 @@ def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     assert made["without_speculation"]["drafter"] is None
 
 
+@pytest.mark.thorough
 def test_limits_are_part_of_the_next_command(own: str) -> None:
     done = run(
         "--catalog", own, "plan", "gpt-oss-20b", "--min-tokens-per-second", "400",

@@ -50,6 +50,7 @@ def test_the_price_is_today_s(terminal: Terminal) -> None:
     assert codes(done) == {"quota-enough": "note"}
 
 
+@pytest.mark.thorough
 def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 4}
 
@@ -92,6 +93,7 @@ def test_without_credentials_the_findings_say_how_to_get_them(
     assert fixes["quota-unknown"].startswith(CREDENTIALS_FIX.sentence)
 
 
+@pytest.mark.thorough
 def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:
     kind = "ml.p5e.48xlarge"
     instances = load_catalog().instances.instances
@@ -103,6 +105,7 @@ def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> Non
     assert [code for code in codes(done) if code.startswith("price-")] == ["price-not-listed"]
 
 
+@pytest.mark.thorough
 def test_a_stand_in_s_prices_are_not_called_amazon_s(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
     assert "list price" not in shown
 
 
+@pytest.mark.thorough
 def test_the_sandbox_has_no_note_about_digests(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +132,7 @@ def test_the_sandbox_has_no_note_about_digests(
     assert '"image-by-tag"' not in terminal.run(*PLAN, "--json").out
 
 
+@pytest.mark.thorough
 def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
     terminal.cloud.price = 0.01  # of ml.g5.xlarge, which is not the cheapest by the snapshot
 
@@ -137,6 +142,7 @@ def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
     assert terminal.run("plan", "tiny", "--json").document["instance_type"] != "ml.g5.xlarge"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("quotas", "code", "level", "exit_code"),
     [
@@ -155,6 +161,7 @@ def test_the_quota_is_looked_at(
     assert done.code == exit_code
 
 
+@pytest.mark.thorough
 def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
     assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
@@ -193,6 +200,7 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     assert "cannot read the quota" in reported["quota-unknown"]
 
 
+@pytest.mark.thorough
 def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> None:
     terminal.cloud.price = 1.0
     terminal.cloud.quotas = {"ml.g6.xlarge for endpoint usage": 1}
@@ -218,6 +226,7 @@ def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
     assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}
 
 
+@pytest.mark.thorough
 def test_second_plan_uses_cached_prices(terminal: Terminal) -> None:
     terminal.cloud.price = 1.0
     terminal.run(*PLAN)
@@ -262,6 +271,7 @@ def test_an_account_without_online_is_a_mistake(terminal: Terminal, option: Any)
     assert "--online" in done.error
 
 
+@pytest.mark.thorough
 def test_the_way_on_leads_to_the_same_account(terminal: Terminal) -> None:
     terminal.cloud.price = 1.0
 

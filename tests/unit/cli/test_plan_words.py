@@ -31,6 +31,7 @@ def words(*arguments: str) -> str:
     return " ".join(run(*arguments).stdout.split())
 
 
+@pytest.mark.thorough
 def test_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
     asked = ("--concurrency", "64", "--instance-type", "ml.g6e.xlarge", "--instance-count", "1")
     seen = words("plan", "qwen3-8b", *asked, "--verbose")
@@ -44,6 +45,7 @@ def test_cache_holds_a_quarter_of_a_requested_load() -> None:
     assert made["fit"]["max_concurrency"] * made["instance_count"] >= 16
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_adds_up() -> None:
     seen = words("plan", "gpt-oss-120b", "--instance-type", "ml.g6e.xlarge", "--verbose")
     parts = dict(re.findall(r"(target|drafter|engine|cache|free) (\d+\.\d) GiB", seen))
@@ -76,6 +78,7 @@ def test_a_bar_in_ascii(peagle: Peagle) -> None:
     assert "GPU memory  ####" in done.stdout
 
 
+@pytest.mark.thorough
 def test_what_was_measured_says_of_which_requests() -> None:
     size = ("--prompt-tokens", "128", "--output-tokens", "400", "--concurrency", "32")
     on_h200 = ("--instance-type", "ml.p5en.48xlarge", "--vllm", "0.28.0", *size)
@@ -95,6 +98,7 @@ def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
     assert too_long["price_per_hour_usd"] < 10
 
 
+@pytest.mark.thorough
 def test_the_next_command_knows_the_catalogue(tmp_path: Path) -> None:
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
     done = run("--catalog", str(tmp_path), "plan", "tiny").stdout

@@ -122,6 +122,7 @@ def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     assert "peagle deploy chat --environment staging" in done.out
 
 
+@pytest.mark.thorough
 def test_a_file_with_one_endpoint_needs_no_argument(tmp_path: Path) -> None:
     (tmp_path / "peagle.yaml").write_text("endpoints:\n  chat: {pair: tiny}\n", encoding="utf-8")
 
@@ -163,6 +164,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
     assert done.error.startswith("error: there is no file ../v.json")
 
 
+@pytest.mark.thorough
 def test_a_plan_file_leaves_only_the_account_to_the_project(
     folder: Path, terminal: Terminal
 ) -> None:
@@ -194,6 +196,7 @@ def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     assert "has no environment 'nigth'" in error
 
 
+@pytest.mark.thorough
 def test_one_endpoint_is_proved_with_the_floor_of_the_gates(
     folder: Path, terminal: Terminal
 ) -> None:
@@ -205,6 +208,7 @@ def test_one_endpoint_is_proved_with_the_floor_of_the_gates(
     assert (proved["name"], proved["floor"], proved["passed"]) == ("peagle-chat-staging", 2.0, True)
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_of_an_endpoint_of_the_file(folder: Path, terminal: Terminal) -> None:
     terminal.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 8
     at = ("chat", "--project", str(folder.parent / "peagle.yaml"), "-e", "staging")

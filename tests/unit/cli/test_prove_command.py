@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 
@@ -31,6 +33,7 @@ def test_below_the_floor_the_exit_code_is_3_and_the_proof_is_printed(deployed: T
     assert "below the floor of 3.50" in done.err
 
 
+@pytest.mark.thorough
 def test_the_users_floor_is_named(deployed: Terminal) -> None:
     done = deployed.run("prove", NAME, "--floor", "2.5")
 
@@ -39,6 +42,7 @@ def test_the_users_floor_is_named(deployed: Terminal) -> None:
     assert deployed.run("status", NAME, "--json").document["acceptance_floor_source"] == "catalogue"
 
 
+@pytest.mark.thorough
 def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
     without_record(deployed)
 

@@ -107,6 +107,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     assert (out / "main.tf").is_file()
 
 
+@pytest.mark.thorough
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is a file" in refusal("boto3", "tiny", "-o", str(tmp_path / "file")).message
@@ -234,6 +235,7 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     assert "nameplate" in two_prefixes[1]
 
 
+@pytest.mark.thorough
 def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> None:
     bundled = yaml.safe_load(data_folder("model_catalog").joinpath("runtimes.yaml").read_text())
     digest = "sha256:" + "c" * 64

@@ -16,6 +16,7 @@ def updated(deployed: Terminal) -> Terminal:
     return deployed
 
 
+@pytest.mark.thorough
 def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal) -> None:
     before = deployed.cloud.endpoints[NAME].config
     deployed.cloud.engine.acceptance = 1.2
@@ -32,6 +33,7 @@ def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal)
     assert done.document["changes"] == [{"setting": "k", "before": 8, "after": 3}]
 
 
+@pytest.mark.thorough
 def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
     deployed.cloud.engine.acceptance = 1.2
 
@@ -43,6 +45,7 @@ def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
     assert f'"command": ["peagle", "rollback", "{NAME}"]' in done.error
 
 
+@pytest.mark.thorough
 def test_the_temporary_endpoint_is_shown_with_its_price(deployed: Terminal) -> None:
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first")
 
@@ -52,6 +55,7 @@ def test_the_temporary_endpoint_is_shown_with_its_price(deployed: Terminal) -> N
     assert set(deployed.cloud.endpoints) == {NAME}
 
 
+@pytest.mark.thorough
 def test_prove_first_needs_to_wait(deployed: Terminal) -> None:
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first", "--no-wait")
 
@@ -59,6 +63,7 @@ def test_prove_first_needs_to_wait(deployed: Terminal) -> None:
     assert "--prove-first and --no-wait" in done.error
 
 
+@pytest.mark.thorough
 def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
 
@@ -69,6 +74,7 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     assert updated.run("status", NAME, "--json").document["k"] == 3
 
 
+@pytest.mark.thorough
 def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, "--yes")
 
@@ -81,6 +87,7 @@ def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
     assert (again["k"], again["previous"]["k"], again["failure_reason"]) == (3, 8, None)
 
 
+@pytest.mark.thorough
 def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:
     updated.cloud.engine.acceptance = 1.2
 
@@ -90,6 +97,7 @@ def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:
     assert (done.document["state"], done.document["k"]) == ("Unproved", 8)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "update_endpoint":
@@ -104,6 +112,7 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 8
 
 
+@pytest.mark.thorough
 def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "invoke_endpoint":
@@ -124,6 +133,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
 
 
+@pytest.mark.thorough
 def test_an_interrupted_update_says_how_to_undo_it(deployed: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "update_endpoint":
@@ -154,6 +164,7 @@ def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
     assert "peagle adopt peagle-pair" in done.error
 
 
+@pytest.mark.thorough
 def test_destroy_previous_removes_only_what_the_previous_revision_needs(updated: Terminal) -> None:
     serves = updated.cloud.endpoints[NAME].config
     declined = updated.run("destroy", NAME, "--previous", answers="n\n")
@@ -169,6 +180,7 @@ def test_destroy_previous_removes_only_what_the_previous_revision_needs(updated:
     assert "has no previous revision" in again.err
 
 
+@pytest.mark.thorough
 def test_names_are_completed(updated: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_PEAGLE_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "peagle rollback peag")

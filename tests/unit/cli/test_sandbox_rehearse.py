@@ -43,6 +43,7 @@ def test_help_describes_every_kind() -> None:
         assert f"{kind:<24}{what}" in shown
 
 
+@pytest.mark.thorough
 def test_operations_and_kinds_are_completed() -> None:
     context = click.Context(fault, **cli.context_settings)
     operation, kind = add.params[:2]

@@ -24,6 +24,7 @@ def copies(terminal: Terminal) -> int:
     return int(terminal.cloud.components.copies_on(NAME))
 
 
+@pytest.mark.thorough
 def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal) -> None:
     scaled(terminal)
 
@@ -44,6 +45,7 @@ def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal
     assert terminal.cloud.made_alarms == {}
 
 
+@pytest.mark.thorough
 def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
     scaled(terminal)
     terminal.cloud.components.scale(0, NAME, {"CopyCount": 7})
@@ -55,6 +57,7 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
 
 
+@pytest.mark.thorough
 def test_a_fixed_number_of_copies_and_other_bounds(terminal: Terminal) -> None:
     scaled(terminal)
 
@@ -69,6 +72,7 @@ def test_a_fixed_number_of_copies_and_other_bounds(terminal: Terminal) -> None:
     assert "update_endpoint" not in terminal.cloud.calls
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -87,6 +91,7 @@ def test_more_copies_than_the_instances_hold_are_refused(
     assert (refused.code, text in refused.err) == (3, True), refused.err
 
 
+@pytest.mark.thorough
 def test_copies_without_bounds_get_them_later(terminal: Terminal) -> None:
     scaled(terminal, *COPIES)
 
@@ -96,6 +101,7 @@ def test_copies_without_bounds_get_them_later(terminal: Terminal) -> None:
     assert terminal.cloud.bounds == {TARGET: (1, 4)}
 
 
+@pytest.mark.thorough
 def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero")
     without_record(terminal)
@@ -112,6 +118,7 @@ def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})
 
 
+@pytest.mark.thorough
 def test_a_scale_to_zero_has_a_policy_and_an_alarm_that_wake(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2")
 
@@ -133,6 +140,7 @@ def test_a_scale_to_zero_has_a_policy_and_an_alarm_that_wake(terminal: Terminal)
     assert ALARM in terminal.cloud.made_alarms
 
 
+@pytest.mark.thorough
 def test_drift_of_what_wakes_and_ends_copies(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
     cloud, ends = terminal.cloud, copies_limit_name("us-east-1", NAME)

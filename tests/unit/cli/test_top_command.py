@@ -43,6 +43,7 @@ def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return deployed
 
 
+@pytest.mark.thorough
 def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> None:
     shown = busy.run("top", NAME, "--once", "--window", "10m").out
 
@@ -58,6 +59,7 @@ def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> N
     assert "per million tokens" in shown
 
 
+@pytest.mark.thorough
 def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
     found = busy.run("top", NAME, "--json").document
 
@@ -70,6 +72,7 @@ def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
     assert found["at"].startswith("2027-01-15T")
 
 
+@pytest.mark.thorough
 def test_instances_without_new_lines_are_idle(busy: Terminal) -> None:
     busy.cloud.now += 120
 
@@ -79,6 +82,7 @@ def test_instances_without_new_lines_are_idle(busy: Terminal) -> None:
     assert found["acceptance_length"] == 2.0, "of the whole window"
 
 
+@pytest.mark.thorough
 def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> None:
     busy.cloud.log.clear()
     busy.cloud.metrics = {}
@@ -90,6 +94,7 @@ def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> Non
     assert "the endpoint has no log yet" in done.out
 
 
+@pytest.mark.thorough
 def test_the_log_of_an_earlier_endpoint_of_that_name_is_not_read(busy: Terminal) -> None:
     cloud = busy.cloud
     (endpoint,) = cloud.endpoints.values()

@@ -103,6 +103,7 @@ def test_it_has_prices_where_they_are_known() -> None:
     assert "$/1M" in done.out
 
 
+@pytest.mark.thorough
 def test_the_document_is_the_file(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     done = peagle(*SMALL, "--gpu", "H200", "--json", "-o", str(path))
@@ -206,6 +207,7 @@ def test_a_chart_of_equal_values_and_of_none() -> None:
     assert len(flat) == 7
 
 
+@pytest.mark.thorough
 def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     size = ("--prompt-tokens", "1k", "--output-tokens", "256")

@@ -48,6 +48,7 @@ def wake_at(terminal: Terminal, refusals: int) -> None:
     terminal.cloud.after = after
 
 
+@pytest.mark.thorough
 def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> None:
     wake_at(asleep, 1)
 
@@ -58,6 +59,7 @@ def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> Non
     assert "woke up after 0.0 s" in done.err
 
 
+@pytest.mark.thorough
 def test_the_wait_is_in_the_document(asleep: Terminal) -> None:
     wake_at(asleep, 1)
 
@@ -75,6 +77,7 @@ def test_the_wait_ends_with_the_timeout(asleep: Terminal) -> None:
     assert f"{NAME} scaled to zero, and did not wake up within 0s" in done.err
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_copies_that_nothing_starts(asleep: Terminal) -> None:
     assert asleep.run("scale", NAME, "--off", "--yes").code == 0
 
@@ -83,12 +86,14 @@ def test_nobody_waits_for_copies_that_nothing_starts(asleep: Terminal) -> None:
     assert (done.code, f"peagle scale {NAME} --to 1" in done.err) == (4, True), done.err
 
 
+@pytest.mark.thorough
 def test_an_endpoint_that_is_awake_has_not_waited(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--scale-to-zero").code == 0
 
     assert terminal.run(*ASK, "--json").document["waited_seconds"] is None
 
 
+@pytest.mark.thorough
 def test_status_says_that_it_sleeps(asleep: Terminal) -> None:
     assert "4 copies (asleep: the first request wakes one)" in asleep.run("status", NAME).out
 
@@ -101,6 +106,7 @@ def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
     assert status_of(asleep)["copies_running"] == 1
 
 
+@pytest.mark.thorough
 def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Terminal) -> None:
     wake_at(asleep, 1)
 
@@ -111,6 +117,7 @@ def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Termin
     assert (done.document["instance_count"], len(done.document["instances"])) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_what_runs_is_not_woken(asleep: Terminal) -> None:
     wake_at(asleep, 1)
     (record,) = records.all_records()
@@ -129,6 +136,7 @@ def test_what_runs_is_not_woken(asleep: Terminal) -> None:
     assert wake(aws, awake, record, wake_up) is None
 
 
+@pytest.mark.thorough
 def test_a_measurement_wakes_what_sleeps_before_it_counts(
     asleep: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +155,7 @@ def test_a_measurement_wakes_what_sleeps_before_it_counts(
     assert status_of(asleep)["copies_running"] == 1
 
 
+@pytest.mark.thorough
 def test_other_commands_name_the_one_that_waits(asleep: Terminal) -> None:
     assert asleep.run("scale", NAME, "--off", "--yes").code == 0
 

@@ -50,6 +50,7 @@ def stored(terminal: Terminal) -> list[str]:
     return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
 
 
+@pytest.mark.thorough
 def test_steps_and_cost_are_shown_before_the_question(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME, answers="n\n")
 
@@ -93,6 +94,7 @@ def test_the_sha256_is_printed(stocked: Terminal) -> None:
     assert f"sha256 {sha256}" in done.out.splitlines()
 
 
+@pytest.mark.thorough
 def test_json_is_one_document(stocked: Terminal) -> None:
     document = warmed(stocked, "--json").document
 
@@ -104,6 +106,7 @@ def test_json_is_one_document(stocked: Terminal) -> None:
     assert document["others"] == []
 
 
+@pytest.mark.thorough
 def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     warmed(stocked)
     stocked.cloud.packed.content = b"compiled again"
@@ -346,6 +349,7 @@ def test_a_second_ctrl_c_prints_how_to_continue_and_how_to_remove(stocked: Termi
     assert f"Remove   peagle destroy {NAME}-warm" in done.err
 
 
+@pytest.mark.thorough
 def test_warming_continues_after_a_failed_removal(stocked: Terminal) -> None:
     refuse(stocked, "delete_endpoint", "AccessDenied")
     first = warmed(stocked)
@@ -374,6 +378,7 @@ def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> 
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
 
 
+@pytest.mark.thorough
 def test_a_plan_file_is_accepted(stocked: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     stocked.run("plan", *PLAN, *IN_S3, "--name", NAME, "--out", str(file))

@@ -36,6 +36,7 @@ def test_the_error_says_what_it_is(peagle: Peagle, words: tuple[str, ...], messa
     assert message in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
     assert peagle("verdict", "tiny", "--gpu", "L4", "-o", "v.json").returncode == 0
     assert peagle("plan", "tiny", "--out", "plan.json").returncode == 0

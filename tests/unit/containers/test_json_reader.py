@@ -24,6 +24,7 @@ VALUE = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(VALUE, st.sampled_from([None, 0, 3, "\t"]), st.booleans(), st.booleans())
 @example('\\"[{,', None, False, True)
 @example({"\\": ['"', "\\\\"], '"': {}}, None, True, False)
@@ -51,6 +52,7 @@ def test_any_text_is_read_or_refused(data: str | bytes) -> None:
     assert found == json.loads(data)
 
 
+@pytest.mark.thorough
 @given(VALUE, st.integers(0, 6))
 def test_depth_is_that_of_the_document(value: Any, limit: int) -> None:
     def depth(part: Any) -> int:

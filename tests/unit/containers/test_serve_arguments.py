@@ -88,6 +88,7 @@ def test_a_name_becomes_its_flag(name: str) -> None:
     assert flag_of(f"SM_VLLM_{name}") == "--" + "-".join(name.lower().split("_"))
 
 
+@pytest.mark.thorough
 @given(OBJECTS, SPACES, SPACES, st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_a_json_object_is_kept_byte_for_byte(
     document: dict[str, Any], before: str, after: str, indent: int | str | None, ascii_only: bool
@@ -97,6 +98,7 @@ def test_a_json_object_is_kept_byte_for_byte(
     assert arguments({"SM_VLLM_SPECULATIVE_CONFIG": value}) == ["--speculative-config", value]
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(st.lists(OBJECTS, min_size=2, max_size=4), st.sampled_from([" ", "\n", ""]))
 def test_each_of_several_json_objects_is_a_token_byte_for_byte(
@@ -119,6 +121,7 @@ def test_any_other_text_is_one_unchanged_token(value: str) -> None:
     assert arguments({"SM_VLLM_X": value}) == expected
 
 
+@pytest.mark.thorough
 @given(
     st.dictionaries(
         st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=3).map(

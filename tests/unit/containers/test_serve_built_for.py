@@ -175,6 +175,7 @@ def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> Non
     assert "whose number of layers is 1, not 4" in refusal(tmp_path, other, built)
 
 
+@pytest.mark.thorough
 def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> None:
     container = container_in(tmp_path / "engine")
     image = tmp_path / "image"

@@ -31,6 +31,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.thorough
 def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "4096"})
 
@@ -43,6 +44,7 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_the_middleware_is_importable_and_the_working_folder_is_not(
     container: Container,
 ) -> None:
@@ -81,6 +83,7 @@ def test_json_passes_a_real_exec_byte_for_byte(
     assert {name: argv[argv.index(f"--{name}") + 1] for name in names} == values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "de_DE.UTF-8"])
 def test_special_characters_pass_in_any_locale(container: Container, language: str) -> None:
     value = "50 % \"quoted\" 'single' $HOME `x` \\ \n zwei\t\u00e4\u65e5\U0001f600"
@@ -90,6 +93,7 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
     assert argv[argv.index("--x") + 1] == value
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("variables", "line"),
     [
@@ -117,12 +121,14 @@ def test_an_invalid_environment_ends_the_container_with_one_line(
     assert not container.record.exists()
 
 
+@pytest.mark.thorough
 def test_unrelated_variables_need_not_be_utf_8(container: Container) -> None:
     container.run({b"SM_VLLM_MODEL": b"a/b", b"LESSCHARSET": b"\xff"})
 
     assert container.record.exists()
 
 
+@pytest.mark.thorough
 def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
     done = Container(tmp_path).run({"SM_VLLM_MODEL": "a/b"})
 
@@ -130,6 +136,7 @@ def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
     assert b"has no vLLM" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_unknown_argument_is_refused(container: Container) -> None:
     train = container.run({"SM_VLLM_MODEL": "a/b"}, "train")
 
@@ -137,6 +144,7 @@ def test_an_unknown_argument_is_refused(container: Container) -> None:
     assert b"unexpected arguments: train" in train.stderr
 
 
+@pytest.mark.thorough
 def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None:
     token = "hf_" + "a1B2c3D4" * 4
     variables = {
@@ -158,6 +166,7 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
     assert recorded["environment"]["HF_TOKEN"] == token
 
 
+@pytest.mark.thorough
 def test_secrets_reach_vllm_in_its_environment_and_never_as_arguments(container: Container) -> None:
     variables = {"SM_VLLM_API_KEY": '["-a key"]', "SM_VLLM_HF_TOKEN": "hf-of-ours"}
 
@@ -171,6 +180,7 @@ def test_secrets_reach_vllm_in_its_environment_and_never_as_arguments(container:
     assert "hf-of-ours" not in recorded["argv"]
 
 
+@pytest.mark.thorough
 def test_several_api_keys_are_refused(container: Container) -> None:
     done = container.run({"SM_VLLM_MODEL": "a/b", "SM_VLLM_API_KEY": '["first-key", "second"]'})
 
@@ -179,6 +189,7 @@ def test_several_api_keys_are_refused(container: Container) -> None:
     assert b"first-key" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_unknown_error_is_one_line_without_its_text(container: Container) -> None:
     """``vllm`` is a module that fails to be found, with an error that holds a secret."""
     broken = container.folder / "sitecustomize.py"
@@ -213,6 +224,7 @@ def test_an_image_without_a_module_is_one_line(container: Container, tmp_path: P
     assert "No module named 'peagle_serve.json_reader'" in documents(done)[0]["message"]
 
 
+@pytest.mark.thorough
 def test_vllm_finds_a_vocabulary_beside_the_weights(container: Container, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((tiny("target") / name).read_bytes())

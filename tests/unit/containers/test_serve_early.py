@@ -97,6 +97,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_checking_ends_it_at_once_with_0(tmp_path: Path, number: int) -> None:
     with reading(tmp_path) as process:
@@ -109,6 +110,7 @@ def test_a_signal_while_checking_ends_it_at_once_with_0(tmp_path: Path, number: 
     assert {"time", "level", "message"} < set(line)
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path) -> None:
     """The kernel sends it only signals that it handles."""
     tried = [*UNSHARE, "true"]

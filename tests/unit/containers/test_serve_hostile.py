@@ -204,6 +204,7 @@ def test_a_configuration_may_hold_infinity_as_transformers_writes_it(tmp_path: P
     assert read_json("SM_VLLM_MODEL", file) == {"time_step_limit": [0.0, float("inf")]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [50_000, 140_000, 300_000])
 def test_a_header_of_many_tensors_takes_little_time_and_memory(count: int, tmp_path: Path) -> None:
     """Its own process, for its own peak of memory. Known checkpoints have less than 50,000 tensors

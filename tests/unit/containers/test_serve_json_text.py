@@ -23,6 +23,7 @@ JSON = st.recursive(
 INDENT = st.sampled_from([None, 0, 3, "\t"])
 
 
+@pytest.mark.thorough
 @given(st.lists(JSON, max_size=6), INDENT)
 def test_elements_have_the_range_of_their_text(values: list[Any], indent: int | str | None) -> None:
     text = f" {json.dumps(values, indent=indent)}\n"
@@ -33,6 +34,7 @@ def test_elements_have_the_range_of_their_text(values: list[Any], indent: int | 
     assert [json.loads(text[part.start : part.end]) for part in parts] == values
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(TEXT, JSON, max_size=6), INDENT)
 def test_members_have_the_range_of_their_text(
     values: dict[str, Any], indent: int | str | None

@@ -124,6 +124,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     mine.close()
 
 
+@pytest.mark.thorough
 def test_it_is_ready_when_a_draft_is_counted(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -133,6 +134,7 @@ def test_it_is_ready_when_a_draft_is_counted(play: Play) -> None:
     play(scene, Server())
 
 
+@pytest.mark.thorough
 def test_without_a_draft_it_is_not_ready(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle_serve.lifecycle._COUNTING_SECONDS", 0.02)
 
@@ -148,6 +150,7 @@ def test_without_a_draft_it_is_not_ready(play: Play, monkeypatch: pytest.MonkeyP
     play(scene, Server(drafts=0))
 
 
+@pytest.mark.thorough
 def test_an_engine_that_fails_its_first_request_is_not_ready(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -157,6 +160,7 @@ def test_an_engine_that_fails_its_first_request_is_not_ready(play: Play) -> None
     play(scene, Server(status=500))
 
 
+@pytest.mark.thorough
 def test_a_model_that_accepts_no_prompt_is_ready(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -165,6 +169,7 @@ def test_a_model_that_accepts_no_prompt_is_ready(play: Play) -> None:
     play(scene, Server(drafts=0, status=400))
 
 
+@pytest.mark.thorough
 def test_without_speculation_no_request_is_sent(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +203,7 @@ def test_only_methods_that_always_draft_are_proved(
     assert always_drafts(environment) is expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafts", [0, 1])
 def test_requests_carry_the_time_to_healthy(
     play: Play, monkeypatch: pytest.MonkeyPatch, drafts: int
@@ -217,6 +223,7 @@ def test_requests_carry_the_time_to_healthy(
     play(scene, Server(drafts=drafts))
 
 
+@pytest.mark.thorough
 def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -239,6 +246,7 @@ def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     play(scene, Server())
 
 
+@pytest.mark.thorough
 def test_without_requests_it_is_idle_at_once(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -250,6 +258,7 @@ def test_without_requests_it_is_idle_at_once(play: Play) -> None:
     play(scene, Server())
 
 
+@pytest.mark.thorough
 def test_a_disconnected_client_does_not_delay_idle(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
@@ -266,6 +275,7 @@ def test_a_disconnected_client_does_not_delay_idle(play: Play) -> None:
     play(scene, Server())
 
 
+@pytest.mark.thorough
 def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
@@ -279,6 +289,7 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
     play(scene, Server())
 
 
+@pytest.mark.thorough
 def test_it_serves_without_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PEAGLE_SUPERVISOR_SOCKET", raising=False)
     monkeypatch.delenv(SPECULATION, raising=False)

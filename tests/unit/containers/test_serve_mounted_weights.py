@@ -318,6 +318,7 @@ def test_an_invalid_variable_is_refused(mounted: Mounted, name: str) -> None:
         mounted.check(**{name: "x"})
 
 
+@pytest.mark.thorough
 def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Path) -> None:
     mounted = Mounted(tmp_path / "ml")
     container = container_in(tmp_path / "engine")

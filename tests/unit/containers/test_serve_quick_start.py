@@ -76,6 +76,7 @@ def vllm_with(folder: Path, modules: dict[str, str]) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU engine needs Linux")
 def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> None:
     modules = {"model_executor/models/registry": REGISTRY, "v1/engine/utils": CORE}

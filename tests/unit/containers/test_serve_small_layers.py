@@ -45,12 +45,14 @@ def started(container: Container, **variables: str) -> dict[str, str]:
     return environment
 
 
+@pytest.mark.thorough
 def test_a_cpu_build_finds_the_plugin_after_all_other_paths(container: Container) -> None:
     path = started(container)["PYTHONPATH"].split(os.pathsep)
 
     assert path == [str(SERVE.parent), str(container.folder), str(FOLDER)]
 
 
+@pytest.mark.thorough
 def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     (container.folder / "torch-2.13.0+cpu.dist-info").rename(
         container.folder / "torch-2.13.0+cu130.dist-info"
@@ -59,6 +61,7 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     assert str(FOLDER) not in started(container)["PYTHONPATH"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "allowed"), [("theirs", f"theirs,{OURS}"), ("", OURS), ("a,b", f"a,b,{OURS}")]
 )
@@ -68,10 +71,12 @@ def test_the_plugins_are_added_to_a_list_of_allowed_plugins(
     assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed
 
 
+@pytest.mark.thorough
 def test_without_such_a_list_all_plugins_stay_allowed(container: Container) -> None:
     assert "VLLM_PLUGINS" not in started(container)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "chosen"),
     [

@@ -18,6 +18,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.thorough
 def test_collecting_starts_with_empty_folders(world: World) -> None:
     manifest = world.collected()
     archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
@@ -30,6 +31,7 @@ def test_collecting_starts_with_empty_folders(world: World) -> None:
     assert given["VLLM_CACHE_ROOT"] == str(world.cache / manifest.key / "vllm")
 
 
+@pytest.mark.thorough
 def test_collecting_warns_about_what_is_not_collected(world: World) -> None:
     entries, given = world.start(
         PEAGLE_WARM="collect", TRITON_CACHE_DIR="/mine", VLLM_API_KEY="secret-key"
@@ -41,6 +43,7 @@ def test_collecting_warns_about_what_is_not_collected(world: World) -> None:
     assert "secret-key" not in given["PEAGLE_WARM_SUBJECT"]
 
 
+@pytest.mark.thorough
 def test_collecting_into_an_unwritable_folder_is_refused(world: World) -> None:
     (world.folder / "file").touch()
     variables = world.variables(PEAGLE_WARM="collect", PEAGLE_CACHE=str(world.folder / "file"))
@@ -53,6 +56,7 @@ def test_collecting_into_an_unwritable_folder_is_refused(world: World) -> None:
     assert "PEAGLE_CACHE" in reported["fix"]
 
 
+@pytest.mark.thorough
 def test_collecting_on_an_unknown_device_is_refused(world: World) -> None:
     (world.folder / "engine" / "torch-2.13.0+cpu.dist-info").rmdir()
 

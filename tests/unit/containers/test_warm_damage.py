@@ -67,6 +67,7 @@ def test_an_archive_with_other_members_is_refused(
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.thorough
 def test_an_archive_larger_than_its_manifest_is_refused_early(
     artifacts: Path, intact: Manifest, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_damaged_archive_is_refused(
     assert is_empty(cache)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
 def test_an_endless_chain_of_headers_is_rejected(
     artifacts: Path, intact: Manifest, cache: Path, kind: bytes

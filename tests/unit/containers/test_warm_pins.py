@@ -19,6 +19,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_pinned_archive_is_restored(world: World) -> None:
     manifest = world.collected()
 
@@ -28,6 +29,7 @@ def test_a_pinned_archive_is_restored(world: World) -> None:
     assert manifest.key in given["VLLM_CACHE_ROOT"]
 
 
+@pytest.mark.thorough
 def test_without_a_pin_nothing_is_restored(world: World) -> None:
     world.collected()
 
@@ -39,6 +41,7 @@ def test_without_a_pin_nothing_is_restored(world: World) -> None:
     assert not world.cache.exists()
 
 
+@pytest.mark.thorough
 def test_an_archive_that_was_replaced_is_not_restored(world: World) -> None:
     """Who may write the bucket writes a manifest that matches the archive."""
     manifest = world.collected()
@@ -52,6 +55,7 @@ def test_an_archive_that_was_replaced_is_not_restored(world: World) -> None:
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_a_manifest_that_lies_about_its_archive_is_not_believed(world: World) -> None:
     manifest = world.collected()
     planted = archive_of([member("triton/k/k.so", b"planted code")])
@@ -63,6 +67,7 @@ def test_a_manifest_that_lies_about_its_archive_is_not_believed(world: World) ->
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_what_another_archive_left_in_the_cache_is_not_used(world: World) -> None:
     """The cache may outlive the container; its content is that of the pinned archive."""
     manifest = world.collected()
@@ -117,6 +122,7 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, planted: str)
         make_cache_folder({"TMPDIR": str(tmp_path)})
 
 
+@pytest.mark.thorough
 def test_a_cache_that_others_can_write_is_a_cold_start(world: World) -> None:
     world.collected()
     world.cache.mkdir(parents=True)

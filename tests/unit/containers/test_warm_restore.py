@@ -186,6 +186,7 @@ def restored_by_another(manifest: Path, cache: Path, limit: int = 2**40) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.thorough
 def test_a_failed_write_leaves_nothing(artifacts: Path, intact: Manifest, cache: Path) -> None:
     assert restored_by_another(artifacts / f"{intact.key}.json", cache, 5000) == "File too large"
     assert is_empty(cache)
@@ -203,6 +204,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_nothing(artifacts: Path, intact: Manifest, tiny_disk: Path) -> None:
     many = archive_of([member(f"triton/{number}/x") for number in range(200)])
     with_archive(artifacts, intact, many, files=200, unpacked_bytes=200)

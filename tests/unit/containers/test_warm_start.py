@@ -34,6 +34,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     manifest = world.collected()
 
@@ -67,6 +68,7 @@ def test_an_artifact_collected_under_a_tag_matches_the_digest(world: World) -> N
     assert (start["restored"], start["key"]) == (True, manifest.key)
 
 
+@pytest.mark.thorough
 def test_a_restored_cache_is_reused(world: World) -> None:
     world.collected()
     world.start()
@@ -77,6 +79,7 @@ def test_a_restored_cache_is_reused(world: World) -> None:
     assert not is_cold(given)
 
 
+@pytest.mark.thorough
 def test_variables_set_by_the_user_are_kept(world: World) -> None:
     world.collected()
 
@@ -114,6 +117,7 @@ def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> Non
         assert given["TRITON_CACHE_DIR"] == str(world.cache / manifest.key / "triton")
 
 
+@pytest.mark.thorough
 def test_without_artifacts_the_engine_starts_cold(world: World) -> None:
     entries, given = world.start()
 
@@ -122,6 +126,7 @@ def test_without_artifacts_the_engine_starts_cold(world: World) -> None:
     assert not world.cache.exists()
 
 
+@pytest.mark.thorough
 def test_an_empty_artifact_folder_is_reported(world: World) -> None:
     world.artifacts.mkdir()
 
@@ -131,6 +136,7 @@ def test_an_empty_artifact_folder_is_reported(world: World) -> None:
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_the_artifact_folder_can_be_set(world: World) -> None:
     manifest = world.collected()
     elsewhere = world.artifacts.rename(world.folder / "ml" / "elsewhere")
@@ -141,6 +147,7 @@ def test_the_artifact_folder_can_be_set(world: World) -> None:
     assert manifest.key in given["VLLM_CACHE_ROOT"]
 
 
+@pytest.mark.thorough
 def test_mode_off_neither_restores_nor_collects(world: World) -> None:
     world.collected()
 
@@ -150,6 +157,7 @@ def test_mode_off_neither_restores_nor_collects(world: World) -> None:
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -179,6 +187,7 @@ def test_an_artifact_of_another_container_is_ignored_with_the_difference(
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_the_most_similar_artifact_is_named(world: World) -> None:
     here = world.collected().subject
     near = artifact(world.artifacts, {**here, "software": "other"})
@@ -193,6 +202,7 @@ def test_the_most_similar_artifact_is_named(world: World) -> None:
     assert f"{near.key} differs in the software" in warnings(entries)[0]
 
 
+@pytest.mark.thorough
 def test_an_artifact_of_another_pair_is_ignored(world: World) -> None:
     world.collected()
     target = world.model / "target" / "config.json"
@@ -205,6 +215,7 @@ def test_an_artifact_of_another_pair_is_ignored(world: World) -> None:
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_an_artifact_of_other_software_is_ignored(world: World) -> None:
     world.collected()
     (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
@@ -214,6 +225,7 @@ def test_an_artifact_of_other_software_is_ignored(world: World) -> None:
     assert warnings(entries)[0].endswith("differs in the software")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["cut", "manifest", "no archive", "link", "pipe", "number"])
 def test_a_damaged_artifact_is_a_warning_and_a_cold_start(world: World, damage: str) -> None:
     manifest = world.collected()
@@ -241,6 +253,7 @@ def test_a_damaged_artifact_is_a_warning_and_a_cold_start(world: World, damage: 
     assert not (world.folder / "out").exists()
 
 
+@pytest.mark.thorough
 def test_an_unwritable_cache_is_a_warning(world: World) -> None:
     world.collected()
     (world.folder / "file").touch()
@@ -252,6 +265,7 @@ def test_an_unwritable_cache_is_a_warning(world: World) -> None:
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_an_artifact_folder_alone_is_not_a_model(world: World) -> None:
     for name in ("target", "head"):
         shutil.rmtree(world.model / name)
@@ -262,6 +276,7 @@ def test_an_artifact_folder_alone_is_not_a_model(world: World) -> None:
     assert argv[argv.index("--model") + 1] == "a/b"
 
 
+@pytest.mark.thorough
 def test_artifacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     shutil.rmtree(world.model)

@@ -74,6 +74,7 @@ def key_with(engine: dict[str, str]) -> str:
     return key_of({**SUBJECT, "engine": engine_variables(engine)})
 
 
+@pytest.mark.thorough
 @given(SETTINGS, st.randoms(use_true_random=False))
 def test_the_order_of_variables_does_not_change_the_key(
     settings: dict[str, str], random: Any
@@ -84,6 +85,7 @@ def test_the_order_of_variables_does_not_change_the_key(
     assert key_with(dict(shuffled)) == key_with(settings)
 
 
+@pytest.mark.thorough
 @given(SETTINGS, SETTINGS)
 def test_another_argument_of_the_engine_changes_the_key(
     settings: dict[str, str], other: dict[str, str]

@@ -19,6 +19,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nowhere", "n" * 300], ids=["missing", "too long"])
 def test_a_missing_artifact_folder_is_a_warning(world: World, name: str) -> None:
     entries, given = world.start(PEAGLE_WARM_FOLDER=f"/opt/ml/{name}")
@@ -29,6 +30,7 @@ def test_a_missing_artifact_folder_is_a_warning(world: World, name: str) -> None
     assert is_cold(given)
 
 
+@pytest.mark.thorough
 def test_the_artifact_folder_is_ignored_when_off(world: World) -> None:
     entries, _ = world.start(PEAGLE_WARM_FOLDER="/opt/ml/nowhere", PEAGLE_WARM="off")
 

@@ -68,6 +68,7 @@ def test_the_documents_show_commands() -> None:
     assert len(_shown_commands()) > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "shown",
     [

@@ -31,6 +31,7 @@ def test_a_generated_chapter_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
 
 
+@pytest.mark.thorough
 def test_every_finding_has_severity_cause_and_fix() -> None:
     emitted = {str(one) for path in PACKAGE.rglob("*.py") for one in codes_in(path) - {None}}
 
@@ -39,6 +40,7 @@ def test_every_finding_has_severity_cause_and_fix() -> None:
     assert all(problem.summary for _, problem in known_problems().values())
 
 
+@pytest.mark.thorough
 def test_every_error_has_exit_code_cause_and_fix() -> None:
     given = set()
     for path in PACKAGE.rglob("*.py"):

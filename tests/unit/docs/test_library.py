@@ -23,6 +23,7 @@ METHODS = {
 }
 
 
+@pytest.mark.thorough
 def test_the_examples_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before, _, _ = CHAPTER.read_text(encoding="utf-8").partition(WITH_ACCOUNT)
@@ -104,6 +105,7 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         peagle.Session(profile="mine", sandbox=True).connect()
 
 
+@pytest.mark.thorough
 def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> None:
     session = peagle.Session()
     plan = session.plan("tiny", instance_type="ml.g6.xlarge")

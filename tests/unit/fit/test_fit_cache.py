@@ -120,6 +120,7 @@ def test_more_memory_never_reduces_the_cache(
     assert cut.capacity(memory + GIB, length, 4096)[0] >= tokens
 
 
+@pytest.mark.thorough
 @given(GROUPS, st.sampled_from([1, 2, 4, 8]))
 def test_more_gpus_never_need_more_cache_each(groups: list[AttentionGroup], tp: int) -> None:
     one = layout(*groups).request_bytes(8192, 4096)

@@ -147,6 +147,7 @@ def headers(model: TargetModel) -> Mapping[str, Tensor]:
     return {name: Tensor("BF16", sides, sizes[name], "x") for name, sides in shapes.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_headers_and_geometry_agree(tp: int) -> None:
     model = target("qwen3-coder-30b")
@@ -154,6 +155,7 @@ def test_headers_and_geometry_agree(tp: int) -> None:
     assert found == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
 
 
+@pytest.mark.thorough
 def test_headers_have_the_sizes_of_quantized_weights() -> None:
     model = target("qwen3-coder-30b")
     halved = {

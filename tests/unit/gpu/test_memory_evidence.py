@@ -138,11 +138,13 @@ getattr(importlib.import_module(module), name)
 """
 
 
+@pytest.mark.thorough
 def test_a_worker_in_the_process_of_the_engine_gets_the_probe() -> None:
     """One GPU: vLLM imports the extension in the process of the row."""
     assert _output(_ENGINE + _AS_VLLM_DOES) == "installed row ['lm_head']\n"
 
 
+@pytest.mark.thorough
 def test_a_worker_in_a_process_of_its_own_gets_the_probe() -> None:
     """Several GPUs: each worker is spawned and gets only the environment."""
     worker = """

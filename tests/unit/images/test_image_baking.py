@@ -106,6 +106,7 @@ def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
     assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
 
 
+@pytest.mark.thorough
 def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) -> None:
     (found,) = baked(plan_with(HUB))
 
@@ -114,6 +115,7 @@ def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) ->
     assert {file.name for file in synced.files} == set(MODEL)
 
 
+@pytest.mark.thorough
 def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

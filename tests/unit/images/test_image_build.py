@@ -64,6 +64,7 @@ def test_the_tag_depends_on_the_content() -> None:
     assert image_name(plan, Recipe("cpu", "another", None)) != name
 
 
+@pytest.mark.thorough
 def test_plans_with_the_same_content_share_an_image() -> None:
     plan = plan_for("tiny")
     for other in (
@@ -166,6 +167,7 @@ def test_the_layer_size_with_a_base_pulled_by_digest(docker: FakeDocker) -> None
     assert show_image(Docker(), "mine").layer_bytes == 50_000
 
 
+@pytest.mark.thorough
 def test_only_images_of_the_toolkit_are_removed(docker: FakeDocker) -> None:
     docker.has_image("mine")
     docker.has_image("debian", labels={})
@@ -199,6 +201,7 @@ def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
     assert raised.value.fix == "omit --image, or build another image"
 
 
+@pytest.mark.thorough
 def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) -> None:
     docker.has_image("base", labels={})
     name = engine_image_name("sha256:base", packages)
@@ -215,6 +218,7 @@ def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) 
     assert [one["argv"][0] for one in docker.calls][-1] == "image"
 
 
+@pytest.mark.thorough
 def test_a_base_with_another_python_is_refused_before_anything_is_built(
     docker: FakeDocker, packages: Packages
 ) -> None:
@@ -228,6 +232,7 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
     assert all(one["argv"][0] != "build" for one in docker.calls)
 
 
+@pytest.mark.thorough
 def test_a_base_without_python_is_refused(docker: FakeDocker, packages: Packages) -> None:
     docker.has_image("base", labels={})
     docker.answers("image", "inspect", code=1, err="Error: No such image")

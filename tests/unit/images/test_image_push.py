@@ -17,6 +17,7 @@ from tests.unit.images.conftest import FakeDocker
 LOGIN = Login("registry.example.com:5000", "AWS", "s3cret-token")
 
 
+@pytest.mark.thorough
 def test_the_credential_helper_gives_docker_the_credentials() -> None:
     with logged_in(Docker(), [LOGIN]) as engine:
         reply = subprocess.run(
@@ -37,6 +38,7 @@ def _helper(engine: Docker) -> str:
     return str(Path(engine.variables()["DOCKER_CONFIG"], "bin", "docker-credential-peagle"))
 
 
+@pytest.mark.thorough
 def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
     docker.has_image("there", RepoDigests=["registry.example.com:5000/a@sha256:1"])
     docker.answers("tag")

@@ -132,6 +132,7 @@ def test_a_build_writes_the_sbom_beside_the_image(
     assert not Path(shown["sbom"]).exists()
 
 
+@pytest.mark.thorough
 def test_without_a_list_of_packages_the_image_is_built_all_the_same(
     peagle: Peagle, docker: FakeDocker
 ) -> None:

@@ -36,6 +36,7 @@ def bench(*options: object) -> Done:
     return in_process("bench", NAME, *map(str, options))
 
 
+@pytest.mark.thorough
 def test_acceptance_is_a_table_by_domain(engine_home: Path, plan_for: PlanFor, file: Path) -> None:
     start_local(plan_for())
 
@@ -46,6 +47,7 @@ def test_acceptance_is_a_table_by_domain(engine_home: Path, plan_for: PlanFor, f
     assert "Few drafts, so the length is not reliable: code, chat." in done.err
 
 
+@pytest.mark.thorough
 def test_json_is_one_document_and_the_file_holds_the_acceptance(
     engine_home: Path, plan_for: PlanFor, file: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +62,7 @@ def test_json_is_one_document_and_the_file_holds_the_acceptance(
     assert done.document["acceptance"]["total"]["acceptance"]["drafts"] == 6
 
 
+@pytest.mark.thorough
 def test_an_engine_without_speculation_has_no_acceptance(
     engine_home: Path, plan_for: PlanFor, file: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_a_server_that_returns_no_tokens_cannot_be_compared(
     assert "the server does not return tokens" in done.error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -21,6 +21,7 @@ def _command(*words: str) -> Result:
     return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 @pytest.mark.parametrize("kind", ["--chat", "--completion"])
 def test_invoke_reaches_a_local_engine(
@@ -47,6 +48,7 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
         _command("invoke", NAME, "Hi")
 
 
+@pytest.mark.thorough
 def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
@@ -54,6 +56,7 @@ def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanF
         _command("invoke", NAME, "Hi", "--sandbox")
 
 
+@pytest.mark.thorough
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
 

@@ -34,6 +34,7 @@ def command() -> Command:
     return run
 
 
+@pytest.mark.thorough
 def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     came_up = command("local", "up", "tiny", "--name", NAME)
 
@@ -48,6 +49,7 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert command("local", "list").stdout == ""
 
 
+@pytest.mark.thorough
 def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, command: Command) -> None:
     came_up = command("local", "up", "tiny", "--name", NAME)
 
@@ -70,6 +72,7 @@ def test_json_is_one_document_and_nothing_else(engine_home: Path, command: Comma
     assert ended == {"ended": [NAME], "removed": [NAME]}
 
 
+@pytest.mark.thorough
 def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: PlanFor) -> None:
     plan = plan_for(k=3)
     file = engine_home / "plan.json"
@@ -123,6 +126,7 @@ def test_logs_cannot_read_other_files(own_home: Path, command: Command) -> None:
         command("local", "logs", "../sandbox")
 
 
+@pytest.mark.thorough
 def test_the_nearest_name_is_suggested(
     engine_home: Path, command: Command, plan_for: PlanFor
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
     assert record.read_text() == content
 
 
+@pytest.mark.thorough
 def test_down_all_stops_the_engines_beside_a_damaged_record(
     engine_home: Path, command: Command, plan_for: PlanFor
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_compose_file_without_a_named_image_needs_docker(
     assert "docker is not installed on this machine" in done.stderr
 
 
+@pytest.mark.thorough
 def test_docker_gets_the_values_and_its_end_is_noticed(
     docker: FakeDocker, container: Container, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_an_image_of_another_pair_is_refused_with_the_build_command(
     assert refused.value.command == tuple(build.split())
 
 
+@pytest.mark.thorough
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
     baked = DockerRunner(Docker(), image(docker, **{"peagle.weights": "baked"}))

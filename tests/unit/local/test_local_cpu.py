@@ -80,6 +80,7 @@ def test_for_cpu_is_idempotent(environment: dict[str, str]) -> None:
     assert for_cpu(changed, MACHINE) == (changed, ())
 
 
+@pytest.mark.thorough
 @given(st.dictionaries(NAMES, st.text(), max_size=6))
 def test_every_change_has_a_note_and_the_rest_is_unchanged(environment: dict[str, str]) -> None:
     changed, notes = for_cpu(environment, MACHINE)

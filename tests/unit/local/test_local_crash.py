@@ -252,6 +252,7 @@ def test_a_missing_log_has_no_reason(tmp_path: Path) -> None:
     assert crash_of(tmp_path / "none") == Crash("")
 
 
+@pytest.mark.thorough
 def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n" * 500_000 + b"ValueError: the last word\n")

@@ -38,6 +38,7 @@ def no_engine(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own_home
 
 
+@pytest.mark.thorough
 def test_the_users_own_engine_is_used(
     no_engine: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_an_incomplete_installation_is_no_engine(no_engine: Path) -> None:
     assert find_engine(VLLM) == Engine(python, VLLM)
 
 
+@pytest.mark.thorough
 def test_a_python_without_vllm_has_no_version() -> None:
     assert version_of(Path(sys.executable)) is None
 

@@ -59,6 +59,7 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.thorough
 def test_an_engine_starts_answers_and_stops(start: Start) -> None:
     process = start()
     until(lambda: is_healthy(process.port))
@@ -77,6 +78,7 @@ def test_it_leads_its_own_session(start: Start) -> None:
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
 
 
+@pytest.mark.thorough
 def test_it_gets_its_environment_and_no_secrets_of_the_parent(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_it_gets_its_environment_and_no_secrets_of_the_parent(
     assert given["argv"][given["argv"].index("--port") + 1] == str(process.port)
 
 
+@pytest.mark.thorough
 def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start) -> None:
     mark = f"mark-{time.monotonic_ns()}"
     process = start("stubborn", MARK=mark)
@@ -145,6 +148,7 @@ def answering(tmp_path: Path) -> Iterator[EngineProcess]:
     stop_engine(process, 0.1)
 
 
+@pytest.mark.thorough
 def test_drain_waits_for_the_leader_and_spares_its_children(
     answering: EngineProcess, tmp_path: Path
 ) -> None:
@@ -162,6 +166,7 @@ def test_drain_waits_for_the_leader_and_spares_its_children(
     assert (tmp_path / "child").read_text() == "None", "it was still running"
 
 
+@pytest.mark.thorough
 def test_draining_has_a_limit(answering: EngineProcess, tmp_path: Path) -> None:
     drain_engine(answering, 0.2)
 
@@ -170,6 +175,7 @@ def test_draining_has_a_limit(answering: EngineProcess, tmp_path: Path) -> None:
     assert not is_alive(answering)
 
 
+@pytest.mark.thorough
 def test_drain_of_an_ended_engine_returns(answering: EngineProcess, tmp_path: Path) -> None:
     drain_engine(replace(answering, started=answering.started - 1), 30)
 
@@ -177,6 +183,7 @@ def test_drain_of_an_ended_engine_returns(answering: EngineProcess, tmp_path: Pa
     assert is_alive(answering)
 
 
+@pytest.mark.thorough
 def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> None:
     process = start("crash")
 

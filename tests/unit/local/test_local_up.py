@@ -23,6 +23,7 @@ from tests.support import raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
 
+@pytest.mark.thorough
 def test_up_runs_the_plan_and_measures_acceptance(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for())
 
@@ -33,6 +34,7 @@ def test_up_runs_the_plan_and_measures_acceptance(engine_home: Path, plan_for: P
     assert local_engines() == (engine,)
 
 
+@pytest.mark.thorough
 def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
@@ -43,6 +45,7 @@ def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: P
     assert (Path(speculation["model"]) / "config.json").is_file()
 
 
+@pytest.mark.thorough
 def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
 
@@ -50,6 +53,7 @@ def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     assert start_local(plan_for(), port=first.process.port) == first
 
 
+@pytest.mark.thorough
 def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
 
@@ -62,6 +66,7 @@ def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -
     assert is_alive(first.process)
 
 
+@pytest.mark.thorough
 def test_down_ends_the_engine_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for())
 
@@ -74,6 +79,7 @@ def test_down_ends_the_engine_and_leaves_nothing(engine_home: Path, plan_for: Pl
         stop_local(NAME)
 
 
+@pytest.mark.thorough
 def test_a_crash_at_start_is_reported_at_once(engine_home: Path, plan_for: PlanFor) -> None:
     times: list[float] = []
 
@@ -89,6 +95,7 @@ def test_a_crash_at_start_is_reported_at_once(engine_home: Path, plan_for: PlanF
     assert "incompatible" in records.log_of(NAME).read_text()
 
 
+@pytest.mark.thorough
 def test_a_killed_engine_is_reported_as_killed(engine_home: Path, plan_for: PlanFor) -> None:
     with raises_code("engine-exited", EngineError) as caught:
         start_local(plan_for("silent"))
@@ -96,6 +103,7 @@ def test_a_killed_engine_is_reported_as_killed(engine_home: Path, plan_for: Plan
     assert "killed by SIGKILL" in caught.value.message
 
 
+@pytest.mark.thorough
 def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     with raises_code("not-proved", NotProved) as caught:
         start_local(plan_for("refusing"))
@@ -105,6 +113,7 @@ def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for:
     assert processes_with(str(engine_home)) == []
 
 
+@pytest.mark.thorough
 def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for(speculation=False))
 
@@ -181,6 +190,7 @@ def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for
         start_local(plan_for("deaf"), progress=stop)
 
 
+@pytest.mark.thorough
 def test_concurrent_commands_start_one_engine(engine_home: Path, plan_for: PlanFor) -> None:
     refused: list[UserError] = []
 
@@ -253,6 +263,7 @@ def test_a_variable_that_chooses_the_engines_code_is_refused(
     assert local_engines() == ()
 
 
+@pytest.mark.thorough
 def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor) -> None:
     engine_home.chmod(0o755)
     start_local(plan_for())

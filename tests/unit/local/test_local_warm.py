@@ -323,6 +323,7 @@ def test_up_without_artifacts_is_unchanged(engine_home: Path, command: Command) 
     assert given["SM_VLLM_ENFORCE_EAGER"] == "true"
 
 
+@pytest.mark.thorough
 def test_up_again_after_collecting_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
     (engine_home / "warm").mkdir()

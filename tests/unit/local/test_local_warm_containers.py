@@ -45,6 +45,7 @@ def test_a_container_gets_artifacts_read_only(
     assert "PEAGLE_WARM_FOLDER" not in without.environment
 
 
+@pytest.mark.thorough
 def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
 
 
+@pytest.mark.thorough
 def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker: FakeDocker, plan_for: PlanFor
 ) -> None:
@@ -96,6 +98,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     assert "another --base" in caught.value.fix
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("digests", "known_as"),
     [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],

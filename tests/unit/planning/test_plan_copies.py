@@ -107,6 +107,7 @@ def test_n_copies_are_n_engines_that_share_the_load() -> None:
     assert eight.speed.itl_seconds == single.speed.itl_seconds
 
 
+@pytest.mark.thorough
 def test_each_copy_reserves_a_share_of_the_instance() -> None:
     made = plan(copies=4)
 
@@ -123,6 +124,7 @@ def test_no_more_copies_than_requests() -> None:
     assert made.engines <= 2
 
 
+@pytest.mark.thorough
 def test_a_type_with_one_gpu_needs_no_inference_component() -> None:
     assert plan(instance_type="ml.g6e.xlarge", copies="auto").copies is None
 

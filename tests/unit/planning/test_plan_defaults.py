@@ -68,6 +68,7 @@ def test_stating_a_default_does_not_change_a_plan_with_evidence(option: str) -> 
     assert decided(again) == decided(made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", TARGETS)
 def test_naming_what_the_plan_chose_does_not_change_it(pair: str) -> None:
     made = make_plan(Options(pair=pair), CATALOG)

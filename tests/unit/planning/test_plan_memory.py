@@ -214,6 +214,7 @@ def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
     assert more.max_concurrency > one.max_concurrency
 
 
+@pytest.mark.thorough
 def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     made = plan(concurrency=100_000)
     finding = finding_of(made, "error")

@@ -144,6 +144,7 @@ def test_with_a_required_speed_only_those_that_reach_it_are_offered() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_cheapest_candidate_that_reaches_the_speed_is_chosen() -> None:
     catalog = measured(run(SLOW), run(FAST))
     made = plan(catalog=catalog, region="eu-west-1", min_tokens_per_second=900)

@@ -36,6 +36,7 @@ def test_without_a_maximum_a_plan_does_not_scale() -> None:
     assert plan().scaling is None
 
 
+@pytest.mark.thorough
 def test_without_an_objective_the_target_is_what_one_instance_runs_at_once() -> None:
     made = plan(max_instances=4)
 
@@ -79,6 +80,7 @@ def test_the_kv_cache_limits_the_target() -> None:
     assert "the KV cache of one holds" in because(made, "target_concurrency")
 
 
+@pytest.mark.thorough
 def test_a_target_above_what_one_instance_should_get_is_a_warning() -> None:
     made = plan(max_instances=4, target_concurrency=50.0)
 

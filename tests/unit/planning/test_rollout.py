@@ -38,6 +38,7 @@ def codes(plan: Plan) -> set[str]:
     return {one.code for one in plan.findings}
 
 
+@pytest.mark.thorough
 def test_without_the_option_nothing_is_planned() -> None:
     plan = planned()
     assert plan.rollout is None

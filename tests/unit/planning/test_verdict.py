@@ -121,6 +121,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     assert (bases(0), bases(1)) == ({"estimated"}, {"unknown"})
 
 
+@pytest.mark.thorough
 def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
     with bundled_evidence():
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())

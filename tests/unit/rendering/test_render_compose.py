@@ -69,6 +69,7 @@ def test_the_image_is_built_of_the_context_beside_the_file() -> None:
     } == context
 
 
+@pytest.mark.thorough
 def test_another_content_of_the_image_has_another_name() -> None:
     plan = plan_of("uploaded")
     image = plan.runtime.image.replace("763104351884", "123456789012")

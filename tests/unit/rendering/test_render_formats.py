@@ -144,6 +144,7 @@ def template(plan: Plan) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.thorough
 def test_cloudformation_names_neither_model_nor_configuration() -> None:
     resources = template(plan_of("from-hub"))["Resources"]
     assert "ModelName" not in resources["Model"]["Properties"]
@@ -166,6 +167,7 @@ def test_cloudformation_has_a_bucket_parameter_only_for_uploads() -> None:
     assert "TargetWeights" not in template(plan_of("from-hub"))["Outputs"]
 
 
+@pytest.mark.thorough
 def test_cloudformation_refuses_another_region() -> None:
     (rule,) = template(plan_of("two-instances"))["Rules"].values()
     (assertion,) = rule["Assertions"]
@@ -249,6 +251,7 @@ def test_the_readmes_command_makes_the_same_plan(shape: str) -> None:
     assert f"peagle deploy {shlex.join(plan_arguments(plan))} --image $REGISTRY/" in readme
 
 
+@pytest.mark.thorough
 def test_another_partition_has_its_own_domain() -> None:
     plan = plan_of("uploaded")
     image = plan.runtime.image.replace("us-east-1.amazonaws.com", "cn-north-1.amazonaws.com.cn")
@@ -264,6 +267,7 @@ def test_another_partition_has_its_own_domain() -> None:
         assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
 
 
+@pytest.mark.thorough
 def test_the_role_of_the_scheduler_has_the_tags_of_the_plan() -> None:
     plan = limited()
     plan = plan.model_copy(update={"company": Company(tags={"team": "ml"})})

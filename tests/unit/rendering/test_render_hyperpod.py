@@ -75,6 +75,7 @@ def test_what_belongs_to_an_endpoint_is_refused_by_name(shape: str) -> None:
     assert "hyperpod" not in refused.value.fix
 
 
+@pytest.mark.thorough
 def test_every_option_of_an_endpoint_is_refused_by_name() -> None:
     company = plan_of("company").company
     tiny = plan_of("uploaded")

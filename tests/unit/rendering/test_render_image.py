@@ -118,6 +118,7 @@ def test_a_label_is_read_literally() -> None:
     assert [name for name, _ in instructions(text)].count("LABEL") == 1
 
 
+@pytest.mark.thorough
 def test_the_context_depends_on_the_plan_only() -> None:
     plan = plan_of("uploaded")
     assert context_files(plan, GPU) == context_files(plan_of.__wrapped__("uploaded"), GPU)
@@ -125,6 +126,7 @@ def test_the_context_depends_on_the_plan_only() -> None:
     assert context_files(plan, GPU) != context_files(other, GPU)
 
 
+@pytest.mark.thorough
 def test_the_content_digest_covers_the_content_only() -> None:
     plan = plan_of("uploaded")
     other = plan.model_copy(update={"max_model_len": 1024})

@@ -75,6 +75,7 @@ def test_one_changed_byte_is_another_model_in_another_folder(head: Path) -> None
     assert other.target.weights.s3_uri == f"{after.s3_uri}target/"
 
 
+@pytest.mark.thorough
 def test_one_changed_byte_is_an_update(head: Path) -> None:
     first = desired_state(plan_of_folder(head), ROLE, BUCKET)
     (head / OTHER).write_text("b")

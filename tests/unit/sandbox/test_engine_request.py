@@ -74,6 +74,7 @@ def _ask(port: int, body: bytes = b"{}", seconds: float = 30.0,
     return EngineRequest(port, "/invocations", {}, body, seconds=seconds, client=client)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", [b"{}", MORE_THAN_FITS], ids=["small", "large"])
 def test_an_engine_that_takes_too_long(serve: Serve, body: bytes) -> None:
     with pytest.raises(ResponseTimeout):
@@ -111,6 +112,7 @@ def test_a_client_that_disconnects_ends_the_request(
         _ask(serve(wait), client=accepted)
 
 
+@pytest.mark.thorough
 def test_what_a_client_sends_meanwhile_is_ignored(
     serve: Serve, client: tuple[socket.socket, socket.socket]
 ) -> None:

@@ -18,6 +18,7 @@ def faults(*added: Fault) -> Faults:
     return found
 
 
+@pytest.mark.thorough
 def test_a_fault_of_a_service_is_none_of_another() -> None:
     found = faults(Fault("logs:ListTagsForResource", "throttling"), Fault("AddTags", "throttling"))
     assert found.of_call("ecr", "ListTagsForResource") is None

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.sandbox.sandboxes import Sandbox, until
 
@@ -21,6 +22,7 @@ ctypes.CDLL(None).pthread_exit(None)
 """A process in the state of one that was killed and has a thread that still ends, with a child."""
 
 
+@pytest.mark.thorough
 def test_a_process_counts_while_its_killed_parent_ends(tmp_path: Path) -> None:
     home = Sandbox(tmp_path / "home", Path(sys.executable))
     with subprocess.Popen(

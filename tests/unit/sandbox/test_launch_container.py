@@ -99,6 +99,7 @@ def test_for_an_image_of_aws_the_newest_one_of_the_pair_is_run(
     assert folder == folder.resolve() == (tmp_path / "ml/model/target").resolve()
 
 
+@pytest.mark.thorough
 def test_without_any_cpu_image_the_command_that_builds_one_is_named(
     with_docker: FakeDocker, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
     assert sandbox.processes() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_here")
 def test_an_engine_that_is_not_healthy_in_time_is_ended() -> None:
     environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}

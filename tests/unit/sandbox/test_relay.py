@@ -64,6 +64,7 @@ def test_the_request_is_sent_with_its_headers_and_body() -> None:
     assert (head.status, head.headers["content-type"]) == (200, "a/b")
 
 
+@pytest.mark.thorough
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.lists(st.integers(0, 400)))
 def test_a_chunked_body_is_the_same_for_every_division(chunks: list[bytes], at: list[int]) -> None:
     assert b"".join(read(cut(chunked(chunks), at))) == b"".join(chunks)

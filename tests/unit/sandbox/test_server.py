@@ -110,6 +110,7 @@ def test_many_open_connections_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
         assert client.getresponse().getheader("Connection") == "close"
 
 
+@pytest.mark.thorough
 def test_an_idle_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.sandbox.connection.IDLE_SECONDS", 0.05)
     with serving(application) as client:

@@ -85,6 +85,7 @@ def test_measured_on_text_is_preferred_to_imposed() -> None:
     assert (found.length, found.basis, found.source) == (2.1, "measured", "own.json")
 
 
+@pytest.mark.thorough
 @given(
     st.floats(0.05, 0.98),
     st.floats(0.2, 0.95),

@@ -206,6 +206,7 @@ SPEED = st.none() | st.floats(1, 1e6)
 CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in SETTINGS})
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(200), deadline=None)
 @given(CURVES, st.sets(st.sampled_from(SETTINGS)), st.floats(0, 0.6))
 def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], spread: float) -> None:

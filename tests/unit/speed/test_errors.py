@@ -93,6 +93,7 @@ def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     assert worse == SLOW_START.get(name, set())
 
 
+@pytest.mark.thorough
 def test_constants_are_those_that_the_script_fits_to_the_evidence(
     model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
@@ -102,6 +103,7 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
         assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
 
 
+@pytest.mark.thorough
 def test_fitting_finds_the_constants_that_made_the_rows(
     model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
@@ -119,6 +121,7 @@ def test_fitting_finds_the_constants_that_made_the_rows(
         assert again == pytest.approx(row.step, rel=0.08)
 
 
+@pytest.mark.thorough
 def test_half_of_the_rows_gives_the_constants(
     model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
@@ -143,6 +146,7 @@ def step_errors(rows: list[speed_rows.Row], model: SpeedModel) -> list[float]:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_documents_show_these_errors(
     model: SpeedModel, rows: list[speed_rows.Row], held_out: dict[str, list[Compared]]
 ) -> None:
