@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from peagle.engine.state import local_engine_names, log_of, read_local_engine, unknown_engine
 from peagle.engine_log import log_fields, log_text
@@ -71,14 +72,20 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     The lines may come from ``peagle_serve``, from AWS's own container, or from both.
     """
     written = [(line, log_fields(line)) for line in lines]
-    reports = [fields for _, fields in written if fields.get("event") in _ENDS]
+    reports = [fields for _, fields in written if _event(fields) in _ENDS]
     if reports and reports[-1].get("cause", "unknown") != "unknown":
         last = reports[-1]
         given = last.get("command")
         command = tuple(map(str, given)) if isinstance(given, list) else ()
-        reason, fix = (str(last.get(name, "")) for name in (_ENDS[last["event"]], "fix"))
+        reason, fix = (str(last.get(name, "")) for name in (_ENDS[_event(last)], "fix"))
         return crash.Crash(reason, fix, str(last["cause"]), command)
     return crash.parse_crash(log_text(line) for line, fields in written if "event" not in fields)
+
+
+def _event(fields: Mapping[str, Any]) -> str:
+    """The event of a line; "" for a line without one, and where another program wrote no text."""
+    event = fields.get("event")
+    return event if isinstance(event, str) else ""
 
 
 def last_line(log: Path) -> str:
@@ -201,7 +208,7 @@ class StartLog:
         self.progress = progress_line(line) or self.progress
         self._by_us = self._by_us or bool(fields)
         if self._by_us:  # our entrypoint reports the end
-            if fields.get("event") in _ENDS:
+            if _event(fields) in _ENDS:
                 self._ended_by = _SERVER
         elif (writer := self._uncaught(text)) is not None:
             self._ended_by = writer
