@@ -35,8 +35,8 @@ from tests.support import (
 )
 
 DEFAULT_VLLM = "0.28.0"
-QUICK = "not thorough"
-"""The marker expression of ``make unit``."""
+QUICK, USUAL = "not thorough", "not exhaustive"
+"""The marker expressions of ``make unit`` and ``make test``; ``make test-all`` has none."""
 _SANITIZE = "sanitize_user_agent_string_component"
 
 
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for module, name in ((botocore.hooks, "accepts_kwargs"), (botocore.useragent, _SANITIZE)):
         setattr(module, name, functools.cache(getattr(module, name)))
     # On a busy machine any example may take long.
-    examples = 30 if config.option.markexpr == QUICK else 100  # make unit, make test
+    examples = {QUICK: 30, USUAL: 50}.get(config.option.markexpr, 100)
     hypothesis.settings.register_profile(
         "tests", deadline=None, database=None, max_examples=examples
     )

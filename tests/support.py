@@ -181,8 +181,8 @@ def once_per_options(
 
 
 def examples(number: int) -> int:
-    """``number`` scaled by the active profile of hypothesis: 100 % in ``make test``, 30 % in
-    ``make unit`` (see conftest.py)."""
+    """``number`` scaled by the active profile of hypothesis: 100 % in ``make test-all``, less in
+    ``make test`` and ``make unit`` (see conftest.py)."""
     usual = hypothesis.settings.default
     assert usual is not None
     return number * usual.max_examples // 100

@@ -119,6 +119,7 @@ def tried(engine: Engine) -> Iterator[Tried]:
         yield Tried(cases, outcomes_of(given, engine, folder))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*trials.BROKEN, *FROM_CORPUS])
 def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
@@ -126,6 +127,7 @@ def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: T
     assert CODES[name] in {finding.code for finding in check(tried.cases[name])}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", list(trials.GOOD))
 def test_vllm_drafts_with_a_good_pair_and_no_rule_refuses_its_head(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)

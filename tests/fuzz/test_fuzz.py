@@ -6,23 +6,29 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import USUAL
 from tests.fuzz.measure import Failed, check, measure
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import PARSERS
 from tests.fuzz.reach import NOT_OUTSIDE, parsing_functions, reached
 from tests.fuzz.run import CORPUS, run
 
-INPUTS = 200
+INPUTS, USUAL_INPUTS = 200, 50
+"""Random inputs for each parser, in `make test-all` and in `make test`."""
+
 MOST_SECONDS_OF_ALL = 60.0
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
-def test_a_parser_ends_with_a_result_or_its_error(parser: Parser) -> None:
+def test_a_parser_ends_with_a_result_or_its_error(
+    parser: Parser, pytestconfig: pytest.Config
+) -> None:
     """The examples, what once failed, and random inputs, the same in every run. `make fuzz` prints
     the shortest input that it finds, and takes others."""
-    counts = run(parser, INPUTS, MOST_SECONDS_OF_ALL)
+    inputs = USUAL_INPUTS if pytestconfig.option.markexpr == USUAL else INPUTS
+    counts = run(parser, inputs, MOST_SECONDS_OF_ALL)
     assert not counts.failures
 
 

@@ -60,6 +60,7 @@ def shape_of(template: dict[str, Any]) -> str:
     return json.dumps(bare(template))
 
 
+@pytest.mark.exhaustive
 def test_every_bundled_pair_passes() -> None:
     """Of templates with the same shape, only the one with the longest texts is checked."""
     plans = sorted(map(plan_for, ALL_PAIRS), key=lambda plan: len(json.dumps(template(plan))))

@@ -70,7 +70,7 @@ def results(folder: Path, home: Path) -> dict[str, Any]:
     return {one["check_type"]: one for one in json.loads(done.stdout)}
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not CHECKOV.exists(), reason="checkov is not installed (make checkov)")
 def test_checkov_finds_nothing_in_templates(tmp_path: Path) -> None:
     """One run over all files, since its start takes longer than its checks."""

@@ -28,11 +28,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.sandbox
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_a_random_walk_keeps_every_invariant(world: World, seed: int) -> None:
     run(world, random_walk(seed))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sandbox
 def test_what_was_found_broken_holds(world: World) -> None:
     for file in sorted(FOUND.glob("*.json")):

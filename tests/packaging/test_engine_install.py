@@ -25,7 +25,7 @@ from tests.support import raises_code
 
 VLLM = "0.28.0"
 
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.exhaustive]
 
 
 MACHINE = platform.machine()

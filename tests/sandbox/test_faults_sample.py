@@ -44,6 +44,7 @@ def _sample() -> list[Trial]:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trial", _sample(), ids=lambda trial: trial.name)
 def test_nothing_is_lost_and_the_command_can_be_repeated(trials: Trials, trial: Trial) -> None:
     trials.run(trial)

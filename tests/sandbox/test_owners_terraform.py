@@ -26,7 +26,7 @@ from tests.sandbox.owners import (
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 from tests.unit.rendering.plans import SHAPES, limited, plan_of
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
 
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")

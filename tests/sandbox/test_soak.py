@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import soak
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
 
 
 def test_streams_survive_updates_and_drains_and_kills_are_errors(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def case(request: pytest.FixtureRequest, head: Path) -> Case:
     }[request.param]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("plain_writes")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_killed_update_is_continued_rolled_back_or_removed(case: Case, moment: str) -> None:

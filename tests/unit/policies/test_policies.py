@@ -106,6 +106,7 @@ def conditions_of(found: Sequence[Statement]) -> Iterator[tuple[int, str, str]]:
                 yield index, operator, key
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 @pytest.mark.parametrize("part", ["Action", "Resource"])
 def test_without_any_action_or_resource_a_command_fails(runs: Runs, policy: str, part: str) -> None:
@@ -132,6 +133,7 @@ def test_without_any_condition_something_forbidden_is_allowed(policy: str) -> No
         assert allowed, f"{found[index]['Sid']} without {key}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_without_any_value_of_a_condition_a_command_fails(runs: Runs, policy: str) -> None:
     found, needs = allowed_in(policy), needed(runs, policy)

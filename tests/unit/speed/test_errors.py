@@ -51,6 +51,7 @@ def held_out(model: SpeedModel, rows: list[speed_rows.Row]) -> dict[str, list[Co
     return {name: speed_errors.held_out(rows, model, group) for name, group in groups.items()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
 def test_held_out_rows_are_within_the_bars(
