@@ -131,7 +131,6 @@ NOT_OUTSIDE = {
     "peagle/weights/revisions.py:_is_on_branch": "compares a commit of a plan",
     "peagle/engine/locked.py:_counting": "requirements of this toolkit",
     "peagle/engine/torch_wheel.py:locked_wheels": "requirements of this toolkit",
-    "peagle/sandbox/connection.py:_Answer._begin": "the sandbox's own answer",
     "peagle/sandbox/components.py:managed_instances": "of a validated request",
     "peagle/sandbox/variants.py:set_desired": "of a validated request",
     "peagle/sandbox/variants.py:weights_of": "of a validated request",

@@ -24,7 +24,6 @@ from peagle.errors import PeagleError
 from peagle.request_validation.model import service_model
 from peagle.sandbox import alarms, control, sagemaker, services
 from peagle.sandbox.client import _request
-from peagle.sandbox.connection import body_length
 from peagle.sandbox.faults import FAULTS, SERVICES
 from peagle.sandbox.launch import ModelDataError, download
 from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
@@ -339,7 +338,6 @@ PARSERS = (
         (PeagleError,),
         [response(b"{}"), response(b'{"message": "no"}', 400)],
     ),
-    Parser("body-length", body_length, st.lists(texts("12", "5,5"), max_size=2), (), [["12"]]),
     Parser("bearer-token", _token, texts(TOKEN), (), [TOKEN]),
     Parser(
         "http-response",

@@ -17,10 +17,14 @@ from datetime import datetime
 from email.message import Message
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from wsgiref.types import WSGIEnvironment
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
@@ -36,13 +40,9 @@ from peagle.sandbox import (
     state,
     traffic,
 )
-from peagle.sandbox.connection import ConnectionHandler
 
 MAX_CONNECTIONS = 512
-"""Connections at the same time; each has a thread. Further ones are closed at once."""
-
-KEPT_CONNECTIONS = 256
-"""While there are more, a connection ends with its answer, so that others are not refused."""
+"""Requests at the same time; each has a thread. Further connections are closed at once."""
 
 
 class Server(ThreadedWSGIServer):
@@ -50,31 +50,22 @@ class Server(ThreadedWSGIServer):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._open = 0
-        self._counting = threading.Lock()
-
-    def has_room(self) -> bool:
-        """Whether a connection may be kept without a request."""
-        return self._open <= KEPT_CONNECTIONS
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._counting:
-            is_refused = self._open >= MAX_CONNECTIONS
-            self._open += not is_refused
-        if is_refused:
-            self.shutdown_request(request)
-        else:
+        if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._counting:
-                self._open -= 1
+            self._free.release()
 
 
-class RequestHandler(ConnectionHandler):
+class RequestHandler(MotoRequestHandler):
     """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
 
     protocol_version = "HTTP/1.1"
@@ -87,10 +78,13 @@ class RequestHandler(ConnectionHandler):
         self._came = time.monotonic()
         return super().parse_request()
 
-    def may_be_kept(self) -> bool:
-        """Not when so many connections are open that others would be refused."""
-        server = cast(Server, self.server)
-        return super().may_be_kept() and server.has_room()
+    def run_wsgi(self) -> None:
+        """Answer the request, then end the connection: also one on which no answer could begin,
+        where the client would wait for it as long as for another request."""
+        try:
+            super().run_wsgi()
+        finally:
+            self.close_connection = True
 
     def handle_expect_100(self) -> bool:
         """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
