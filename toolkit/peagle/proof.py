@@ -7,16 +7,13 @@ engine's counters, or from the lines of statistics in each instance's log stream
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
-from peagle.parallel import run_parallel
 from peagle.planning.plan import FloorSource
 from peagle.protocol import Counters, acceptance_length, request_body
 
@@ -24,9 +21,6 @@ Source = Literal["counters", "log"]
 
 MIN_DRAFTS = 100
 """Fewer drafts of an instance give no reliable mean."""
-
-_ROUND_SECONDS = 3600.0
-"""Limit of one round of prompts; each request has a shorter one of its own."""
 
 _SILENT_REPORTS = 2
 """An engine that reports so often that it generates, and nothing drafted, does not speculate."""
@@ -84,24 +78,15 @@ def prove(
     max_tokens: int,
     floor: float | None,
 ) -> Proof:
-    """Send the prompts with temperature 0, and evaluate the drafts and acceptances in between.
+    """Send every prompt with temperature 0, and evaluate the drafts and acceptances in between.
 
     ``send`` sends one request body and returns when the response is complete. Without a ``floor``
     anything above 1.0 passes: at least one draft was accepted.
     """
     before = read_counters()
-    bodies = [request_body(prompt, chat=chat, max_tokens=max_tokens) for prompt in prompts]
-    send_together(send, bodies)
+    for prompt in prompts:
+        send(request_body(prompt, chat=chat, max_tokens=max_tokens))
     return evaluate(read_counters().since(before), floor)
-
-
-def send_together(
-    send: Callable[[dict[str, Any]], object], bodies: Sequence[dict[str, Any]]
-) -> None:
-    """Send these requests at the same time: a step of the engine then drafts for all of them.
-    Raises the first error of ``send``."""
-    calls = [partial(send, body) for body in bodies]
-    run_parallel(calls, time.monotonic() + _ROUND_SECONDS)
 
 
 def count_drafts(

@@ -172,9 +172,13 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
                 )
             return counted
 
+        def send_round() -> None:
+            for body in request.bodies():
+                _ask(server, body)
+
         return proof.count_drafts(
             read(),
-            lambda: proof.send_together(partial(_ask, server), request.bodies()),
+            send_round,
             read,
             request.min_drafts,
             in_time=lambda: time.monotonic() <= until,

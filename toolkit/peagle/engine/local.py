@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,16 +208,19 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
 
-    progress("proving", "")
+    def ask_engine(body: dict[str, Any]) -> dict[str, Any]:
+        progress("proving", "")
+        return ask(port, body)
+
     if plan.speculation is None:
-        answer = ask(port, request_body(plan.proof.prompts[0], **settings))
+        answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
             raise NotProved(
                 "the engine returned an empty response", f"read the log: {engine.process.log}"
             )
         return replace(engine, ready=True)
     found = proof.prove(
-        partial(ask, port),
+        ask_engine,
         lambda: counters(port),
         prompts=plan.proof.prompts,
         floor=plan.speculation.acceptance_floor,

@@ -92,9 +92,13 @@ class Prover:
             latest = runtime.counters(self.aws, request.name, **request.target) or latest
             return latest
 
+        def send_round() -> None:
+            for body in request.bodies():
+                self._ask(request, body)
+
         counted = proof.count_drafts(
             before,
-            lambda: proof.send_together(partial(self._ask, request), request.bodies()),
+            send_round,
             read,
             request.min_drafts,
             in_time=lambda: self.clock.now() <= until,
@@ -133,8 +137,8 @@ class Prover:
         """
 
         def send(variant: str | None) -> None:
-            by_name = {"TargetVariant": variant} if variant else {}
-            proof.send_together(lambda body: self._ask(request, body, **by_name), request.bodies())
+            for body in request.bodies():
+                self._ask(request, body, **({"TargetVariant": variant} if variant else {}))
 
         several = len(live.running) > 1
         targets = [
