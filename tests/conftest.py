@@ -35,7 +35,7 @@ from tests.support import (
 )
 
 DEFAULT_VLLM = "0.28.0"
-QUICK, USUAL = "not thorough", "not exhaustive"
+QUICK, USUAL = "not thorough and not exhaustive", "not exhaustive"
 """The marker expressions of ``make unit`` and ``make test``; ``make test-all`` has none."""
 _SANITIZE = "sanitize_user_agent_string_component"
 

@@ -72,5 +72,7 @@ def _become(
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+        finally:
+            os._exit(code)

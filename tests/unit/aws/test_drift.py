@@ -294,5 +294,5 @@ def test_formats_with_the_same_files_are_told_apart(
 
 def test_a_folder_without_a_template_is_an_error(tmp_path: Path) -> None:
     catalog = load_catalog()
-    with pytest.raises(UserError, match="has not the files of any format"):
+    with pytest.raises(UserError, match="does not have the files of any format"):
         find_template_drift(a_plan(), tmp_path, catalog)

@@ -143,3 +143,16 @@ def test_every_step_of_a_deployment_is_shown(capsys: pytest.CaptureFixture[str])
             status.observe(Progress("Removing", line=name, lasting=False))
 
     assert capsys.readouterr().err.splitlines() == ["Removing | a", "Removing | b"]
+
+
+def test_a_thread_that_still_runs_shows_nothing_after_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting")
+    capsys.readouterr()
+
+    status.show("starting")
+
+    assert capsys.readouterr().err == ""

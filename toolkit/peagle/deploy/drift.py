@@ -121,7 +121,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Fie
     ]
     if not written:
         raise UserError(
-            f"{folder} has not the files of any format",
+            f"{folder} does not have the files of any format",
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
         )
     rendered = min(
@@ -133,8 +133,8 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Fie
 
 
 def _differences(folder: Path, rendered: tuple[RenderedFile, ...]) -> tuple[int, int]:
-    """How many files have objects of other kinds, by which formats for Kubernetes differ from each
-    other; and how many have another content."""
+    """The number of files whose kinds of objects differ, as those of formats for Kubernetes do, and
+    of files whose content differs."""
     pairs = [(one.content, _content(folder / one.path)) for one in rendered]
     kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
     return sum(one != other for one, other in kinds), sum(one != other for one, other in pairs)

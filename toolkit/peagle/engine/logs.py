@@ -73,17 +73,17 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     """
     written = [(line, log_fields(line)) for line in lines]
     reports = [fields for _, fields in written if _event(fields) in _ENDS]
-    if reports and reports[-1].get("cause", "unknown") != "unknown":
-        last = reports[-1]
+    last = reports[-1] if reports else {}
+    if isinstance(last.get("cause"), str) and last["cause"] != "unknown":
         given = last.get("command")
         command = tuple(map(str, given)) if isinstance(given, list) else ()
         reason, fix = (str(last.get(name, "")) for name in (_ENDS[_event(last)], "fix"))
-        return crash.Crash(reason, fix, str(last["cause"]), command)
+        return crash.Crash(reason, fix, last["cause"], command)
     return crash.parse_crash(log_text(line) for line, fields in written if "event" not in fields)
 
 
 def _event(fields: Mapping[str, Any]) -> str:
-    """The event of a line; "" for a line without one, and where another program wrote no text."""
+    """The event of a line; "" for a line without one, or whose event is not a string."""
     event = fields.get("event")
     return event if isinstance(event, str) else ""
 

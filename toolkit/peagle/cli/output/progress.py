@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 REPEAT_SECONDS = 15.0
 DEPLOYMENT_REPEAT_SECONDS = 60.0
 """Starting an endpoint takes up to an hour."""
-
-_WITHOUT_CONTROL = ("dumb", "unknown")
-"""Terminals that cannot rewrite a line, as of editors."""
 
 
 @contextmanager
@@ -53,20 +51,25 @@ class StatusLine:
         self._repeat_seconds = repeat_seconds
         self._started_at = clock()
         self._printed_at = float("-inf")
-        self._on_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in _WITHOUT_CONTROL
+        self._on_terminal = sys.stderr.isatty() and _can_rewrite()
         self._live: Live | None = None
+        self._lock = threading.RLock()  # calls in threads show their steps
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.clear()
+        with self._lock:
+            self._is_closed = True  # a thread that still runs writes nothing below an error
+            self.clear()
 
     def clear(self) -> None:
         """Remove the line from a terminal, before other output."""
-        if self._live:
-            self._live.stop()
-            self._live = None
+        with self._lock:
+            if self._live:
+                self._live.stop()
+                self._live = None
 
     def show(self, step: str, detail: str = "") -> None:
         """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
@@ -81,28 +84,45 @@ class StatusLine:
         if may_skip and now - self._printed_at < self._repeat_seconds:
             return
         self._printed_at = now
-        if self._on_terminal:
-            self._started().update(_one_line(line), refresh=True)
-        else:
-            self.show_notice(line)
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._on_terminal:
+                self._ensure_live().update(_one_line(line), refresh=True)
+            else:
+                self.show_notice(line)
 
     def show_notice(self, text: str) -> None:
         """Show a text that stays: on a terminal, above the line."""
-        if self._live:
-            self._live.console.print(_printable(text), soft_wrap=True, markup=False)
-        else:
-            print(_printable(text), file=sys.stderr, flush=True)
+        with self._lock:
+            if self._live:
+                self._live.console.print(
+                    _printable(text), soft_wrap=True, markup=False, emoji=False
+                )
+            else:
+                print(_printable(text), file=sys.stderr, flush=True)
 
-    def _started(self) -> Live:
-        """The line of the terminal, which is there from its first text on."""
+    def _ensure_live(self) -> Live:
+        """The line of the terminal, which exists from its first text on."""
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(stderr=True, highlight=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+            console = Console(stderr=True, highlight=False, force_terminal=True)
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True,
+                redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
             self._live.start()
+            console.show_cursor()  # also after a signal that ends the process
         return self._live
+
+
+def _can_rewrite() -> bool:
+    """Whether rich rewrites a line of this terminal: not in some editors, or where a variable of
+    rich forbids it."""
+    forbidden = [os.environ.get(name) == "0" for name in ("TTY_COMPATIBLE", "TTY_INTERACTIVE")]
+    return os.environ.get("TERM", "").lower() not in ("dumb", "unknown") and not any(forbidden)
 
 
 def _one_line(text: str) -> Text:
