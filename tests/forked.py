@@ -17,7 +17,7 @@ from peagle.cli.main import main
 
 @dataclass(frozen=True)
 class Forked:
-    """A running command, and what it writes: less than a pipe holds, where nobody reads it."""
+    """A running command. Output that a test does not read must fit into the buffer of a pipe."""
 
     pid: int
     stdout: TextIOWrapper

@@ -247,14 +247,18 @@ class Candidate:
 
     def meets(self, options: Options) -> bool:
         """Whether it is known to meet what the options require."""
-        excess = self.excess(options)
-        return excess is not None and excess <= 1
+        return _meets(self.excess(options))
 
     def within(self, usd_per_hour: float | None) -> bool:
         """Whether its price is known and at most this limit; true without a limit."""
         if usd_per_hour is None:
             return True
         return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
+
+
+def _meets(excess: float | None) -> bool:
+    """Whether a candidate with this ``excess`` is known to meet what the options require."""
+    return excess is not None and excess <= 1
 
 
 def rank(
@@ -270,7 +274,7 @@ def rank(
     found = [(one, one.excess(options)) for one in candidates]
     if len(found) < 2:
         return [one for one, _ in found]
-    some_meet = any(excess is not None and excess <= 1 for _, excess in found)
+    some_meet = any(_meets(excess) for _, excess in found)
 
     def key(
         one: Candidate, excess: float | None
@@ -282,7 +286,7 @@ def rank(
             math.inf if cost is None else cost * (1.0 if one.drafter else TARGET_ALONE_COST_FACTOR)
         )
         after = 1 if (excess is None) is some_meet else 2
-        missed = 0 if excess is not None and excess <= 1 else after
+        missed = 0 if _meets(excess) else after
         return (
             not one.within(options.max_price_per_hour),
             not one.holds_load,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from peagle import api
 from peagle.text import format_duration, format_size, format_usd
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from peagle.deploy.context import Progress
 
@@ -51,7 +51,6 @@ class StatusLine:
         self._repeat_seconds = repeat_seconds
         self._started_at = clock()
         self._printed_at = float("-inf")
-        self._on_terminal = sys.stderr.isatty() and _can_rewrite()
         self._live: Live | None = None
         self._lock = threading.RLock()  # calls in threads show their steps
         self._is_closed = False
@@ -79,17 +78,15 @@ class StatusLine:
     def show_line(self, line: str, at_once: bool = False) -> None:
         """Show a line. Without a terminal one that follows too soon is omitted, unless
         ``at_once``."""
-        now = self._clock()
-        may_skip = not self._on_terminal and not at_once
-        if may_skip and now - self._printed_at < self._repeat_seconds:
-            return
-        self._printed_at = now
         with self._lock:
             if self._is_closed:
                 return
-            if self._on_terminal:
-                self._ensure_live().update(_one_line(line), refresh=True)
-            else:
+            if self._terminal:
+                self._rewrite(line, self._terminal)
+                return
+            now = self._clock()
+            if at_once or now - self._printed_at >= self._repeat_seconds:
+                self._printed_at = now
                 self.show_notice(line)
 
     def show_notice(self, text: str) -> None:
@@ -102,33 +99,30 @@ class StatusLine:
             else:
                 print(_printable(text), file=sys.stderr, flush=True)
 
-    def _ensure_live(self) -> Live:
-        """The line of the terminal, which exists from its first text on."""
-        if self._live is None:
-            from rich.console import Console
-            from rich.live import Live
+    @cached_property
+    def _terminal(self) -> Console | None:
+        """The terminal, if rich can rewrite a line of it; imports rich, so not before a line is
+        shown."""
+        if not sys.stderr.isatty():
+            return None
+        from rich.console import Console
 
-            console = Console(stderr=True, highlight=False, force_terminal=True)
+        console = Console(stderr=True, highlight=False)
+        return console if console.is_interactive else None
+
+    def _rewrite(self, line: str, terminal: Console) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
             self._live = Live(
-                console=console, auto_refresh=False, transient=True,
+                console=terminal, auto_refresh=False, transient=True,
                 redirect_stdout=False, redirect_stderr=False,
             )  # fmt: skip
             self._live.start()
-            console.show_cursor()  # also after a signal that ends the process
-        return self._live
-
-
-def _can_rewrite() -> bool:
-    """Whether rich rewrites a line of this terminal: not in some editors, or where a variable of
-    rich forbids it."""
-    forbidden = [os.environ.get(name) == "0" for name in ("TTY_COMPATIBLE", "TTY_INTERACTIVE")]
-    return os.environ.get("TERM", "").lower() not in ("dumb", "unknown") and not any(forbidden)
-
-
-def _one_line(text: str) -> Text:
-    from rich.text import Text
-
-    return Text(_printable(text), no_wrap=True, overflow="ellipsis")
+            terminal.show_cursor()  # also after a signal that ends the process
+        text = Text(_printable(line), no_wrap=True, overflow="ellipsis")
+        self._live.update(text, refresh=True)
 
 
 class DeploymentProgress(StatusLine):
