@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden.commands import RUNS, outline, recorded
+from tests.golden.commands import RUNS, first, outline, recorded
 from tests.golden.commands.workplace import Workplace
 from tests.sandbox.sandboxes import Sandbox
 
@@ -18,8 +18,11 @@ def test_command_lines_against_the_sandbox_end_as_they_did(
     sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     workplace = Workplace(tmp_path_factory.mktemp("workplace"), sandbox.settings)
-    lost = {}
+    lost, lost_since_first = {}, {}
     for line, kept in RECORDED["sandbox"].items():
         before = outline.with_shared(line, kept, RECORDED["shared"])
-        lost[line] = outline.losses(before, workplace.outline(line))
+        now = workplace.outline(line)
+        lost[line] = outline.losses(before, now)
+        lost_since_first[line] = first.unexpected("sandbox", line, now)
     assert {line: found for line, found in lost.items() if found} == {}
+    assert {line: found for line, found in lost_since_first.items() if found} == {}

@@ -5,14 +5,15 @@ line of ``commands.txt`` and ``sandbox.txt`` ends. Additions are fine. What goes
 failure: scripts of users rest on it. Sentences for people are not recorded.
 
 A new command, option or line is recorded with ``python -m tests.golden.commands``, which writes
-everything again from the current code: review the diff before committing.
+everything again from the current code: review the diff before committing. The first recording
+stays: what ends in another way than at first stands in ``first_changes.json`` with the reason.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.golden.commands import INTERFACE, RUNS, command_lines, outline, recorded
+from tests.golden.commands import INTERFACE, RUNS, command_lines, first, outline, recorded
 from tests.golden.commands.interface import interface, losses
 from tests.golden.commands.workplace import Workplace
 
@@ -30,17 +31,23 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 def test_every_command_accepts_all_earlier_options() -> None:
     commands = interface()
-    assert {*COMMANDS} <= {*commands}
-    lost = {name: losses(before, commands[name]) for name, before in COMMANDS.items()}
-    assert {name: found for name, found in lost.items() if found} == {}
+    for earlier in (COMMANDS, first.FIRST["interface"]):
+        assert {*earlier} <= {*commands}
+        lost = {name: losses(before, commands[name]) for name, before in earlier.items()}
+        assert {name: found for name, found in lost.items() if found} == {}
 
 
 @pytest.mark.parametrize("line", RECORDED["commands"])
 def test_command_line_ends_as_before(workplace: Workplace, line: str) -> None:
     before = outline.with_shared(line, RECORDED["commands"][line], RECORDED["shared"])
-    assert outline.losses(before, workplace.outline(line)) == []
+    now = workplace.outline(line)
+    assert outline.losses(before, now) == []
+    assert first.unexpected("commands", line, now) == []
 
 
 def test_every_line_is_recorded() -> None:
     assert list(RECORDED["commands"]) == list(command_lines("commands.txt"))
     assert list(RECORDED["sandbox"]) == list(command_lines("sandbox.txt"))
+    for kind in ("commands", "sandbox"):
+        assert {*first.FIRST[kind]} <= {*RECORDED[kind]}
+    assert {*first.CHANGES} <= {*first.FIRST["commands"], *first.FIRST["sandbox"]}
