@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,24 @@ def _no_component(_: SageMakerResponse) -> str:
     raise AWSValidationException("Could not find inference component")
 
 
+def _shared_clients() -> Callable[..., Any]:
+    """``boto3.Session.client`` that makes one client of each service and region in a test: the
+    script makes one wherever it needs it, which was a third of these tests' time."""
+    make, made = boto3.Session.client, dict[tuple[str, str | None], Any]()
+
+    def client(
+        session: boto3.Session, service: str, region_name: str | None = None, **options: Any
+    ) -> Any:
+        if options:
+            return make(session, service, region_name, **options)
+        key = service, region_name or session.region_name
+        if key not in made:
+            made[key] = make(session, service, key[1])
+        return made[key]
+
+    return client
+
+
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(SageMakerResponse, "update_endpoint", _update_endpoint, raising=False)
@@ -54,6 +72,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     with mock_aws():
+        monkeypatch.setattr(boto3.Session, "client", _shared_clients())
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=BUCKET)
         yield
 

@@ -119,14 +119,16 @@ def test_delete_needs_no_option_and_no_endpoint(tmp_path: Path) -> None:
     assert [operation for operation, _ in calls] == ["session"]
 
 
-@pytest.mark.parametrize("name", ["deploy_script_in_moto.py", "deploy_script_denied_in_moto.py"])
-def test_it_changes_and_deletes_what_it_made(name: str, tmp_path: Path) -> None:
-    """With moto, in a process of its own: see these files."""
-    script = Path(__file__).with_name(name)
+def test_it_changes_and_deletes_what_it_made(tmp_path: Path) -> None:
+    """With moto, in a process of its own, whose reason deploy_script_changes_in_moto.py has; and
+    where AWS denies a call."""
+    folder = Path(__file__).parent
+    scripts = sorted(map(str, folder.glob("deploy_script_*_in_moto.py")))
+    assert len(scripts) == 2
     options = ("-q", "-p", "no:cacheprovider", "-p", "tests.iac.deploy_script_account", "-n0")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path / 'tests'}", str(script)],
-        cwd=script.parents[2],
+        [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path / 'tests'}", *scripts],
+        cwd=folder.parents[1],
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
         capture_output=True,
         text=True,
