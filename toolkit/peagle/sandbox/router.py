@@ -46,6 +46,7 @@ from peagle.sandbox.protocol import (
     json_response,
     request_body,
 )
+from peagle.sandbox.scheduler import CLOCK
 from peagle.sandbox.signatures import InvalidToken, NotSigned, Verifier
 from peagle.sandbox.state import AccessKey
 from peagle.sandbox.validation import json_parameters, rejected_response
@@ -212,6 +213,7 @@ def _moto_response(moto: WSGIApplication, environ: WSGIEnvironment, call: Call |
         STORE.clear()
         autoscaling.AUTOSCALER.clear()
         alarms.reset()
+        CLOCK.reset()
         FAULTS.clear()
         FAULTS.forget_calls()
         create_role()

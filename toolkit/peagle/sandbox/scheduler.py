@@ -46,7 +46,7 @@ _TARGET = ":scheduler:::aws-sdk:sagemaker:"
 
 
 class ScheduleClock:
-    """The scheduler's time in epoch seconds: that of the machine, moved forward."""
+    """The scheduler's time in epoch seconds: that of the machine, moved forward until a reset."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -60,6 +60,10 @@ class ScheduleClock:
             raise ValueError("the clock moves forward, by ten years at most")
         self._ahead += seconds
         return self._ahead
+
+    def reset(self) -> None:
+        """Forget how far it was moved."""
+        self._ahead = 0.0
 
 
 CLOCK = ScheduleClock()
