@@ -1,7 +1,7 @@
 # make demo   everything from nothing: set up, deploy the tiny pair in the sandbox, stream an answer
 # make check  before a commit: format, style, types, unit tests
 # make unit   the quick unit tests alone, on all cores
-# make test   set up and run the tests, real vLLM among them: 14 minutes on 2 cores
+# make test   set up and run the tests, real vLLM among them: 12 minutes on 2 cores
 # make test-all  all tests, as CI does: also many more broken pairs, faults, random walks and inputs
 # make checkov  install checkov, with which `make test-all` checks the rendered templates
 # make docs   write docs/cli.md and docs/errors.md from the code

@@ -14,7 +14,7 @@ from peagle.data import data_folder
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.bench.installed import install_mini
 
-pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
+pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
 
 NAME = "compared"
 TYPE = "ml.g6.xlarge"

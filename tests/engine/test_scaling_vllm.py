@@ -14,7 +14,7 @@ from peagle.sandbox.rehearsal import set_scaling_speed
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
+pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
 
 SPEED = 300
 """A minute of scaling passes in a fifth of a second."""

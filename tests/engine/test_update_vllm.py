@@ -139,6 +139,7 @@ class LowAcceptance(threading.Thread):
             self._account.invoke(TINY, body | {"ignore_eos": True})
 
 
+@pytest.mark.exhaustive
 def test_a_low_acceptance_undoes_an_update_within_two_evaluation_periods(
     printed: str, sandbox: Sandbox
 ) -> None:
