@@ -220,6 +220,12 @@ def test_unwritable_path_is_one_error(tmp_path: Path) -> None:
     assert "cannot be written" in error.message
 
 
+def test_a_name_by_which_no_command_reads_the_plan_is_refused(tmp_path: Path) -> None:
+    error = refusal("tiny", "--out", str(tmp_path / "plan.yaml"))
+    assert error.fix == f"use --output {tmp_path / 'plan.yaml.json'}"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plan_file_takes_no_options(tmp_path: Path) -> None:
     out = str(tmp_path / "plan.json")
     run("tiny", "--out", out)

@@ -108,6 +108,9 @@ def plan(
     for flag in () if online else ("profile", "sandbox"):
         if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
             raise UserError(f"--{flag} requires --online", f"add --online, or omit --{flag}")
+    if output is not None and not is_plan_file(str(output)):
+        message = f"{output} does not end in .json, by which commands recognize a plan file"
+        raise UserError(message, f"use --output {shlex.quote(f'{output}.json')}")
     if compare is not None:
         return _compare(ctx, plan, compare, output, as_json)
     refused = errors(plan.findings)
