@@ -19,10 +19,9 @@ def test_command_lines_against_the_sandbox_end_as_they_did(
 ) -> None:
     workplace = Workplace(tmp_path_factory.mktemp("workplace"), sandbox.settings)
     lost, lost_since_first = {}, {}
-    for line, kept in RECORDED["sandbox"].items():
-        before = outline.with_shared(line, kept, RECORDED["shared"])
+    for line in RECORDED["sandbox"]:
         now = workplace.outline(line)
-        lost[line] = outline.losses(before, now)
+        lost[line] = outline.losses_since(RECORDED, "sandbox", line, now)
         lost_since_first[line] = first.unexpected("sandbox", line, now)
     assert {line: found for line, found in lost.items() if found} == {}
     assert {line: found for line, found in lost_since_first.items() if found} == {}

@@ -25,6 +25,5 @@ def unexpected(kind: str, line: str, now: Outline) -> list[str]:
     line that the first recording does not have."""
     if line not in FIRST[kind]:
         return []
-    before = outline.with_shared(line, FIRST[kind][line], FIRST["shared"])
     listed = CHANGES[line]["losses"] if line in CHANGES else []
-    return sorted({*outline.losses(before, now)} ^ {*listed})
+    return sorted({*outline.losses_since(FIRST, kind, line, now)} ^ {*listed})

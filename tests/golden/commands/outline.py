@@ -86,6 +86,11 @@ def losses(before: Outline, now: Outline) -> list[str]:
     return found
 
 
+def losses_since(recording: dict[str, Any], kind: str, line: str, now: Outline) -> list[str]:
+    """The losses since a ``recording`` of a line of ``kind``: ``commands`` or ``sandbox``."""
+    return losses(with_shared(line, recording[kind][line], recording["shared"]), now)
+
+
 def share_keys(groups: Sequence[dict[str, Outline]]) -> dict[str, dict[str, str]]:
     """Take the keys that all documents of a command have out of the outlines.
 

@@ -39,9 +39,8 @@ def test_every_command_accepts_all_earlier_options() -> None:
 
 @pytest.mark.parametrize("line", RECORDED["commands"])
 def test_command_line_ends_as_before(workplace: Workplace, line: str) -> None:
-    before = outline.with_shared(line, RECORDED["commands"][line], RECORDED["shared"])
     now = workplace.outline(line)
-    assert outline.losses(before, now) == []
+    assert outline.losses_since(RECORDED, "commands", line, now) == []
     assert first.unexpected("commands", line, now) == []
 
 
