@@ -198,10 +198,7 @@ if TYPE_CHECKING:
     from peagle.render import plan_bytes as plan_bytes
     from peagle.render import plan_document as plan_document
     from peagle.render import read_plan as read_plan
-    from peagle.render import read_verdict as read_verdict
     from peagle.render import render as render
-    from peagle.render import verdict_bytes as verdict_bytes
-    from peagle.render import verdict_document as verdict_document
     from peagle.render.folder import write_folder as write_folder
     from peagle.render.image_address import read_image_address as read_image_address
     from peagle.render.image_names import is_own_image as is_own_image
@@ -209,6 +206,9 @@ if TYPE_CHECKING:
     from peagle.render.requests import label_arguments as label_arguments
     from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
+    from peagle.render.verdict_file import read_verdict as read_verdict
+    from peagle.render.verdict_file import verdict_bytes as verdict_bytes
+    from peagle.render.verdict_file import verdict_document as verdict_document
     from peagle.request_validation import plan_request_findings as plan_request_findings
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
     from peagle.sandbox.client import conflicting_variables as conflicting_variables
@@ -361,7 +361,7 @@ _FUNCTIONS = {
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",
-        "read_verdict", "render", "verdict_bytes", "verdict_document",
+        "render",
     ),
     "peagle.render.folder": ("write_folder",),
     "peagle.render.image_address": ("read_image_address",),
@@ -369,6 +369,7 @@ _FUNCTIONS = {
     "peagle.render.requests": (
         "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
     ),
+    "peagle.render.verdict_file": ("read_verdict", "verdict_bytes", "verdict_document"),
     "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
         "check_sandbox_engine", "conflicting_variables", "running_sandbox",

@@ -13,13 +13,11 @@ from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.models import location_hint
 from peagle.data import weights_folder
 from peagle.errors import Fix, NotFound
-from peagle.planning.by_verdict import plan_by_verdict
 from peagle.planning.local_weights import local_weights, with_contents
 from peagle.planning.options import Options
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.render.verdict_file import read_verdict
 from peagle.s3uri import is_s3_uri
 from peagle.weights.layout import own_head
 
@@ -53,7 +51,7 @@ def plan_pair(
     options = Options(pair=pair, **given)
     try:
         if verdict is not None:
-            made = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
+            made = _planned_by_verdict(options, verdict, catalog)
         else:
             made = make_plan(options, catalog)
     except NotFound as error:
@@ -61,6 +59,14 @@ def plan_pair(
         fix = hint or Fix(error.fix, tuple(error.command))
         raise NotFound(error.message, fix, error.code) from None
     return _of_these_files(made)
+
+
+def _planned_by_verdict(options: Options, file: Path, catalog: Catalog) -> Plan:
+    # Most plans need no verdict, whose models take 20 ms to import.
+    from peagle.planning.by_verdict import plan_by_verdict
+    from peagle.render.verdict_file import read_verdict
+
+    return plan_by_verdict(options, read_verdict(file), file, catalog)
 
 
 def _of_these_files(plan: Plan) -> Plan:

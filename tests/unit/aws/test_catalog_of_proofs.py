@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,7 @@ def own_catalog() -> Catalog:
     known = bundled.targets["openai/gpt-oss-20b"]
     proof = known.proof.model_copy(update={"prompts": (OWN_PROMPT,)})
     own = known.model_copy(update={"id": "a/target", "proof": proof})
-    return bundled.model_copy(update={"targets": {**bundled.targets, own.id: own}})
+    return replace(bundled, targets={**bundled.targets, own.id: own})
 
 
 def _rollback(world: World) -> None:

@@ -55,7 +55,7 @@ def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path)
     catalog = load_catalog(tmp_path)
     target = "openai/gpt-oss-20b"
     runs = tuple(run for run in catalog.speeds[target] if run.file == path.name)
-    catalog = catalog.model_copy(update={"speeds": {target: runs}})
+    catalog = replace(catalog, speeds={target: runs})
     request = VerdictRequest(
         f"{target}+p-eagle", gpu="H200", workloads={"short-prompt": SHORT.size}, loads=(1, 8, 64)
     )

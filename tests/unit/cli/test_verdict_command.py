@@ -11,7 +11,7 @@ import pytest
 
 from peagle.cli.output.chart import Series, draw
 from peagle.cli.output.verdict import print_verdict
-from peagle.render import read_verdict
+from peagle.render.verdict_file import read_verdict
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting, Verdict, VerdictChange

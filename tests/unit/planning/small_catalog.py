@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -213,7 +214,7 @@ CATALOG = Catalog(
 
 def with_target(target: Target) -> Catalog:
     """The catalogue with this target replacing the one with the same id."""
-    return CATALOG.model_copy(update={"targets": {**CATALOG.targets, target.id: target}})
+    return replace(CATALOG, targets={**CATALOG.targets, target.id: target})
 
 
 def plan(pair: str = "chat", catalog: Catalog = CATALOG, **options: Any) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,16 +81,15 @@ def test_the_end_is_no_part_of_the_requests() -> None:
 
 @pytest.mark.thorough
 def test_a_budget_needs_a_price() -> None:
-    without = CATALOG.model_copy(
-        update={
-            "instances": CATALOG.instances.model_copy(
-                update={
-                    "instances": tuple(
-                        one.model_copy(update={"prices": ()}) for one in CATALOG.instances.instances
-                    )
-                }
-            )
-        }
+    without = replace(
+        CATALOG,
+        instances=CATALOG.instances.model_copy(
+            update={
+                "instances": tuple(
+                    one.model_copy(update={"prices": ()}) for one in CATALOG.instances.instances
+                )
+            }
+        ),
     )
     found = make_plan(Options(pair="tiny", budget=200.0), without).findings
 

@@ -51,7 +51,7 @@ def _grown() -> Any:
 
 
 def _in_catalog(changed: dict[str, Any]) -> PairLoad:
-    return replace(LOAD, catalog=CATALOG.model_copy(update=changed))
+    return replace(LOAD, catalog=replace(CATALOG, **changed))
 
 
 @pytest.mark.parametrize("name", OTHER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
     known = [one.model_copy(update={"digest": digest}) for one in table.runtimes]
     exact = table.model_copy(update={"runtimes": tuple(known)})
 
-    by_digest, by_tag = plan(catalog=CATALOG.model_copy(update={"runtimes": exact})), plan()
+    by_digest, by_tag = plan(catalog=replace(CATALOG, runtimes=exact)), plan()
 
     name = by_tag.runtime.image.rpartition(":")[0]
     assert by_digest.runtime.image == f"{name}@{digest}"

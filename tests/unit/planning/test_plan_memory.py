@@ -261,6 +261,6 @@ def test_a_price_of_another_region_has_a_finding() -> None:
 
 
 def test_planning_does_not_change_the_catalogue() -> None:
-    before = CATALOG.model_dump_json()
+    before = repr(CATALOG)
     plan("secret", drafter="s3://bucket/head", k=3)
-    assert CATALOG.model_dump_json() == before
+    assert repr(CATALOG) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> Non
     )
     large = {"weight_bytes": 200_000_000_000}
     target = catalog.targets["openai/gpt-oss-120b"].model_copy(update=large)
-    larger = catalog.model_copy(update={"targets": {**catalog.targets, target.id: target}})
+    larger = replace(catalog, targets={**catalog.targets, target.id: target})
     found = {
         f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
         if f.code == "timeout-at-maximum"

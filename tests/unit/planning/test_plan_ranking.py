@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def only(*gpus: str) -> Catalog:
         for one in kept
     )
     table = CATALOG.instances.model_copy(update={"instances": priced})
-    return CATALOG.model_copy(update={"instances": table})
+    return replace(CATALOG, instances=table)
 
 
 def test_the_users_instance_is_kept_and_alternatives_are_shown() -> None:
@@ -341,7 +342,7 @@ def test_instances_with_equal_gpus_fit_equally() -> None:
     cheap = CATALOG.instances.instances[5]
     twin = cheap.model_copy(update={"type": "ml.g7e.4xlarge", "prices": (), "memory_gib": 999})
     table = CATALOG.instances.model_copy(update={"instances": (cheap, twin)})
-    made = plan(catalog=CATALOG.model_copy(update={"instances": table}))
+    made = plan(catalog=replace(CATALOG, instances=table))
     first, second = made.alternatives
     assert first.max_concurrency == second.max_concurrency
     assert (first.instance_type, second.instance_type) == ("ml.g7e.2xlarge", "ml.g7e.4xlarge")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Scarcity
 from peagle.planning import Plan
@@ -17,7 +19,7 @@ def with_regions(*types: str, region: str = "us-east-1") -> Catalog:
         for one in CATALOG.instances.instances
     )
     table = CATALOG.instances.model_copy(update={"instances": tuple(changed)})
-    return CATALOG.model_copy(update={"instances": table})
+    return replace(CATALOG, instances=table)
 
 
 def types(made: Plan) -> list[str]:
@@ -68,7 +70,7 @@ def test_a_scarce_type_is_a_warning_that_names_others() -> None:
     )
     table = CATALOG.instances.model_copy(update={"instances": tuple(changed)})
 
-    made = plan(catalog=CATALOG.model_copy(update={"instances": table}))
+    made = plan(catalog=replace(CATALOG, instances=table))
 
     (finding,) = [one for one in made.findings if one.code == "instance-scarce"]
     assert finding.level == "warning"

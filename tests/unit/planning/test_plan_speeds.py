@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -65,7 +66,7 @@ def basis(made: Plan) -> str:
 )
 def test_evidence_of_other_gpus_or_drafters_is_not_used(other: dict[str, Any]) -> None:
     runs = run(**other)
-    catalog = measured(runs).model_copy(update={"speeds": {runs.target: (runs,)}})
+    catalog = replace(measured(runs), speeds={runs.target: (runs,)})
     made = plan(instance_type="ml.g7e.2xlarge", catalog=catalog)
     assert basis(made) == "unknown"
     assert k_of(made) == 5

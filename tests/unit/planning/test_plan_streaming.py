@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def having(*versions: str) -> Catalog:
         for runtime in table.runtimes
     )
     changed = table.model_copy(update={"runtimes": runtimes})
-    return CATALOG.model_copy(update={"runtimes": changed})
+    return replace(CATALOG, runtimes=changed)
 
 
 def streamed(**options: Any) -> Plan:
@@ -177,7 +178,7 @@ def test_streaming_overrides_the_catalogues_load_format() -> None:
     )
     catalog = having("0.28.0")
     changed = {**catalog.targets, target.id: target.model_copy(update={"engine_arguments": (own,)})}
-    catalog = catalog.model_copy(update={"targets": changed})
+    catalog = replace(catalog, targets=changed)
 
     mounted = plan(catalog=catalog, **PAIR)
     made = plan(catalog=catalog, weights_by="stream", **PAIR)

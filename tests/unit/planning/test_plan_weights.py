@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_bundled_folders_have_a_catalog_location() -> None:
 
 def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
     own = {**CATALOG.origins, "acme/small": str(tmp_path / "acme" / "small.yaml")}
-    made = plan("small", catalog=CATALOG.model_copy(update={"origins": own}))
+    made = plan("small", catalog=replace(CATALOG, origins=own))
     assert made.target.weights.location == str(tmp_path / "acme" / "small" / "target")
 
 

@@ -109,7 +109,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     target = CATALOG.targets["openai/gpt-oss-20b"]
     drafters = tuple(one.model_copy(update={"max_positions": 4096}) for one in target.drafters)
     short = target.model_copy(update={"drafters": drafters})
-    catalog = CATALOG.model_copy(update={"targets": {target.id: short}})
+    catalog = replace(CATALOG, targets={target.id: short})
     sizes = {"below": Workload(3000, 500), "above": Workload(4000, 500)}
     verdict = make_verdict(replace(MEASURED, workloads=sizes), catalog)
 
@@ -161,7 +161,7 @@ def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> 
     table = CATALOG.instances
     changed = tuple(others.get(one.type, one) for one in table.instances)
     table = table.model_copy(update={"instances": changed})
-    catalog = CATALOG.model_copy(update={"instances": table})
+    catalog = replace(CATALOG, instances=table)
 
     verdict = make_verdict(replace(MEASURED, workloads=SHORT), catalog)
 
@@ -218,7 +218,7 @@ def test_another_default_drafter_is_a_change_of_data() -> None:
     peagle = next(one for one in target.drafters if one.name == "p-eagle")
     twin = peagle.model_copy(update={"name": "twin"})
     other = target.model_copy(update={"default_drafter": "twin", "drafters": (peagle, twin, rival)})
-    catalog = CATALOG.model_copy(update={"targets": {target.id: other}, "speeds": {}})
+    catalog = replace(CATALOG, targets={target.id: other}, speeds={})
     request = VerdictRequest(target.id, gpu="H200", workloads=SHORT)
 
     drafters = {one.drafter for one in best(make_verdict(request, catalog)).values() if one}

@@ -187,7 +187,7 @@ def test_a_known_digest_pins_the_base() -> None:
     digest, catalog = "sha256:" + "b" * 64, load_catalog()
     runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
     table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})
-    known = catalog.model_copy(update={"runtimes": table})
+    known = replace(catalog, runtimes=table)
     plan = plan_of("from-hub")
     (rendered,) = [file for file in render("dockerfile", plan, known) if file.path == "Dockerfile"]
     assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()

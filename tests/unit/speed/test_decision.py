@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.speed.decision import Question, break_even_length, decide_workload
+from peagle.speed.decision import Question, decide_workload
+from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance, Basis, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting, WorkloadVerdict
 from tests.support import examples

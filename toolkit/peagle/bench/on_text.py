@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from peagle.bench.acceptance import FEW_DRAFTS, AcceptanceResult
@@ -44,7 +45,7 @@ def with_text_acceptance(
     changed = drafter.model_copy(update={"on_text": lengths})
     drafters = tuple(changed if one is drafter else one for one in target.drafters)
     replaced = target.model_copy(update={"drafters": drafters})
-    return catalog.model_copy(update={"targets": {**catalog.targets, target.id: replaced}})
+    return replace(catalog, targets={**catalog.targets, target.id: replaced})
 
 
 def _drafter(

@@ -232,7 +232,8 @@ def validated(
     ``number`` is that of the result that the fields describe.
     """
     try:
-        return model.model_validate_json(json.dumps(fields))
+        known = {name: value for name, value in fields.items() if name in model.model_fields}
+        return model.model_validate_json(json.dumps(known))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     first, *rest = detail["loc"]

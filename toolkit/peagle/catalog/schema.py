@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, ConfigDict, Field
 
 from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import (
@@ -276,7 +277,8 @@ class EngineStart(Measurement):
     file: str
 
 
-class Catalog(CatalogEntry):
+@dataclass(frozen=True, kw_only=True)
+class Catalog:
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
 
     ``targets`` reads each file at first use, so that a plan takes as long with a large catalogue as
@@ -284,17 +286,18 @@ class Catalog(CatalogEntry):
     starts of the container, do the same.
     """
 
-    targets: SkipValidation[Mapping[str, Target]]
+    targets: Mapping[str, Target]
     runtimes: RuntimeTable
     instances: InstanceTable
-    origins: SkipValidation[Mapping[str, str]]
-    speeds: SkipValidation[Mapping[str, tuple[SpeedRun, ...]]] = {}
-    starts: SkipValidation[Sequence[EngineStart]] = ()
+    origins: Mapping[str, str]
+    speeds: Mapping[str, tuple[SpeedRun, ...]] = field(default_factory=dict)
+    starts: Sequence[EngineStart] = ()
     version_rules: VersionRuleTable = NO_VERSION_RULES
     speed_model: SpeedModel
 
 
-class Pair(CatalogEntry):
+@dataclass(frozen=True, kw_only=True)
+class Pair:
     """A target with a drafter, or without."""
 
     target: Target

@@ -20,7 +20,7 @@ from peagle.cli.output.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 from peagle.store import home
 
-GC_THRESHOLDS = 50_000, 20, 20
+GC_THRESHOLDS = 200_000, 20, 20
 """Fewer garbage collections than by default, which take a sixth of the start of a command: most of
 what a command creates, it needs until its end."""
 
@@ -185,6 +185,8 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document."""
     gc.set_threshold(*GC_THRESHOLDS)
+    # pydantic would look for plugins in the metadata of all installed packages.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         with interruptible():
             result = cli.main(prog_name="peagle", standalone_mode=False)

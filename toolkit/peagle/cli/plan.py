@@ -20,7 +20,6 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written
-from peagle.cli.plan_changes import show_changes
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand
@@ -118,6 +117,8 @@ def plan(
         write_output(output, api.plan_bytes(plan))
         print_written(output)
     if changes_from is not None:
+        from peagle.cli.plan_changes import show_changes
+
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
     if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
         flag = "--markdown" if markdown else "--max-price-increase"

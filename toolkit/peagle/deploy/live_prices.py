@@ -7,6 +7,7 @@ live_price_of_plan      the plan of a file, at today's price
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from peagle.aws.client import Aws
@@ -73,7 +74,7 @@ def plan_with_live_prices(
     the Hub or S3. Without access to AWS: the catalogue's prices, and a warning.
     """
     fresh = fresh_prices(aws, catalog.instances)
-    catalog = catalog.model_copy(update={"instances": fresh.table})
+    catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
     stored = mounted_findings(aws, made)
     if head_in_s3 and not errors(stored):

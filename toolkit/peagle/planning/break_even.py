@@ -7,7 +7,7 @@ from dataclasses import replace
 from peagle.planning.candidates import InstanceFit, PairLoad, planned_fit
 from peagle.planning.pair_speed import pair_acceptance, pair_performance
 from peagle.planning.plan import Speculation
-from peagle.speed.decision import break_even_length
+from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance
 
 LIKELY_LENGTH = 2.0

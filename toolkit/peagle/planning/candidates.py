@@ -18,8 +18,7 @@ from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.options import Options
 from peagle.planning.overrides import memory_settings
-from peagle.speed.decision import SAME_SPEED_SHARE
-from peagle.speed.models import Performance, Workload
+from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
 from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
 from peagle.vllm.environment import Value
 

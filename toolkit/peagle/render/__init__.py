@@ -4,7 +4,6 @@ from peagle.render.files import RenderedFile
 from peagle.render.formats import format_files, format_names, render
 from peagle.render.plan_file import plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.requests import Request, requests
-from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_document
 
 __all__ = [
     "RenderedFile",
@@ -15,9 +14,6 @@ __all__ = [
     "plan_document",
     "plan_from",
     "read_plan",
-    "read_verdict",
     "render",
     "requests",
-    "verdict_bytes",
-    "verdict_document",
 ]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from peagle.speed.crossover import SpeculationGain, crossovers
-from peagle.speed.models import Performance, Workload
+from peagle.speed.estimate import break_even_length
+from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
@@ -23,9 +24,6 @@ from peagle.text import usd_per_million
 
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
 """The speed of one engine with a setting, for requests of a size, at a load."""
-
-SAME_SPEED_SHARE = 0.03
-"""Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 SAME_ESTIMATE_SHARE = 0.02
 """The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
@@ -194,25 +192,6 @@ def _rounded(value: float | None) -> float | None:
 
 def _rounded_usd(usd: float | None) -> float | None:
     return None if usd is None else round(usd, 4)
-
-
-def break_even_length(
-    drafting: Performance, alone: Performance, workload: Workload, load: float
-) -> float | None:
-    """The acceptance length from which on speculation is as fast as the target alone: at least 1;
-    ``None`` if unknown, or if no length suffices.
-
-    A request takes ``load * output tokens / tokens per second``. Of that only the time after the
-    first token shrinks with the acceptance length, in proportion to it.
-    """
-    if not drafting.tokens_per_second or not alone.tokens_per_second:
-        return None
-    first = drafting.ttft_seconds or 0.0
-    taken = load * workload.output_tokens / drafting.tokens_per_second - first
-    allowed = load * workload.output_tokens / alone.tokens_per_second - first
-    if taken <= 0 or allowed <= 0:
-        return None
-    return max(1.0, drafting.acceptance.length * taken / allowed)
 
 
 def _contenders(loads: Sequence[LoadVerdict], robust: Setting | None) -> set[Setting]:

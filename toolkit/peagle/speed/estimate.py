@@ -94,6 +94,25 @@ def performance(
     )
 
 
+def break_even_length(
+    drafting: Performance, alone: Performance, workload: Workload, load: float
+) -> float | None:
+    """The acceptance length from which on speculation is as fast as the target alone: at least 1;
+    ``None`` if unknown, or if no length suffices.
+
+    A request takes ``load * output tokens / tokens per second``. Of that only the time after the
+    first token shrinks with the acceptance length, in proportion to it.
+    """
+    if not drafting.tokens_per_second or not alone.tokens_per_second:
+        return None
+    first = drafting.ttft_seconds or 0.0
+    taken = load * workload.output_tokens / drafting.tokens_per_second - first
+    allowed = load * workload.output_tokens / alone.tokens_per_second - first
+    if taken <= 0 or allowed <= 0:
+        return None
+    return max(1.0, drafting.acceptance.length * taken / allowed)
+
+
 def _is_near(run: SpeedRun, case: FitCase) -> bool:
     return versions.are_adjacent(run.vllm, case.engine.vllm)
 

@@ -13,6 +13,9 @@ AcceptanceBasis = Literal["measured", "imposed", "published", "assumed", "unknow
 ``published`` by the head's authors; ``assumed`` where nothing is known; ``none`` without
 speculation."""
 
+SAME_SPEED_SHARE = 0.03
+"""Settings tie if one is at most this share slower than the fastest, and within its interval."""
+
 
 @dataclass(frozen=True)
 class Workload:

@@ -31,7 +31,6 @@ The other terms are those of vLLM 0.28.0 (v1/worker/gpu_model_runner.py, v1/spec
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,10 +133,10 @@ class StepTimes:
     ) -> Kernel:
         return Kernel(read / self.bandwidth, flops / self.peak, grouped, converts, of_cache)
 
-    def _layers(self, tokens: float) -> Iterator[Kernel]:
+    def _layers(self, tokens: float) -> list[Kernel]:
         """The projections and the experts of all layers."""
         geo = self.geometry
-        yield self._kernel(
+        projections = self._kernel(
             geo.layers * geo.attention_bytes, 2 * tokens * geo.layers * geo.attention_numbers
         )
         active = geo.active_experts(tokens)
@@ -150,18 +149,19 @@ class StepTimes:
             rows = tokens * geo.experts_per_token / active
             loaded = active
             computed = active * (tile_rows(rows) if geo.experts > 1 else rows)
-        yield self._kernel(
+        experts = self._kernel(
             geo.layers * loaded * geo.expert_bytes,
             2 * computed * geo.layers * geo.expert_numbers,
             grouped=geo.experts > 1,
             converts=geo.converts_experts,
         )
-        if geo.experts > 1:
-            # Between the kernels: both halves of the first matrix' output, its activation and the
-            # output are written and read.
-            numbers = 2 * geo.hidden_size + 6 * geo.expert_numbers / (3 * geo.hidden_size)
-            moved = tokens * geo.experts_per_token * numbers
-            yield self._kernel(geo.layers * moved * _BF16, 0.0)
+        if geo.experts == 1:
+            return [projections, experts]
+        # Between the kernels: both halves of the first matrix' output, its activation and the
+        # output are written and read.
+        numbers = 2 * geo.hidden_size + 6 * geo.expert_numbers / (3 * geo.hidden_size)
+        moved = tokens * geo.experts_per_token * numbers
+        return [projections, experts, self._kernel(geo.layers * moved * _BF16, 0.0)]
 
     def _attention_flops(self, tokens: float, context: float) -> float:
         """The FLOPs of these tokens' attention to as many tokens before each."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from peagle.catalog.speed_model import StepConstants
@@ -91,12 +90,13 @@ class Kernel(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """Its time."""
-        sides = self.sides(constants)
-        return sum(sides) if self.converts else max(sides)
+        reading, computing = self.sides(constants)
+        if self.converts:
+            return reading + computing
+        return reading if reading > computing else computing
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """The terms of one step: kernels, and times to be multiplied by the constant of that name."""
 
     kernels: tuple[Kernel, ...]
@@ -133,9 +133,12 @@ class Terms:
 
     def seconds(self, constants: StepConstants) -> float:
         """The sum of the terms."""
+        busy = 0.0
+        for kernel in self.kernels:  # a sum of a generator takes twice as long
+            busy += kernel.seconds(constants)
         return (
             self.fixed
-            + sum(kernel.seconds(constants) for kernel in self.kernels)
+            + busy
             + self.step * constants.step
             + self.layer * constants.layer
             + self.request * constants.request

@@ -52,9 +52,7 @@ def with_own_target(catalog: Catalog, pair: str, read: ReadCheckpoint) -> OwnTar
     added: Mapping[str, Target] = {target.id: target, location: target}
     targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
     origins = {**catalog.origins, target.id: checkpoint.location}
-    return OwnTarget(
-        catalog.model_copy(update={"targets": targets, "origins": origins}), checkpoint
-    )
+    return OwnTarget(replace(catalog, targets=targets, origins=origins), checkpoint)
 
 
 def refuse_head(location: str, checkpoint: Checkpoint) -> None:

@@ -75,7 +75,7 @@ def pin_revisions(
     changed = _with_commits(catalog.targets[plan.target.id], plan, commits, own)
     targets = ChainMap({plan.target.id: changed}, catalog.targets)  # type: ignore[arg-type]
     return PinnedRevisions(
-        catalog.model_copy(update={"targets": targets}) if commits else catalog,
+        replace(catalog, targets=targets) if commits else catalog,
         f"{drafter.location}@{commits['drafter']}" if drafter and "drafter" in commits else None,
         tuple(reasons),
         tuple(findings),
