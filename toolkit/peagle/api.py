@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from peagle.catalog.find import summarize_targets as summarize_targets
     from peagle.catalog.loading import check_catalog as check_catalog
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
+    from peagle.catalog.loading import holds_measurements as holds_measurements
     from peagle.catalog.loading import load_storage as load_storage
     from peagle.catalog.loading import own_file_count as own_file_count
     from peagle.catalog.writing import new_texts as new_texts
@@ -288,7 +289,8 @@ _FUNCTIONS = {
         "default_support", "describe_pair", "summarize_target", "summarize_targets",
     ),
     "peagle.catalog.loading": (
-        "check_catalog", "check_catalog_file", "load_storage", "own_file_count",
+        "check_catalog", "check_catalog_file", "holds_measurements", "load_storage",
+        "own_file_count",
     ),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
     "peagle.checkpoints.contents": ("watch_hashing",),

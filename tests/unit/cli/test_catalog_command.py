@@ -182,6 +182,24 @@ def test_check_lists_everything_that_is_wrong_with_a_folder(tmp_path: Path) -> N
     assert "2 problems" in result.stderr
 
 
+def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_path: Path) -> None:
+    path = tmp_path / "speeds.json"
+    path.write_text('{"pair": "openai/gpt-oss-20b", "speed": []}')
+
+    result = peagle("catalog", "check", str(path))
+
+    assert result.exit_code == 0
+    assert "the catalogue ignores the file" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "fit"])
+def test_a_plan_file_in_the_place_of_a_pair_is_named_as_one(command: str) -> None:
+    result = peagle(command, "plan.json")
+
+    assert isinstance(result.exception, NotFound)
+    assert "'plan.json' is a plan file" in result.exception.message
+
+
 def test_check_of_one_file_answers_in_json_too(tmp_path: Path) -> None:
     path = write_target(tmp_path, GOOD.replace("parallel_drafting: true", "parallel_drafting: yes"))
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.errors import NotFound, UserError
-from peagle.planning import Plan
+from peagle.findings import errors
+from peagle.planning import Options, Plan, make_plan
 from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
@@ -257,6 +259,16 @@ def test_no_candidate_below_the_price_limit_is_an_error_with_the_cheapest() -> N
     assert code == "price-above-limit"
     assert message == "ml.g5.12xlarge costs $4.00 an hour; the limit is $3.50"
     assert "--max-price-per-hour 4.00" in fix
+
+
+def test_the_fix_of_a_low_limit_is_the_price_of_the_cheapest_type_that_fits() -> None:
+    catalog = load_catalog()
+    refused = make_plan(Options(pair="gpt-oss-20b", max_price_per_hour=0.5), catalog)
+    fix = error_of(refused)[2]
+    assert fix == "use --max-price-per-hour 1.13: ml.g6.xlarge is the cheapest that fits"
+    allowed = make_plan(Options(pair="gpt-oss-20b", max_price_per_hour=1.13), catalog)
+    assert allowed.instance_type == "ml.g6.xlarge" != refused.instance_type
+    assert not errors(allowed.findings)
 
 
 @pytest.mark.parametrize("limit", [3, 1_000_000])

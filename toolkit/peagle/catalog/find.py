@@ -92,6 +92,9 @@ def _find_target(catalog: Catalog, name: str) -> Target:
             ("peagle", "catalog", "init", name, "-o", "my-catalog"),
         )
         raise NotFound(f"the catalogue has no target {name!r}", add)
+    if name.endswith(".json"):
+        instead = "name a pair; only plan, deploy and other commands with PAIR|PLAN read a plan"
+        raise NotFound(f"{name!r} is a plan file, not a pair", instead)
     if is_folder_name(name):
         raise NotFound(f"the catalogue has no target {name!r}", f"for the folder write ./{name}")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))

@@ -240,6 +240,11 @@ def check_catalog_file(path: Path) -> list[Problem]:
     return []
 
 
+def holds_measurements(path: Path) -> bool:
+    """Whether the catalogue reads anything from this valid JSON file."""
+    return bool(read_evidence(path) or read_speeds(path) or read_starts(path))
+
+
 def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
     """Results of a pair or GPU that the catalogue does not have, so that no plan would use them,
     and those with a K for which the drafter was not trained.

@@ -107,6 +107,9 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
         mine = ""
         if folder is not None and folder.is_dir():
             mine = f", {api.own_file_count(folder)} of them in {folder}"
+        is_evidence = path is not None and path.is_file() and path.suffix == ".json"
+        if path and is_evidence and not problems and not api.holds_measurements(path):
+            print_status(f"{path} has no results, speeds or starts: the catalogue ignores the file")
         print_status(
             f"{checked} file{'s' * (checked != 1)} checked{mine}, {len(problems) or 'no'} "
             f"problem{'s' * (len(problems) != 1)}"

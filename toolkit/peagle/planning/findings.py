@@ -188,10 +188,10 @@ class Review:
         if cheapest.usd_per_hour <= limit:
             type = cheapest.instance.type
             return f"use --instance-type {type}, the cheapest that fits, at {price}"
-        if cheapest.instance == self.candidate.instance:
-            limit = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
-            return f"use --max-price-per-hour {limit:.2f}: it is the cheapest that fits"
-        return f"even the cheapest that fits, {cheapest.text}, costs {price}"
+        enough = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
+        is_chosen = cheapest.instance == self.candidate.instance
+        which = "this is" if is_chosen else f"{cheapest.text} is"
+        return f"use --max-price-per-hour {enough:.2f}: {which} the cheapest that fits"
 
     def _several(self) -> Finding:
         """The warning that several instances are planned and billed."""
