@@ -47,6 +47,21 @@ def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
     assert sandbox.peagle("destroy", NAME, "--sandbox", "--yes").returncode == 0
 
 
+def test_copies_use_all_gpus_of_it(sandbox: Sandbox, own: str) -> None:
+    table = Path(own) / "instances.yaml"
+    entry = NEW_INSTANCE.replace("gpu_count: 1", "gpu_count: 4")
+    table.write_text(table.read_text().replace(NEW_INSTANCE, entry))
+
+    done = sandbox.peagle(
+        "--catalog", own, "deploy", *TINY, "--copies", "2", "--sandbox", "--yes"
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    (component,) = Account(sandbox).sagemaker.list_inference_components()["InferenceComponents"]
+    assert component["InferenceComponentStatus"] == "InService"
+    assert sandbox.peagle("destroy", NAME, "--sandbox", "--yes").returncode == 0
+
+
 def test_after_a_reset_a_rejected_configuration_leaves_only_what_exists(
     sandbox: Sandbox, own: str, tmp_path: Path
 ) -> None:

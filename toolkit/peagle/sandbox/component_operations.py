@@ -13,7 +13,7 @@ from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.launch_spec import LaunchSpec
 from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
 from peagle.sandbox.resources import LOCK
-from peagle.sandbox.state import catalog
+from peagle.sandbox.services import gpu_count
 
 if TYPE_CHECKING:
     from peagle.sandbox.sagemaker import SageMakerBackend
@@ -145,8 +145,7 @@ class ComponentOperations:
         variant = next(one for one in endpoint.variants if one["VariantName"] == name)
         scaling = variant.get("ManagedInstanceScaling") or {}
         instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
-        types = {one.type: one.gpu_count for one in catalog().instances.instances}
-        gpus = types.get(variant.get("InstanceType", ""), 0)
+        gpus = gpu_count(variant.get("InstanceType", ""))
         copies = int(parameters["RuntimeConfig"]["CopyCount"])
         return fit_on(copies, accelerators_of(parameters), gpus, instances)
 

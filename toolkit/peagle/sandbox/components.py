@@ -28,7 +28,7 @@ from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
 from peagle.sandbox.resources import LOCK
 from peagle.sandbox.rollout import AlarmsFired, StagedUpdate
-from peagle.sandbox.state import catalog
+from peagle.sandbox.services import gpu_count
 
 _NO_ROOM = (
     "Insufficient capacity: the instances of the endpoint have fewer accelerators than the copies "
@@ -247,8 +247,7 @@ def managed_instances(variant: Mapping[str, Any], components: Sequence[SandboxCo
     bounds = variant.get("ManagedInstanceScaling") or {}
     if bounds.get("Status") != "ENABLED" or not components:
         return planned
-    types = {one.type: one.gpu_count for one in catalog().instances.instances}
-    gpus = types.get(variant["InstanceType"], 1)
+    gpus = gpu_count(variant["InstanceType"]) or 1
     used = sum(_gpus_of(one) for one in components)
     least = int(bounds.get("MinInstanceCount") or 0)
     return min(max(-(-used // gpus), least), int(bounds.get("MaxInstanceCount") or planned))

@@ -38,6 +38,11 @@ def _instances() -> Iterable[Instance]:
     return ({one.type: one for one in catalog().instances.instances} | _added).values()
 
 
+def gpu_count(instance_type: str) -> int:
+    """The GPUs of one instance of this type; 0 where neither the catalogue nor a client has it."""
+    return next((one.gpu_count for one in _instances() if one.type == instance_type), 0)
+
+
 def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
     """Add instance types, each as ``instances.yaml`` describes it; they replace earlier ones."""
     found = [Instance.model_validate(entry, strict=False) for entry in entries]
