@@ -196,7 +196,10 @@ def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: Wor
     assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
     assert now[ACCEPTANCE]["Metrics"] == first[ACCEPTANCE]["Metrics"], "with its K"
     assert now[ACCEPTANCE]["Threshold"] == 2.0, "the floor is in the tag of its proof"
-    assert now[ACCEPTANCE]["AlarmDescription"].startswith("The acceptance length is below 2. ")
+    assert now[ACCEPTANCE]["AlarmDescription"] == (
+        "The acceptance length is below 2. To switch speculation off: peagle deploy a/target "
+        "--no-speculation --name peagle-pair --region us-east-1"
+    )
     (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
     assert "before: the dashboard; another machine has the plan" in notice
 

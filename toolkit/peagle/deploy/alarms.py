@@ -25,6 +25,7 @@ from peagle.protocol import log_group
 from peagle.render.alarms import (
     alarm_name,
     alarm_names,
+    alarm_text,
     alarms,
     all_alarm_names,
     following,
@@ -32,6 +33,7 @@ from peagle.render.alarms import (
     rollback_alarm_names,
     suspended,
     without_speculation,
+    without_speculation_of,
 )
 from peagle.render.metric_filters import metric_filters, metric_namespace
 from peagle.render.metrics import COMPONENT_DIMENSION
@@ -69,18 +71,25 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     """Let the alarms watch a revision that serves again and whose plan another machine has: its
     configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
     CloudError."""
-    limits = _known_limits(revision)
+    limits, served = _known_limits(revision), revision.served
     names = [one.name for one in context.record.of_type("Alarm")]
     for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
-        changed = following(alarm, revision.name, revision.served.k)
-        limit = limits.get(kind_of_alarm(context.record.name, alarm["AlarmName"]))
-        if limit is not None:
-            text, before = changed.get("AlarmDescription", ""), f" {alarm['Threshold']:g}"
-            changed["AlarmDescription"] = text.replace(before, f" {limit:g}", 1)
-            changed["Threshold"] = limit
+        kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
+        if kind is None:
+            continue
+        limit = limits.get(kind, alarm["Threshold"])
+        text = alarm_text(kind, limit, served.copies is not None, _without_speculation(served))
+        changed = following(alarm, revision.name, served.k, limit, text)
         if any(alarm.get(name) != value for name, value in changed.items()):
             context.say("Changing alarm", alarm["AlarmName"])
             cloudwatch.put_metric_alarm(context.aws, changed)
+
+
+def _without_speculation(served: Served) -> tuple[str, ...]:
+    """The command that switches speculation off, without the plan; empty for an unknown pair."""
+    if not served.pair:
+        return ()
+    return without_speculation_of(served.pair, served.name, served.region)
 
 
 def _known_limits(revision: Revision) -> dict[AlarmKind | None, float]:

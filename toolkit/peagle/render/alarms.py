@@ -10,7 +10,7 @@ alarms in place, and ``--observe`` and a rollout have one of each kind together.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -35,9 +35,11 @@ _LOAD_PERIODS = 5
 ERROR_SHARE = 0.05
 """The share of requests with a 5xx status above which a period is bad."""
 
-_LONGEST_DESCRIPTION = 1024
+MICROSECONDS = 1e6
+"""SageMaker's unit of FirstChunkLatency, in a second."""
+
 _LONGEST_COMMAND = 850
-"""What fits into a description besides its sentences."""
+"""What fits into a description, of at most 1,024 characters, beside its sentences."""
 
 _SUFFIXES: dict[AlarmKind, str] = {
     "ttft": "ttft-p90",
@@ -85,8 +87,33 @@ def without_speculation(plan: Plan) -> tuple[str, ...]:
         words += ["--image", plan.runtime.image]
     if len(shlex.join(words)) <= _LONGEST_COMMAND:
         return tuple(words)
-    own = ("--name", plan.name, "--region", plan.region)
-    return ("peagle", "deploy", plan.target.id, "--no-speculation", *own)
+    return without_speculation_of(plan.pair, plan.name, plan.region)
+
+
+def without_speculation_of(pair: str, name: str, region: str) -> tuple[str, ...]:
+    """The same with the defaults of a plan for what else the plan has."""
+    target = pair.partition("+")[0]
+    return ("peagle", "deploy", target, "--no-speculation", "--name", name, "--region", region)
+
+
+def alarm_text(kind: AlarmKind, threshold: float, copies: bool, command: Sequence[str] = ()) -> str:
+    """The description of an alarm of this kind, whose engines are ``copies`` of an inference
+    component or one for each instance; ``command`` switches speculation off."""
+    if kind == "acceptance":
+        text = f"The acceptance length is below {threshold:g}."
+        return f"{text} To switch speculation off: {shlex.join(command)}" if command else text
+    if kind == "load":
+        each = "copy" if copies else "instance"
+        return (
+            f"Each {each} has more than {threshold:g} requests at a time: as many as the engine "
+            "runs; the others wait. Add instances, or plan for a higher --concurrency"
+        )
+    if kind == "ttft":
+        return (
+            f"A tenth of the streamed requests wait more than {threshold / MICROSECONDS:g} s for "
+            "their first token; SageMaker measures no other requests"
+        )
+    return f"More than {threshold:.0%} of the requests end with a 5xx status"
 
 
 def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
@@ -105,11 +132,16 @@ def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
             "AlarmName": alarm_name(plan.name, kind),
             "EvaluationPeriods": EVALUATION_PERIODS,
             # Beside a rollout, an alarm is about all instances, also in a comparison.
-            **_alarm(plan, kind, config if kind in undoing else ""),
+            **_described(plan, kind, _alarm(plan, kind, config if kind in undoing else "")),
             **common,
         }
         for kind in alarm_kinds(plan)
     )
+
+
+def _described(plan: Plan, kind: AlarmKind, alarm: dict[str, Any]) -> dict[str, Any]:
+    copies, command = plan.copies is not None, without_speculation(plan)
+    return {"AlarmDescription": alarm_text(kind, alarm["Threshold"], copies, command), **alarm}
 
 
 def _alarm(plan: Plan, kind: AlarmKind, config: str) -> dict[str, Any]:
@@ -119,14 +151,11 @@ def _alarm(plan: Plan, kind: AlarmKind, config: str) -> dict[str, Any]:
         return _load(plan)
     if kind == "ttft" and plan.slo is not None and plan.slo.ttft is not None:
         return {
-            "AlarmDescription": f"A tenth of the streamed requests wait more than "
-            f"{plan.slo.ttft:g} s for their first token; SageMaker measures no other requests",
             **_of_sagemaker(plan, "FirstChunkLatency", config),
             "ExtendedStatistic": "p90",
-            "Threshold": plan.slo.ttft * 1e6,  # microseconds
+            "Threshold": plan.slo.ttft * MICROSECONDS,
         }
     return {
-        "AlarmDescription": f"More than {ERROR_SHARE:.0%} of the requests end with a 5xx status",
         **_of_sagemaker(plan, "Invocation5XXErrors", config),
         "Statistic": "Average",
         "Threshold": ERROR_SHARE,
@@ -152,13 +181,10 @@ def _of_sagemaker(plan: Plan, metric: str, config: str) -> dict[str, Any]:
 def _load(plan: Plan) -> dict[str, Any]:
     """More requests at a time than the engine runs: the others wait for a place in its batch and
     its KV cache."""
-    most, each = running_limit(plan), "copy" if plan.copies else "instance"
     return {
         **_of_sagemaker(plan, f"ConcurrentRequestsPer{'Copy' if plan.copies else 'Model'}", ""),
-        "AlarmDescription": f"Each {each} has more than {most} requests at a time: as many as the "
-        "engine runs; the others wait. Add instances, or plan for a higher --concurrency",
         "Statistic": "Average",
-        "Threshold": most,
+        "Threshold": running_limit(plan),
         "EvaluationPeriods": _LOAD_PERIODS,
         "DatapointsToAlarm": _LOAD_PERIODS,
     }
@@ -177,8 +203,6 @@ def _acceptance(plan: Plan, speculation: Speculation) -> dict[str, Any]:
     k, floor = speculation.k, speculation.acceptance_floor
     metrics = {"accepted": ACCEPTED, "drafted": DRAFTED}
     return {
-        "AlarmDescription": f"The acceptance length is below {floor:g}. To switch speculation off: "
-        f"{shlex.join(without_speculation(plan))}",
         "Metrics": [
             {
                 "Id": "length",
@@ -217,18 +241,19 @@ _PARAMETERS = (
 """Those of PutMetricAlarm that DescribeAlarms has too; tags stay."""
 
 
-def following(alarm: Mapping[str, Any], config: str, k: int) -> dict[str, Any]:
+def following(
+    alarm: Mapping[str, Any], config: str, k: int, threshold: float, text: str
+) -> dict[str, Any]:
     """The parameters of PutMetricAlarm that let an alarm, as DescribeAlarms has it, watch another
-    endpoint configuration and K; its limit stays. A ``k`` of 0 is no speculation: no drafts are
-    counted then."""
+    endpoint configuration and K, with this threshold and description. A ``k`` of 0 is no
+    speculation: no drafts are counted then."""
     found = {name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")}
     if "Dimensions" in found:
         found["Dimensions"] = [
             {**one, "Value": config} if one["Name"] == "EndpointConfigName" else one
             for one in found["Dimensions"]
         ]
-    if text := str(found.get("AlarmDescription", "")):
-        found["AlarmDescription"] = text.removeprefix(_SUSPENDED)
+    found |= {"Threshold": threshold, "AlarmDescription": text}
     if "Metrics" in found and k:
         found["Metrics"] = [
             {**one, "Expression": _length(k)} if one.get("Expression") else one
@@ -237,15 +262,14 @@ def following(alarm: Mapping[str, Any], config: str, k: int) -> dict[str, Any]:
     return found
 
 
-_SUSPENDED = "Suspended while two plans that draft are compared. "
+_SUSPENDED = "Suspended while two plans that draft are compared: both write to one log"
 
 
 def suspended(alarm: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of PutMetricAlarm that keep an acceptance alarm, as DescribeAlarms has it, in
     the state OK; ``following`` ends that."""
     found = {name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")}
-    text = str(found.get("AlarmDescription", "")).removeprefix(_SUSPENDED)
-    found["AlarmDescription"] = f"{_SUSPENDED}{text}"[:_LONGEST_DESCRIPTION]
+    found["AlarmDescription"] = _SUSPENDED
     found["Metrics"] = [
         {**one, "Expression": f"{alarm['Threshold'] + 1:g} + 0 * drafted"}
         if one.get("Expression")
