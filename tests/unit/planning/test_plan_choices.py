@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from peagle.checks import check
 from peagle.errors import NotFound, Refused, UserError
 from peagle.render.image_names import is_own_image, pinned_base
 from tests.support import raises_code
+from tests.unit.checks.cases import make_case
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -79,16 +81,37 @@ def test_vllm_below_the_minimum_of_the_target_is_an_error() -> None:
     assert "Chat needs vLLM 0.30.0" in made.findings[0].message
 
 
-def test_a_version_without_an_image_lists_those_with_one() -> None:
-    for missing in ("0.27.0", "0.18.1"):
-        with raises_code("not-found", NotFound) as refused:
-            plan(vllm=missing)
-        assert missing in refused.value.message
-        assert refused.value.fix.endswith("0.18.0 or later; available: 0.19.0, 0.28.0")
+OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm"
+
+
+@pytest.mark.parametrize("missing", ["0.27.0", "0.18.1", "0.99.0"])
+def test_a_version_without_an_image_ends_a_plan_with_the_finding_of_check(missing: str) -> None:
+    (finding,) = check(make_case(CATALOG, CHAT, P_EAGLE, vllm=missing), only={"runtime-unknown"})
+    with raises_code("runtime-unknown", NotFound) as refused:
+        plan(vllm=missing)
+    assert (refused.value.message, refused.value.fix) == (finding.message, finding.fix)
+    assert refused.value.exit_code == 2
+
+
+def test_an_own_image_may_have_a_version_that_the_catalogue_does_not_have() -> None:
+    made = plan(vllm="0.99.0", image=f"{OWN_IMAGE}:0.99.0")
+    assert codes(made, "error") == []
+    assert (made.runtime.vllm, made.runtime.image) == ("0.99.0", f"{OWN_IMAGE}:0.99.0")
+    old = plan(vllm="0.12.0", image=f"{OWN_IMAGE}:0.12.0")
+    assert codes(old, "error") == ["vllm-below-minimum"]
+
+
+def test_the_version_that_a_fix_names_is_not_below_the_minimum() -> None:
+    case = make_case(CATALOG, CHAT, P_EAGLE, vllm="0.17.0")
+    (finding,) = check(case, only={"runtime-unknown"})
+    assert finding.fix.startswith("use --vllm 0.19.0, ")
+    newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
+    (finding,) = check(make_case(CATALOG, newer, None, vllm="0.96.0"), only={"runtime-unknown"})
+    assert finding.fix == "use your own image with --image"
 
 
 def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:
-    with raises_code("refused", Refused) as refused:
+    with raises_code("vllm-below-minimum", Refused) as refused:
         plan(vllm="0.12.0")
     assert "0.18.0 or later, not 0.12.0" in refused.value.message
     with raises_code("usage", UserError) as refused:

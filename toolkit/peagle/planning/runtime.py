@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of, nearest_version
+from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Runtime, RuntimeTable, domain, exact_image_uri, region_hint
 from peagle.checks import check
 from peagle.checks.facts import is_aws_image
-from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
-from peagle.errors import NotFound, Refused, UserError
+from peagle.checks.rules.vllm_below_minimum import below_minimum
+from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
@@ -47,24 +47,17 @@ def choose_runtime(
 ) -> Decision[Runtime]:
     """The vLLM version; a finding if it is below the pair's minimum.
 
-    Raises NotFound for a version without an image in the catalogue, and Refused if it is also
-    below the pair's minimum.
+    Raises NotFound for a version without an image, and Refused if it is also below the pair's
+    minimum; both are the rules' findings. An image of the user's may have any version.
     """
     table = catalog.runtimes
-    by_version = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
     version = versions.normalize(options.vllm or table.default)
-    if version not in by_version:
-        who, minimum = minimum_of(target, drafter)
-        if versions.compare(version, minimum) < 0:
-            raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
-        known = sorted(by_version, key=versions.parse)
-        recent = [name for name in known if versions.compare(name, minimum) >= 0]
-        near = f"did you mean {nearest_version(version, recent)}? " if recent else ""
-        available = ", ".join(recent) or "none"
-        hint = f"{near}this pair needs {minimum} or later; available: {available}"
-        raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
-    runtime = by_version[version]
-    case = build_case(catalog, target, drafter, CaseOptions(vllm=version))
+    case = build_case(catalog, target, drafter, CaseOptions(vllm=version, image=options.image))
+    for unknown in check(case, only={"runtime-unknown"}):
+        too_old = below_minimum(case)
+        one, kind = (too_old, Refused) if too_old else (unknown, NotFound)
+        raise kind(one.message, Fix(one.fix, one.command or ()), one.code)
+    runtime = case.runtime
     findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:
         return Decision(runtime, findings=findings)
