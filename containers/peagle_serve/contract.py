@@ -19,6 +19,7 @@ ENFORCE_EAGER = f"{PREFIX}ENFORCE_EAGER"
 HUB_MODEL = "HF_MODEL_ID"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 """A model of the Hugging Face Hub: ``org/name``."""
+S3_SCHEME = "s3://"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
 """SageMaker's variable for the port of a container."""
@@ -108,6 +109,11 @@ class InvalidEnvironment(Exception):
         self.message = " ".join(message.split())
         self.fix = " ".join(fix.split())
         super().__init__(f"{self.message} ({self.fix})")
+
+
+def is_s3_uri(text: str) -> bool:
+    """Whether the text is written as an S3 URI; the scheme may be in capitals, as for vLLM."""
+    return text[: len(S3_SCHEME)].lower() == S3_SCHEME
 
 
 class Settings(NamedTuple):

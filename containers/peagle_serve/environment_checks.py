@@ -26,6 +26,7 @@ from peagle_serve.contract import (
     PREFIX,
     SPECULATION,
     InvalidEnvironment,
+    is_s3_uri,
     whole_number,
 )
 from peagle_serve.environment import read_speculative_config
@@ -80,7 +81,7 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
 
 def _model(role: str, built: Document, named: str, where: str) -> Iterator[str]:
     """How the model that ``where`` names differs from the image's."""
-    if named.lower().startswith("s3://"):
+    if is_s3_uri(named):
         return  # its files are not readable here
     if not is_folder_path(named):
         own, is_id = built.get(role), HUB_ID.fullmatch(named)

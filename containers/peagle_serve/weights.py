@@ -23,6 +23,7 @@ from peagle_serve.contract import (
     VOCABULARY_VARIABLE,
     WARM_FOLDER,
     InvalidEnvironment,
+    is_s3_uri,
 )
 from peagle_serve.environment import members, read_speculative_config
 from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
@@ -62,7 +63,7 @@ def _format_of_hub(chosen: Mapping[str, str]) -> dict[str, str]:
     to pickles in a repository without safetensors."""
     named = models_in(chosen).values()
     on_hub = [path for path in named if not is_folder_path(path)]
-    streamed = any(path.lower().startswith("s3://") for path in on_hub)
+    streamed = any(map(is_s3_uri, on_hub))
     is_auto = chosen.get(LOAD_FORMAT, "auto").strip().lower() == "auto"
     return {LOAD_FORMAT: "safetensors"} if on_hub and is_auto and not streamed else {}
 
@@ -151,7 +152,7 @@ _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
 def check_streamer(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for an ``s3://`` URI that this vLLM cannot load."""
     named = models_in(environment)
-    streamed = {where: path for where, path in named.items() if path.lower().startswith("s3://")}
+    streamed = {where: path for where, path in named.items() if is_s3_uri(path)}
     if not streamed:
         return
     where, path = next(iter(streamed.items()))

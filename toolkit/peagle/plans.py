@@ -18,8 +18,8 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.s3uri import is_s3_uri
 from peagle.weights.layout import own_head
+from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.account import Account

@@ -1,4 +1,7 @@
-"""S3 URIs: the one parser and the one type for ``s3://bucket/key``."""
+"""S3 URIs: the one parser and the one type for ``s3://bucket/key``.
+
+Users may write the scheme in capitals, as for vLLM; AWS and plans get it in lower case.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-SCHEME = "s3://"
+from peagle_serve.contract import S3_SCHEME, is_s3_uri
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _MOUNTABLE_KEY = re.compile(r"([^\s%/]+/)*")
@@ -28,7 +31,7 @@ class S3Uri:
     key: str = ""
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.key}"
+        return f"{S3_SCHEME}{self.bucket}/{self.key}"
 
     @property
     def uri(self) -> str:
@@ -51,7 +54,7 @@ class S3Uri:
         """Split a URI without validating its parts. Raises ValueError for anything but ``s3://``."""
         if not is_s3_uri(text):
             raise ValueError(f"{text!r} is not an s3:// URI")
-        bucket, _, key = text[len(SCHEME) :].partition("/")
+        bucket, _, key = text[len(S3_SCHEME) :].partition("/")
         return cls(bucket, key)
 
     @classmethod
@@ -60,10 +63,10 @@ class S3Uri:
 
         ``reserve``: characters that are appended to the URI later. Raises ValueError.
         """
-        bucket, _, key = text.removeprefix(SCHEME).partition("/")
+        bucket, _, key = text[len(S3_SCHEME) :].partition("/")
         prefix = cls(bucket, key and f"{key.removesuffix('/')}/")
         if (
-            not text.startswith(SCHEME)
+            not is_s3_uri(text)
             or not prefix.has_bucket_name
             or not _MOUNTABLE_KEY.fullmatch(prefix.key)
             or len(prefix.uri) + reserve > _MAX_LENGTH
@@ -72,12 +75,12 @@ class S3Uri:
         return prefix
 
 
-def is_s3_uri(text: str) -> bool:
-    """Whether the text is written as an S3 URI; the scheme may be in capitals."""
-    return text[: len(SCHEME)].lower() == SCHEME
+def lower_scheme(text: str) -> str:
+    """An S3 URI with its scheme in lower case, without which AWS rejects it; else the text."""
+    return f"{S3_SCHEME}{text[len(S3_SCHEME) :]}" if is_s3_uri(text) else text
 
 
 def slashes_hint(text: str) -> str:
     """How to write an S3 URI that has one slash after ``s3:``; empty for other text."""
     found = re.fullmatch(r"s3:/(?!/)(.+)", text, re.IGNORECASE)
-    return f"write {SCHEME}{found[1]} with two slashes" if found else ""
+    return f"write {S3_SCHEME}{found[1]} with two slashes" if found else ""

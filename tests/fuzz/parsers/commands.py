@@ -34,7 +34,7 @@ from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
-from peagle.s3uri import S3Uri, is_s3_uri, slashes_hint
+from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
 from peagle.speed.workloads import WORKLOADS
 from peagle.text import (
     format_duration,
@@ -317,7 +317,7 @@ PARSERS = (
     ),
     Parser(
         "s3-uri",
-        _each(S3Uri.parse, S3Uri.mountable, is_s3_uri, slashes_hint, weights_prefix),
+        _each(S3Uri.parse, S3Uri.mountable, lower_scheme, slashes_hint, weights_prefix),
         texts("s3://bucket/a/key/", "S3://b", "s3:/x/y"),
         (),
         ["s3://bucket/key/", "s3:/x/y"],

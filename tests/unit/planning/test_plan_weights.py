@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,6 +14,8 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
 from peagle.render.plan_file import plan_bytes, read_plan
+from peagle.s3uri import S3Uri
+from peagle_serve.contract import is_s3_uri
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import CATALOG, plan
 
@@ -244,6 +246,42 @@ def test_a_drafter_alone_is_mounted_alone() -> None:
 
     assert [mount.s3_uri for mount in made.mounts] == ["s3://models/pair/drafter/"]
     assert '"/opt/ml/model"' in made.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+
+
+@pytest.mark.parametrize("by", ["mount", "stream"])
+def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "stream"]) -> None:
+    """SageMaker and S3's clients accept lower case only; vLLM accepts both."""
+    written = Options(
+        pair="tiny",
+        model_source=TARGET,
+        drafter="s3://models/pair/drafter",
+        weights_by=by,
+        observe=True,
+        capture_data="s3://captured/a",
+    )
+    capitals = written.model_copy(
+        update={
+            "model_source": f"S3{TARGET[2:]}",
+            "drafter": "S3://models/pair/drafter",
+            "capture_data": "S3://captured/a",
+        }
+    )
+
+    assert make_plan(capitals, load_catalog()) == make_plan(written, load_catalog())
+
+
+@pytest.mark.parametrize("uri", ["s3://b-1/k/", "S3://b-1/k/", "s3://b-1/k", "S3://b-1/k"])
+def test_every_form_of_a_prefix_is_mounted_alike(uri: str) -> None:
+    assert is_s3_uri(uri)
+    assert str(S3Uri.parse(uri).folder) == str(S3Uri.mountable(uri)) == "s3://b-1/k/"
+
+
+@pytest.mark.parametrize("text", ["s3:/b-1/k/", "s3:b-1/k/", "https://b-1/k/", "b-1/k/", "S3", ""])
+def test_other_texts_are_no_s3_uri(text: str) -> None:
+    assert not is_s3_uri(text)
+    for read in (S3Uri.parse, S3Uri.mountable):
+        with pytest.raises(ValueError, match="not an s3://"):
+            read(text)
 
 
 def test_the_plan_survives_a_file(tmp_path: Path) -> None:

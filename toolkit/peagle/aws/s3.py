@@ -11,6 +11,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.s3_source import OTHER_REGION_CODES
 from peagle.checkpoints.contents import LocalFile
 from peagle.errors import CloudError, Refused
+from peagle.s3uri import S3Uri
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
@@ -37,7 +38,7 @@ class Upload:
 
     @property
     def uri(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
+        return str(S3Uri(self.bucket, self.prefix))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
             response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in response.get("Errors", ()):
                 raise CloudError(
-                    f"s3://{bucket}/{failed['Key']} was not deleted: {failed.get('Message')}",
+                    f"{S3Uri(bucket, failed['Key'])} was not deleted: {failed.get('Message')}",
                     code=str(failed.get("Code", "")),
                 )
     except Missing:

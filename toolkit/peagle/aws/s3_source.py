@@ -11,7 +11,8 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.translation import translated
 from peagle.errors import CheckpointError, CloudError
-from peagle.s3uri import S3Uri, is_s3_uri
+from peagle.s3uri import S3Uri
+from peagle_serve.contract import is_s3_uri
 
 _MAX_FILES = 5_000
 
@@ -45,7 +46,7 @@ class S3Source:
     @property
     def location(self) -> str:
         """``s3://bucket/prefix``."""
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        return str(S3Uri(self._bucket, self._prefix)).rstrip("/")
 
     def names(self) -> dict[str, int]:
         """The objects directly below the prefix with their sizes in bytes.

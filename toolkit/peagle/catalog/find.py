@@ -12,6 +12,7 @@ from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, support_of
 from peagle.errors import Fix, NotFound, UserError, nearest
+from peagle_serve.contract import is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
 """The code of the error that a target has no such drafter."""
@@ -80,7 +81,7 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     target_id = target_named(catalog, name)
     if target_id is not None:
         return catalog.targets[target_id]
-    if name.startswith(("/", "./", "../", "~", "s3://")):
+    if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         add = Fix(
             "pass a head with --drafter, and add a target to a catalogue of your own",
             ("peagle", "catalog", "init", name, "-o", "my-catalog"),

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from peagle.s3uri import is_s3_uri, slashes_hint
-from peagle_serve.contract import HUB_ID
+from peagle.s3uri import slashes_hint
+from peagle_serve.contract import HUB_ID, is_s3_uri
 
 
 @dataclass(frozen=True)

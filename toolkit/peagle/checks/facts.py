@@ -11,7 +11,7 @@ from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import RuntimeTable
 from peagle.checkpoints.heads import Head
 from peagle.text import json_object
-from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION
+from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION, is_s3_uri
 from peagle_serve.environment import flag_of
 
 OTHER_HEAD = "use a head trained for this target"
@@ -88,7 +88,7 @@ def destinations(environment: Mapping[str, str], isolated: bool) -> Destinations
     also for a container that is ``isolated``."""
     drafter = json_object(environment.get(SPECULATION)).get("model")
     models = [str(one) for one in (environment.get(MODEL), drafter) if one]
-    streamed = any(one.startswith("s3://") for one in models)
+    streamed = any(map(is_s3_uri, models))
     mounted = any(one.startswith(ML_ROOT) for one in models)
     hosts = ["huggingface.co"] if any(HUB_ID.fullmatch(one) for one in models) else []
     return Destinations(

@@ -11,7 +11,7 @@ from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import typed_command
 from peagle.cli.options import command_catalog, set_command_catalog
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.s3uri import is_s3_uri
+from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.cli.account import Account

@@ -37,9 +37,9 @@ from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.s3uri import is_s3_uri
 from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
 from peagle.weights.layout import WeightsPrefix
+from peagle_serve.contract import is_s3_uri
 
 _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
 """Options of ``warm`` that ``peagle local up`` does not get."""

@@ -224,7 +224,7 @@ def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         return  # the same as without: the weights themselves are reported as not readable
     except Missing:
         message = (
-            f"s3://{place.bucket}/{key} does not exist, and a container without a network cannot "
+            f"{S3Uri(place.bucket, key)} does not exist, and a container without a network cannot "
             "download it"
         )
         yield error(

@@ -12,9 +12,9 @@ from typing import Any
 from peagle.planning.options import Frozen
 from peagle.planning.plan import Plan
 from peagle.render.requests import requests, with_replaced
-from peagle.s3uri import is_s3_uri
 from peagle.text import json_object
 from peagle.vllm.environment import Value, engine_part, settings_in
+from peagle_serve.contract import is_s3_uri
 
 MAX_TIMEOUT_SECONDS = 3600
 """SageMaker's maximum of both timeouts; counts where a timeout is not set."""

@@ -11,8 +11,9 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.served import Served, settings_of
 from peagle.deploy.state import Resource
-from peagle.s3uri import S3Uri, is_s3_uri
+from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
+from peagle_serve.contract import is_s3_uri
 
 _NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
 """For a model without a configuration: its deploy ended before creating one."""

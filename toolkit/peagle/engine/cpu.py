@@ -20,6 +20,7 @@ from peagle_serve.contract import (
     MODEL_FOLDER,
     PREFIX,
     SPECULATION,
+    is_s3_uri,
 )
 from peagle_serve.environment import read_speculative_config
 
@@ -110,7 +111,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
     if machine.system != "Linux":
         return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
-        if path.startswith("s3://"):
+        if is_s3_uri(path):
             return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
         if not path.startswith(f"{ML_ROOT}/"):
             return f"its {what} ({path}) would have to be downloaded"

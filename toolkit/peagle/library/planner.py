@@ -12,6 +12,7 @@ from peagle import api
 from peagle.errors import NotFound, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.store import write_output
+from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.account import Account
@@ -293,7 +294,7 @@ class Planner:
         """What reads the files of a model: with ``online`` also from S3 and the Hub."""
 
         def read(location: str) -> Checkpoint:
-            if not online and (location.startswith("s3://") or api.is_on_hub(location)):
+            if not online and (is_s3_uri(location) or api.is_on_hub(location)):
                 unread = api.target_not_read(location, (), self.catalog)
                 raise NotFound(unread.message, "add online=True to read it from there")
             return api.checkpoint_at(location, self.connect)

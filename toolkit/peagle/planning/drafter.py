@@ -20,6 +20,7 @@ from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
+from peagle.s3uri import lower_scheme
 from peagle.vllm.speculation import method_title
 
 NOT_READ = "head-not-read"
@@ -63,7 +64,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     name, revision = split_revision(options.drafter)
     drafter = _known(target, name)
     if drafter is None:
-        return _own(options, options.drafter, target, named, catalog)
+        return _own(options, lower_scheme(options.drafter), target, named, catalog)
     if named not in (None, drafter):
         raise UserError(
             f"{options.pair} and --drafter {options.drafter} specify different drafters",

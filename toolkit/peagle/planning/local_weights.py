@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
+from peagle.s3uri import S3Uri
 
 UPLOAD_FOLDER = "peagle-toolkit/"
 """Prefix of uploaded weights in a bucket; one folder per endpoint and its weights is below it."""
@@ -12,7 +13,7 @@ UPLOAD_FOLDER = "peagle-toolkit/"
 
 def upload_prefix(name: str) -> str:
     """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
-    return f"s3://{MODEL_BUCKET}/{UPLOAD_FOLDER}{name}/"
+    return str(S3Uri(MODEL_BUCKET, f"{UPLOAD_FOLDER}{name}/"))
 
 
 def local_weights(plan: Plan) -> tuple[Weights, ...]:

@@ -12,8 +12,9 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
 from peagle.planning.rollout import alarms_for
 from peagle.planning.rollout_model import AlarmKind
-from peagle.s3uri import S3Uri, is_s3_uri
+from peagle.s3uri import S3Uri, lower_scheme
 from peagle.text import format_usd
+from peagle_serve.contract import is_s3_uri
 
 LOG_DAYS = (
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
@@ -103,7 +104,7 @@ def _capture(options: Options) -> Capture | None:
             f"{uri[:80]!r} is no place for captured data", "use --capture-data s3://BUCKET/FOLDER"
         )
     return Capture(
-        s3_uri=uri,
+        s3_uri=lower_scheme(uri),
         percent=DEFAULT_PERCENT if percent is None else percent,
         kms_key=options.capture_kms_key or options.kms_key,
         retention_days=(DEFAULT_CAPTURE_DAYS if days is None else days) or None,

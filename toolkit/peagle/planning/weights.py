@@ -33,10 +33,10 @@ from peagle.planning.drafter import SelectedPair
 from peagle.planning.local_weights import upload_prefix
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Mount, Reason, Weights
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size
 from peagle.vllm import versions
-from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
+from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER, is_s3_uri
 
 WeightSizes = Sequence[tuple[Weights, int]]
 """The weights of target and drafter with their bytes."""

@@ -27,7 +27,8 @@ from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.render.components import component_request, config_for_copies
 from peagle.render.scaling import scaling_arguments
-from peagle.s3uri import is_s3_uri
+from peagle.s3uri import S3Uri
+from peagle_serve.contract import is_s3_uri
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class Folder:
 
 def folders(plan: Plan) -> tuple[Folder, ...]:
     """All folders that the plan uploads; empty if no weights are local."""
-    root = f"s3://{MODEL_BUCKET}/"
+    root = str(S3Uri(MODEL_BUCKET))
     parts = {"target": plan.target, "drafter": plan.drafter}
     found = {part: model.weights for part, model in parts.items() if model and model.weights}
     return tuple(

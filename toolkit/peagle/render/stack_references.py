@@ -13,6 +13,7 @@ from peagle.planning.runtime import DEFAULT_PREFIX, own_name
 from peagle.render.dashboard import keeps_log
 from peagle.render.limit import ends_after
 from peagle.render.stack_offers import scalable
+from peagle.s3uri import S3Uri
 
 NAME = "PeagleEndpointName"
 """Stands for the endpoint's name."""
@@ -57,7 +58,7 @@ def with_references(value: Any) -> Any:
     }
     if value in whole:
         return whole[value]
-    if value.startswith(f"s3://{MODEL_BUCKET}/"):
+    if value.startswith(str(S3Uri(MODEL_BUCKET))):
         return {"Fn::Sub": value}
     return _substituted(value.replace("${", "${!")) if NAME in value else value
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation.model import Invalid
-from peagle.s3uri import SCHEME, S3Uri
+from peagle.s3uri import S3Uri
 from peagle.vllm.environment import MAX_TOTAL_BYTES
+from peagle_serve.contract import S3_SCHEME
 
 Parameters = Mapping[str, Any]
 ParameterCheck = Callable[[Parameters, str], Iterator[Invalid]]
@@ -89,7 +90,7 @@ def _s3_source(path: str, source: Parameters) -> Iterator[Invalid]:
     uri, is_prefix = source.get("S3Uri"), source.get("S3DataType") == "S3Prefix"
     if not isinstance(uri, str):
         return
-    if not uri.startswith(SCHEME):
+    if not uri.startswith(S3_SCHEME):
         yield Invalid(f"{path}.S3Uri", f"{uri!r} is not an s3:// URI", "write s3://bucket/prefix/")
     elif "//" in f"/{S3Uri.parse(uri).key}":
         message = f"{uri!r} has an empty part, which matches no object"

@@ -31,8 +31,8 @@ from peagle.checkpoints.models import (
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri, slashes_hint
-from peagle_serve.contract import WARM_FOLDER
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
+from peagle_serve.contract import WARM_FOLDER, is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws

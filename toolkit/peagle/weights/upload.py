@@ -16,6 +16,7 @@ from typing import Any
 
 from peagle.aws.errors import Missing
 from peagle.errors import CheckpointError, CloudError
+from peagle.s3uri import S3Uri
 from peagle.weights.bucket import ALGORITHM, Bucket, ObjectInfo, UploadedPart, checksums_in
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.transfer import (
@@ -86,7 +87,7 @@ def verify(bucket: Bucket, item: FileTransfer, checksum: str) -> None:
     if head:
         bucket.delete(item.key)
     raise CloudError(
-        f"s3://{bucket.name}/{item.key} should have {item.size:,} bytes, {checksum}, but S3 has "
+        f"{S3Uri(bucket.name, item.key)} should have {item.size:,} bytes, {checksum}, but S3 has "
         f"{found}",
         "the object was removed; run the command again",
         code="checksum-mismatch",

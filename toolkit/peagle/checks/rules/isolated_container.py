@@ -7,7 +7,7 @@ from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
 from peagle.text import json_object
-from peagle_serve.contract import HUB_ID, HUB_MODEL, MODEL, SPECULATION
+from peagle_serve.contract import HUB_ID, HUB_MODEL, MODEL, SPECULATION, is_s3_uri
 
 RULE = Rule("isolated-container", about="load", vllm_notices="at start")
 
@@ -23,7 +23,7 @@ def check(case: Case) -> Findings:
     for part, place in models.items():
         if not isinstance(place, str):
             continue
-        if place.startswith("s3://"):
+        if is_s3_uri(place):
             message = f"the engine streams the {part} from {place}, which it cannot reach"
             fix = "mount the weights with --weights-by mount, or omit --network-isolation"
             yield RULE.error("network_isolation", message, fix)

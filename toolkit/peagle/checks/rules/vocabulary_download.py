@@ -11,6 +11,7 @@ from peagle_serve.contract import (
     MODEL,
     VOCABULARY_FILE,
     VOCABULARY_VARIABLE,
+    is_s3_uri,
 )
 
 RULE = Rule("vocabulary-download", about="target", vllm_notices="at start")
@@ -36,7 +37,7 @@ def check(case: Case) -> Findings:
     if HUB_ID.fullmatch(model):
         unless = ", unless the image has it" if is_own else ""
         yield RULE.note("target", f"{message}{unless}", "allow that host beside the hub's")
-    elif model.startswith("s3://"):
+    elif is_s3_uri(model):
         fix = "mount the weights with --weights-by mount, or build an image with weights"
         yield RULE.warning("target", f"{message}: weights that are streamed cannot carry it", fix)
     elif is_own:

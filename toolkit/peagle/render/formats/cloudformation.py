@@ -29,6 +29,7 @@ from peagle.render.stack_references import (
     with_references,
 )
 from peagle.render.stack_scaling import retained, scaling_resources
+from peagle.s3uri import S3Uri
 
 TEMPLATE = "template.yaml"
 FILES = (TEMPLATE, "README.md")
@@ -169,7 +170,7 @@ def _outputs(plan: Plan) -> dict[str, Any]:
     for folder in folders(plan):
         outputs[f"{folder.part.title()}Weights"] = {
             "Description": f"Must contain the files of {folder.described}",
-            "Value": f"s3://{MODEL_BUCKET}/{folder.prefix}",
+            "Value": str(S3Uri(MODEL_BUCKET, folder.prefix)),
         }
     return outputs
 

@@ -20,6 +20,7 @@ from peagle.render.image import context_files, image_name
 from peagle.render.image_names import is_own_image
 from peagle.render.kubernetes import has_hub_weights, plan_file, served_names
 from peagle.render.only_sagemaker import only_sagemaker
+from peagle.s3uri import S3Uri
 from peagle_serve.contract import ADDITIONAL, DEFAULT_PORT, ML_ROOT, MODEL_FOLDER
 
 COMPOSE, CONTEXT = "compose.yaml", "image"
@@ -121,7 +122,7 @@ def _in_s3(plan: Plan) -> list[_Copy]:
         if mount.channel is None
         else _Copy(f"{ML_ROOT}/{ADDITIONAL}/{mount.channel}", mount.channel, mount.s3_uri)
         for mount in plan.mounts
-        if not mount.s3_uri.startswith(f"s3://{MODEL_BUCKET}/")
+        if not mount.s3_uri.startswith(str(S3Uri(MODEL_BUCKET)))
     ]
 
 
