@@ -110,7 +110,9 @@ def plan_pair_online(
         return plan_pair(pair, given, catalog, reader, verdict)
 
     head_in_s3 = is_s3_uri(given.get("drafter") or "")
-    made = plan_with_live_prices(_patient(account, aws), pinned.catalog, planned, head_in_s3)
+    made = plan_with_live_prices(
+        _for_optional_queries(account, aws), pinned.catalog, planned, head_in_s3
+    )
     return pinned.add_to(made)
 
 
@@ -119,9 +121,11 @@ def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     changes."""
     from peagle.deploy.live_prices import live_price_of_plan
 
-    return live_price_of_plan(_patient(account, account.connect(plan.region)), catalog, plan)
+    return live_price_of_plan(
+        _for_optional_queries(account, account.connect(plan.region)), catalog, plan
+    )
 
 
-def _patient(account: Account, aws: Aws) -> Aws:
+def _for_optional_queries(account: Account, aws: Aws) -> Aws:
     """Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading."""
     return aws if account.sandbox else aws.best_effort()

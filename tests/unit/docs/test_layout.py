@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle import deploy
+
 ROOT = Path(__file__).resolve().parents[3]
 LAYOUTS = {
     "docs/architecture.md": re.compile(r"^\| (`toolkit/peagle/[^|]*)\|", re.MULTILINE),
@@ -23,15 +25,16 @@ def _parts_shown(document: str) -> list[str]:
     return [part for listed in LAYOUTS[document].findall(text) for part in _PART.findall(listed)]
 
 
-def _layers() -> list[set[str]]:
-    """What import-linter enforces, from the lowest on."""
+def _layers(of: str) -> list[set[str]]:
+    """What import-linter enforces for the contract with this layer, from the lowest on."""
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = (
         one
         for one in configuration["tool"]["importlinter"]["contracts"]
-        if "peagle.cli" in one.get("layers", ())
+        if of in one.get("layers", ())
     )
-    return [set(re.findall(r"peagle\.(\w+)", layer)) for layer in reversed(contract["layers"])]
+    layers = (layer.replace("peagle.", "") for layer in reversed(contract["layers"]))
+    return [set(re.findall(r"\w+", layer)) for layer in layers]
 
 
 @pytest.mark.parametrize("document", LAYOUTS)
@@ -46,13 +49,23 @@ def test_a_document_lists_each_part_of_the_toolkit_once(document: str) -> None:
 @pytest.mark.parametrize("document", LAYOUTS)
 def test_a_part_imports_only_those_listed_before_it(document: str) -> None:
     """Both documents say so."""
-    layers = _layers()
+    layers = _layers("peagle.cli")
     heights = [
         next(height for height, layer in enumerate(layers) if part in layer)
         for part in _parts_shown(document)
     ]
 
     assert len(heights) > 20
+    assert heights == sorted(heights)
+
+
+def test_deploy_describes_each_of_its_modules_in_the_order_of_imports() -> None:
+    described = re.findall(r"^ {4}(\w+) ", deploy.__doc__ or "", re.MULTILINE)
+    layers = _layers("apply")
+
+    assert len(described) == len(set(described))
+    assert set(described) == set().union(*layers), "all modules, by an exhaustive contract"
+    heights = [next(n for n, one in enumerate(layers) if name in one) for name in described]
     assert heights == sorted(heights)
 
 

@@ -1,21 +1,60 @@
-"""Deploy a plan to SageMaker, update it, prove it and remove it. From the ground up:
+"""Deploy a plan to SageMaker, update it, prove it and remove it. From the lowest layer up:
 
-    served         what an endpoint serves        proof_tag    a proof as a tag
-    leftovers      what AWS keeps of an endpoint  state        a deployment as it is kept
-    records        the files of deployments
-    diff           what an update changes         revisions    which serves, which are kept
-    desired        what deploy creates            context      a command's record and progress
-    invoke         requests to an endpoint        live         what an endpoint serves now
-    wait           waiting; why a start fails     owner        who may change it; adoption
-    steps          create a resource              discover     deployments by their tags
-    described      revisions in what AWS describes
-    removal        remove a resource              usage        requests, times, KV cache, cost
-    status         state, price and lists         preflight    checks before a change
-    failed_start   remove what will never serve   logs         an endpoint's log
-    fallback       other instance types           proving      does it speculate?
-    temporary      proof before the switch        apply        all of a deploy
-    rollback       return to the previous revision
-    alarms         of a rollout: created, named, removed
+    served             what an endpoint serves, as data
+    proof_tag          a proof as a tag of the endpoint
+    leftovers          what AWS keeps after a deletion
+    price_history      what the instances have cost
+    state              a deployment as a record keeps it
+    records            the files of deployments
+    diff               what an update changes
+    compare            two plans side by side
+    desired            a plan as complete requests
+    context            a command's connection, record and progress
+    revisions          which revision serves, which are kept
+    wake_up            a request to an endpoint at zero
+    candidate_options  the options of a compared plan
+    wait               waiting, and why a start fails
+    live               what an endpoint serves now
+    owner              who may change a deployment
+    uploads            weights that deploy uploaded
+    invoke             a request to an endpoint or local engine
+    alarms             alarms and their metric filters
+    scaling            automatic scaling
+    network            whether the VPC lets a container start
+    role_access        what the role needs besides weights
+    user_tags          the user's tags
+    variants           the two variants of a comparison
+    observe            the dashboard and the log's retention
+    captured           captured requests and answers
+    topic              the topic that alarms notify
+    costs              what a deployment costs
+    besides            instances that a budget does not expect
+    copies             copies of an inference component
+    ends               when a deployment ends
+    limits             the end time, set and removed
+    removal            remove a resource
+    described          revisions in what AWS describes
+    steps              create a resource
+    discover           deployments by their tags
+    settings           what a plan sets beside its endpoint
+    live_prices        plans with AWS's own prices
+    drift_fields       the fields of plan and account
+    drift_settings     drift of scaling, alarms and limits
+    failed_start       remove what will never serve
+    status             state, price and lists
+    preflight          checks before a change
+    drift              where the account differs from a plan
+    proving            whether an endpoint speculates
+    fallback           other instance types
+    logs               an endpoint's log
+    usage              requests, times, KV cache and cost
+    scale              other numbers of instances or copies
+    temporary          a proof before the change
+    apply              all of a deploy
+    end_comparison     promote or drop the compared plan
+    rollback           return to the previous revision
+    comparison         a second plan beside the first
+    reap               deployments past their end
 
-A module imports only those above it; import-linter holds that (``pyproject.toml``).
+A module imports only those above it here; import-linter enforces that (``pyproject.toml``).
 """

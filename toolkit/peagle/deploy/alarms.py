@@ -1,5 +1,7 @@
-"""The alarms of a plan: created before the update that they watch, named when one undid it, and
-removed by a plan without them."""
+"""The alarms of a plan: created, changed, suspended and removed.
+
+They exist before the update that they watch; a plan without alarms removes them.
+"""
 
 from __future__ import annotations
 

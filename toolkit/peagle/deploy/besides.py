@@ -1,4 +1,4 @@
-"""Instances that run besides the most that a budget counts, and the record of what runs when.
+"""Extra instances, beyond the most that a budget expects, and the record of what runs when.
 
 An update starts new instances before it ends those that serve, ``--prove-first`` a temporary
 endpoint, and a comparison a second variant.

@@ -1,7 +1,6 @@
-"""The options of the plan that is compared with a deployed one: what that has, except for what the
-user states.
+"""Options of a compared plan: those of the deployed plan, overridden by the user's.
 
-So the two variants differ in what was asked only. The end of the deployment (``ttl`` and
+So the two variants differ only in what the user asked for. The end of the deployment (``ttl`` and
 ``budget``) stays the deployment's: a plan without a limit keeps it.
 """
 

@@ -1,4 +1,4 @@
-"""The revisions and the comparison in what AWS describes of a deployment."""
+"""Revisions and comparison of a deployment, reconstructed from AWS's descriptions."""
 
 from __future__ import annotations
 

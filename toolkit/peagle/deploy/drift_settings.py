@@ -1,5 +1,8 @@
-"""Drift of what scales, observes and ends a deployment: scaling and its wake-up, alarms and their
-metric filters, how long log and captured data are kept, the dashboard, the end and its schedule."""
+"""Drift of what scales, observes and ends a deployment.
+
+Scaling and its wake-up, alarms and their metric filters, the retention of log and captured data,
+the dashboard, the end and its schedule.
+"""
 
 from __future__ import annotations
 

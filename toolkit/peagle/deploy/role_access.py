@@ -1,5 +1,4 @@
-"""What the execution role needs besides weights: to see the alarms of a rollout, and to write
-captured data."""
+"""What the execution role needs besides weights: alarms of a rollout, captured data."""
 
 from __future__ import annotations
 

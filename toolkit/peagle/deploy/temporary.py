@@ -1,6 +1,6 @@
-"""Prove a revision on a temporary endpoint of one instance, or of one copy on it, before the
-endpoint is changed.
+"""Prove a revision on a temporary endpoint before the endpoint is changed.
 
+That has one instance, or one copy on it.
 The temporary endpoint serves the revision's own model. It is a resource of the same deployment, so
 that an interruption leaves it on record: the next deploy, rollback or destroy removes it.
 """

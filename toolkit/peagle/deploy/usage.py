@@ -1,5 +1,4 @@
-"""How a deployment is used at the moment: SageMaker's metrics in CloudWatch, vLLM's lines of
-statistics in the endpoint's log, and the price of the instances that run.
+"""How a deployment is used now: SageMaker's metrics, vLLM's statistics, and the price.
 
 vLLM writes a line every 10 seconds in which it works. The time between two tokens is computed from
 them: requests that run, divided by the tokens per second that they get together.

@@ -1,5 +1,4 @@
-"""The user's tags on what a deployment has: other tags need no other instances, so they are added
-to what exists."""
+"""The user's tags on existing resources: new tags need no new instances."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Wait while SageMaker changes an endpoint: its state, time and cost, what the starting engines
-log, and how the change ends.
+"""Wait while SageMaker changes an endpoint: state, time, cost, engine logs, and the end.
 
 The wait ends before SageMaker gives up when an engine will never serve (``engine.logs`` knows
 why). Only log streams that began with this change are read: during an update the earlier revision

@@ -31,10 +31,10 @@ MOST_INSTANCES = 100
 """How many instances of one type planning takes for a load, a speed or a time."""
 
 SMALL_K = 3
-"""The best or nearly so under many requests, where a large K loses."""
+"""Often the fastest, or close to it, with many concurrent requests, where a large K loses."""
 
-COMPARED = 4
-"""On so many of the best types each drafter is evaluated with each K."""
+FULLY_EVALUATED_TYPES = 4
+"""The number of best types on which every drafter is evaluated with every K."""
 
 
 @dataclass
@@ -95,8 +95,8 @@ class CandidateEvaluator:
             others = self._with_others(type, found, by_cost or bool(found))
             best += best_of(self.options, found, others)
         ranked = rank(self.options, best, by_cost)
-        first = [self.candidate(one.instance) for one in ranked[:COMPARED]]
-        return [*rank(self.options, first, by_cost), *ranked[COMPARED:]]
+        first = [self.candidate(one.instance) for one in ranked[:FULLY_EVALUATED_TYPES]]
+        return [*rank(self.options, first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
 
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""

@@ -12,6 +12,13 @@ from typing import Any, TypeVar
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
 from peagle.planning.candidates import PairLoad
+from peagle.planning.choose_instance import (
+    InstanceChoice,
+    choose_instance,
+    copies_decision,
+    count_decision,
+    speed_of,
+)
 from peagle.planning.choose_scaling import check_scaling, choose_scaling
 from peagle.planning.company import choose_company
 from peagle.planning.copies import check_copies, with_copies
@@ -44,13 +51,6 @@ from peagle.planning.plan import (
     TargetChoice,
 )
 from peagle.planning.prices import price_of
-from peagle.planning.ranking import (
-    InstanceChoice,
-    choose_copies,
-    choose_count,
-    choose_instance,
-    speed_of,
-)
 from peagle.planning.rollout import check_rollout, choose_rollout
 from peagle.planning.runtime import (
     choose_ami,
@@ -66,7 +66,7 @@ from peagle.planning.settings import (
 )
 from peagle.planning.speculation import (
     check_k,
-    choose_k,
+    k_decision,
     speculation_findings,
     usual_k,
 )
@@ -99,8 +99,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     record(choose_load(options, pair.target))
     record(ranked)
     ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
-    count = record(choose_count(options, candidate))
-    copies = record(choose_copies(options, candidate))
+    count = record(count_decision(options, candidate))
+    copies = record(copies_decision(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
     placement = Placement(
         options=options,
@@ -255,7 +255,7 @@ def _pair_on(
         pair = replace(asked, drafter=candidate.drafter)
     if pair.drafter is not None:
         own = pair.own is not None
-        decisions.record(choose_k(options, pair.drafter, own, candidate.k, choice.compared))
+        decisions.record(k_decision(options, pair.drafter, own, candidate.k, choice.compared))
         decisions.report(speculation_findings(options, pair, candidate.k, choice.compared))
     return pair
 

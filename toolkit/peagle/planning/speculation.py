@@ -122,10 +122,10 @@ class SpeedsByK:
         return min(found, key=lambda k: (-found[k], k)) if found else None
 
 
-def choose_k(
+def k_decision(
     options: Options, drafter: Drafter, own: bool, k: int, compared: SpeedsByK
 ) -> Decision[int]:
-    """Tokens drafted per step: the user's, the fastest, else the recommended ones.
+    """The chosen K with the reason for the choice: the user's, the fastest, or the recommended one.
 
     ``own``: the drafter is the user's own head, whose model card is known only if it is a copy.
     """

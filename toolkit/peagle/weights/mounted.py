@@ -49,11 +49,11 @@ MAX_OBJECTS = 5_000
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     """Problems with the weights that the plan mounts or streams from S3; none of those that deploy
     uploads itself. Missing read permissions give a warning."""
-    patient = aws.best_effort() if aws.is_amazon else aws
+    quick = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
     for prefix, mounted in prefixes_read(plan).items():
         try:
-            for finding in _PrefixCheck(patient, plan, prefix, mounted).findings():
+            for finding in _PrefixCheck(quick, plan, prefix, mounted).findings():
                 found.append(finding)
         except PeagleError as failed:
             found.append(_not_checked(prefix, failed))

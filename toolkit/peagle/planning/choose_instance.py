@@ -157,8 +157,8 @@ def _alternative(options: Options, candidate: Candidate) -> Alternative:
     )
 
 
-def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
-    """The number of instances."""
+def count_decision(options: Options, candidate: Candidate) -> Decision[int]:
+    """The chosen number of instances with the reason."""
     if options.instance_count is not None:
         return Decision(options.instance_count)
     one_holds = candidate.on_instance.most_requests * candidate.copies
@@ -175,8 +175,9 @@ def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
     return decide(candidate.count, "instance_count", because)
 
 
-def choose_copies(options: Options, candidate: Candidate) -> Decision[Copies | None]:
-    """The engines on each instance and what each reserves; ``None`` without copies."""
+def copies_decision(options: Options, candidate: Candidate) -> Decision[Copies | None]:
+    """The engines on each instance and what each reserves, with the reason; ``None`` without
+    copies."""
     if _shown_copies(options, candidate) is None:
         return Decision(None)
     size, copies = candidate.fit.tensor_parallel_size, candidate.copies
