@@ -223,10 +223,8 @@ def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     except AccessDenied:
         return  # the same as without: the weights themselves are reported as not readable
     except Missing:
-        message = (
-            f"{S3Uri(place.bucket, key)} does not exist, and a container without a network cannot "
-            "download it"
-        )
+        file = S3Uri(place.bucket, key)
+        message = f"{file} does not exist, and a container without a network cannot download it"
         yield error(
             "mounted-vocabulary-missing", "network_isolation", message,
             Fix(
