@@ -194,7 +194,7 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
             response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in response.get("Errors", ()):
                 raise CloudError(
-                    f"{S3Uri(bucket, failed['Key'])} was not deleted: {failed.get('Message')}",
+                    f"{S3Uri(bucket, failed['Key']).uri} was not deleted: {failed.get('Message')}",
                     code=str(failed.get("Code", "")),
                 )
     except Missing:

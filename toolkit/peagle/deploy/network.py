@@ -223,7 +223,7 @@ def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     except AccessDenied:
         return  # the same as without: the weights themselves are reported as not readable
     except Missing:
-        file = S3Uri(place.bucket, key)
+        file = S3Uri(place.bucket, key).uri
         message = f"{file} does not exist, and a container without a network cannot download it"
         yield error(
             "mounted-vocabulary-missing", "network_isolation", message,

@@ -87,8 +87,8 @@ def verify(bucket: Bucket, item: FileTransfer, checksum: str) -> None:
     if head:
         bucket.delete(item.key)
     raise CloudError(
-        f"{S3Uri(bucket.name, item.key)} should have {item.size:,} bytes, {checksum}, but S3 has "
-        f"{found}",
+        f"{S3Uri(bucket.name, item.key).uri} should have {item.size:,} bytes, {checksum}, "
+        f"but S3 has {found}",
         "the object was removed; run the command again",
         code="checksum-mismatch",
     )
