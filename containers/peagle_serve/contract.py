@@ -13,6 +13,8 @@ from typing import NamedTuple
 PREFIX = "SM_VLLM_"
 MODEL = f"{PREFIX}MODEL"
 SPECULATION = f"{PREFIX}SPECULATIVE_CONFIG"
+K_SCHEDULE = "num_speculative_tokens_per_batch_size"
+"""Key of its JSON: a K for each size of a batch, 0 for no drafts."""
 LOAD_FORMAT = f"{PREFIX}LOAD_FORMAT"
 SERVED_NAME = f"{PREFIX}SERVED_MODEL_NAME"
 ENFORCE_EAGER = f"{PREFIX}ENFORCE_EAGER"

@@ -16,11 +16,10 @@ from typing import Any
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment
 from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import is_folder_path, read_json, read_tensors
-from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
+from peagle_serve.heads import AUX_LAYERS, MASK, MIXED_FILES, VLLM_PLACEHOLDERS, HeadFiles
 from peagle_serve.weights import drafter_model, loads_files
 
 _OTHER_HEAD = "use the head that was trained for this target"
-_COPY_AGAIN = "copy the head again: config.json and weights are from different heads"
 _MIN_VOCABULARY_RATIO = 0.95
 """Minimum ratio of head to target vocabulary; targets often get extra tokens."""
 
@@ -201,4 +200,4 @@ def _mismatch(what: str, fix: str = _OTHER_HEAD) -> InvalidEnvironment:
 
 
 def _inconsistent(what: str) -> InvalidEnvironment:
-    return InvalidEnvironment(f"config.json and weights of the head disagree: {what}", _COPY_AGAIN)
+    return InvalidEnvironment(f"config.json and weights of the head disagree: {what}", MIXED_FILES)

@@ -42,6 +42,10 @@ _KNOWN_LAYERS = ("llama", "qwen3")
 """Model types whose layer names in vLLM are known here (llama_eagle3.py, qwen3_eagle3.py)."""
 
 
+MIXED_FILES = "copy the head again: config.json and weights are from different heads"
+"""The fix for a head whose tensors are not those that its config describes."""
+
+
 class HeadConfig(NamedTuple):
     """The config of a head. ``None``: the key is absent or invalid, and vLLM takes a default.
 

@@ -21,6 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from peagle_serve.contract import K_SCHEDULE
 from peagle_serve.counters import Application, Message, Receive, Send, answer, call, sum_counters
 from peagle_serve.engine import (
     DRAIN,
@@ -42,8 +43,6 @@ _BODY = json.dumps(
 ).encode()
 _MAY_NOT_DRAFT = ("ngram", "ngram_gpu", "suffix", "custom_class")
 """Methods that propose from the text so far, and may have nothing to propose."""
-_SCHEDULE = "num_speculative_tokens_per_batch_size"
-"""A schedule of K may contain 0 for a single request."""
 
 
 def always_drafts(environment: Mapping[str, str]) -> bool:
@@ -52,7 +51,8 @@ def always_drafts(environment: Mapping[str, str]) -> bool:
         config = read_speculative_config(environment)
     except ValueError:
         return False
-    return bool(config) and config.get("method") not in _MAY_NOT_DRAFT and _SCHEDULE not in config
+    # A schedule of K may contain 0 for a single request.
+    return bool(config) and config.get("method") not in _MAY_NOT_DRAFT and K_SCHEDULE not in config
 
 
 async def prove(app: Application, scope: Message) -> str:

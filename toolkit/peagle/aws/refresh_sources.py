@@ -19,6 +19,7 @@ from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, image_uri
 from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
+from peagle.vllm.gpus import EC2_ARCHITECTURES
 from peagle.vllm.versions import parse
 from peagle_serve import json_reader
 
@@ -35,14 +36,6 @@ _TOO_OLD = re.compile(r"ml\.p[23]\.")
 
 _BATCH = 100
 _MIB_PER_GIB = 1024
-
-_ARCHITECTURES = {
-    "T4": "sm_75", "T4g": "sm_75", "A100": "sm_80", "A10G": "sm_86", "L4": "sm_89", "L40S": "sm_89",
-    "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "B300": "sm_103",
-    "RTX PRO 4500": "sm_120", "RTX PRO Server 6000": "sm_120",
-}  # fmt: skip
-"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not report. Instances of the
-table that have the GPU take precedence."""
 
 
 def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
@@ -191,7 +184,7 @@ def with_types(
 
     A new type comes after the last one of its family (``ml.g6e``), else at the end.
     """
-    architectures = _ARCHITECTURES | {one.gpu: one.gpu_architecture for one in table.instances}
+    architectures = EC2_ARCHITECTURES | {one.gpu: one.gpu_architecture for one in table.instances}
     instances = [
         one.model_copy(update=_numbers(numbers.get(one.type, {}))) for one in table.instances
     ]

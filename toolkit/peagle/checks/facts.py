@@ -15,7 +15,6 @@ from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION, i
 from peagle_serve.environment import flag_of
 
 OTHER_HEAD = "use a head trained for this target"
-MIXED_FILES = "copy the head again: config.json and weights are from different heads"
 COPY_AGAIN = "copy the head again, or export it again"
 COPY_CONFIG = "copy the head again, including config.json"
 """Fixes."""

@@ -22,7 +22,7 @@ from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
-from peagle.vllm.defaults import KV_CACHE_DTYPES
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 
 MOST_GIB = 2048
 """No GPU has as much memory; a larger number has another unit."""
@@ -67,7 +67,8 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     "--gpu-memory-utilization",
     type=float,
     callback=_share,
-    help="Share of the GPU's memory that vLLM may use.  [default: 0.92, vLLM's default]",
+    help="Share of the GPU's memory that vLLM may use.  "
+    f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
 )
 @click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
 @click.option(

@@ -21,8 +21,12 @@ from peagle.fit.target_weights import (
     padded_sizes,
     padded_vocabulary,
 )
-from peagle.vllm import versions
-from peagle.vllm.defaults import capture_sizes, uses_model_runner_v2
+from peagle.vllm.defaults import (
+    capture_sizes,
+    counts_all_memory,
+    counts_graphs,
+    uses_model_runner_v2,
+)
 from peagle.vllm.gpus import element_bytes, round_up
 
 MIB = 1 << 20
@@ -50,13 +54,6 @@ _CUBLAS = 32 << 20
 
 _CACHE_FLUSH = 60 << 20
 """Buffer with which the compiler clears the GPU's L2 cache between two timings."""
-
-_GRAPHS_COUNTED = ">=0.21.0"
-"""vLLM versions that subtract an estimate of CUDA graphs before they allocate the KV cache."""
-
-_ALL_COUNTED = ">=0.27.0"
-"""vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
-0.26.0 does not."""
 
 _STREAMS = 2 * 32 * MIB
 """Another cuBLAS workspace for each of the two streams of a capture."""
@@ -249,7 +246,7 @@ def graph_bytes(case: FitCase) -> int:
     further size. Model runner V2 subtracts nothing: its graphs use the memory that
     ``gpu_memory_utilization`` leaves free.
     """
-    if _runner_v2(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
+    if _runner_v2(case) or not counts_graphs(case.engine):
         return 0
     shape = case.target.architecture
     piecewise, full = capture_sizes(case.engine, case.drafter, shape.class_name)
@@ -280,7 +277,7 @@ def library_bytes(case: FitCase) -> int:
 def buffer_bytes(case: FitCase) -> int:
     """Memory that vLLM also subtracts since 0.27: the runner's buffers (one hidden state per token,
     and two for a drafter), and fragments in torch's allocator."""
-    if not versions.in_range(case.engine.vllm, _ALL_COUNTED):
+    if not counts_all_memory(case.engine):
         return 0
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
     states = (1 + 2 * bool(case.drafter)) * tokens

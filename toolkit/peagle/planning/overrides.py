@@ -15,6 +15,7 @@ from peagle.findings import Finding
 from peagle.planning.options import Options
 from peagle.planning.pins import PIN_VARIABLES
 from peagle.text import json_number
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.environment import Value
 from peagle_serve.contract import (
     HUB_MODEL,
@@ -91,7 +92,10 @@ def check_settings(settings: Mapping[str, str]) -> None:
         if plain in DECIDED:
             raise UserError(f"--set {name}: the plan decides this argument", DECIDED[plain])
         if name == _SHARE and value == "":
-            raise UserError(f"--set {name} has no value", "the planned memory needs one: 0.92")
+            raise UserError(
+                f"--set {name} has no value",
+                f"the planned memory needs one: {GPU_MEMORY_UTILIZATION}",
+            )
         if name == _TOKENS and not (value == "" or _COUNT.fullmatch(value)):
             shown = value if len(value) < 40 else f"{value[:36]}..."
             raise UserError(f"--set {name}={shown} is not a number of tokens", "such as 8192")

@@ -34,6 +34,13 @@ _PADDING_RATIOS = (("<0.18.0", 1.25), (">=0.18.0", 1.5))
 """Groups of the cache whose layer counts are nearer than this are padded to the larger one
 (v1/core/kv_cache_utils.py; vLLM's pull request 36684)."""
 
+_GRAPHS_COUNTED = ">=0.21.0"
+"""vLLM versions that subtract an estimate of CUDA graphs before they allocate the KV cache."""
+
+_ALL_COUNTED = ">=0.27.0"
+"""vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
+0.26.0 does not."""
+
 _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 """Drafting methods with which vLLM turns asynchronous scheduling off (VllmConfig.__post_init__)."""
 
@@ -165,6 +172,16 @@ def uses_model_runner_v2(
     if mixture_of_experts or engine.draftless:
         return False
     return drafter is None or not drafter.parallel_drafting
+
+
+def counts_graphs(engine: EngineConfig) -> bool:
+    """Whether this vLLM version subtracts an estimate of CUDA graphs from the KV cache's memory."""
+    return versions.in_range(engine.vllm, _GRAPHS_COUNTED)
+
+
+def counts_all_memory(engine: EngineConfig) -> bool:
+    """Whether this vLLM version subtracts all used GPU memory, not only weights and peak."""
+    return versions.in_range(engine.vllm, _ALL_COUNTED)
 
 
 def capture_sizes(

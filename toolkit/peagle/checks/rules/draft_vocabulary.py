@@ -6,8 +6,9 @@ tokens than the target has write beyond the logits.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES, OTHER_HEAD, other_shape
+from peagle.checks.facts import OTHER_HEAD, other_shape
 from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import MIXED_FILES
 
 RULE = Rule("draft-vocabulary", about="head", vllm_notices="at start")
 

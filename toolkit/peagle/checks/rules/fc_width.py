@@ -5,10 +5,11 @@ vLLM builds ``fc`` from config.json and rejects weights of a different shape whe
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES, other_shape
+from peagle.checks.facts import other_shape
 from peagle.checks.head_layout import stored_width
 from peagle.checks.registry import Findings, Rule, for_head
 from peagle.checks.rules import aux_layer_count
+from peagle_serve.heads import MIXED_FILES
 
 RULE = Rule("fc-width", about="head", vllm_notices="at start")
 

@@ -8,12 +8,9 @@ from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules import ami_driver
 from peagle.checks.rules.ami_driver import ami_of, cuda_version
+from peagle.vllm.gpus import FIRST_CUDA
 
 RULE = Rule("gpu-too-new", about="hardware", vllm_notices="at start")
-
-FIRST_CUDA = {"sm_100": "12.8", "sm_103": "12.9", "sm_120": "12.8"}
-"""GPU architecture -> first CUDA version that supports it (release notes of CUDA 12.8 and 12.9).
-Every image of the catalogue supports the architectures that are not listed."""
 
 
 def check(case: Case) -> Findings:

@@ -6,9 +6,9 @@ nearly no draft is accepted.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES
 from peagle.checks.head_layout import layers_in, required
 from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import MIXED_FILES
 
 RULE = Rule("layers-mismatch", about="head", vllm_notices="at start")
 

@@ -5,10 +5,12 @@ vLLM rejects a number that is not above 0 and at most 1 at start: 90 percent is 
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 
 RULE = Rule("memory-utilization", about="load", vllm_notices="at start")
 
 _NAME = "gpu-memory-utilization"
+_LEAVE_OUT = f"leave it out for the default, {GPU_MEMORY_UTILIZATION}"
 
 
 def check(case: Case) -> Findings:
@@ -16,7 +18,5 @@ def check(case: Case) -> Findings:
     number = share if isinstance(share, (int, float)) and share is not True else 0
     if share is None or 0 < number <= 1:
         return
-    fix = (
-        f"set it to {number / 100:g}" if 1 < number <= 100 else "leave it out for the default, 0.92"
-    )
+    fix = f"set it to {number / 100:g}" if 1 < number <= 100 else _LEAVE_OUT
     yield RULE.error(_NAME, f"--{_NAME} is {share}, not a number above 0 and at most 1", fix)

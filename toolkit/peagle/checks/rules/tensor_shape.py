@@ -6,9 +6,10 @@ embedding and hidden state side by side, so its inputs are twice as wide.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES, other_shape
+from peagle.checks.facts import other_shape
 from peagle.checks.head_layout import has_own_rule, plain_name, required, stored_width
 from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import MIXED_FILES
 
 RULE = Rule("tensor-shape", about="head", vllm_notices="at start")
 

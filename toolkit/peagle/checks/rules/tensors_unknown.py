@@ -6,10 +6,9 @@ mention, which it ignores. Another rule reports extra layers.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
-from peagle.checks.facts import MIXED_FILES
 from peagle.checks.head_layout import allowed, has_own_rule, plain_name
 from peagle.checks.registry import Findings, Rule, for_head
-from peagle_serve.heads import layer_of
+from peagle_serve.heads import MIXED_FILES, layer_of
 from peagle_serve.safetensors import first_names
 
 RULE = Rule("tensors-unknown", about="head", vllm_notices="at start")
