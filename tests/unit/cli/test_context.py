@@ -15,7 +15,8 @@ from peagle.cli.account import Account
 from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.main import cli
 from peagle.data import data_folder
-from tests.support import examples
+from peagle.render import read_plan
+from tests.support import examples, in_process
 from tests.unit.cli.commands import NAME, Terminal
 
 NASTY = [
@@ -103,6 +104,32 @@ def test_options_of_the_environment_are_not_printed(monkeypatch: pytest.MonkeyPa
     assert typed_command(parsed(["deploy", "tiny", "--k", "3"]), "deploy") == (
         "peagle", "deploy", "tiny", "--k", "3",
     )  # fmt: skip
+
+
+def test_commands_in_documents_keep_the_catalogue(tmp_path: Path) -> None:
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
+    begin = ("--catalog", str(tmp_path))
+    region = ("--region", "eu-west-3")
+    plan = in_process(*begin, "plan", "gpt-oss-20b", *region, "--json").document
+    check = in_process(*begin, "check", "gpt-oss-20b", *region, "--json").document
+    commands = [
+        one["command"] for made in (plan, check) for one in made["findings"] if one["command"]
+    ]
+    assert ["peagle", *begin, "catalog", "refresh", "--hosting", *region] in commands
+    assert all(command[1:3] == [*begin] for command in commands)
+
+
+def test_a_printed_plan_with_the_catalogue_in_its_commands_is_a_plan_file(tmp_path: Path) -> None:
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
+    typed = ("plan", "gpt-oss-20b", "--region", "eu-west-3")
+    file, printed, plain = (tmp_path / f"{name}.json" for name in ("file", "printed", "plain"))
+    shown = in_process("--catalog", str(tmp_path), *typed, "-o", str(file), "--json")
+    in_process(*typed, "-o", str(plain))
+    printed.write_text(shown.out)
+
+    assert file.read_bytes() == plain.read_bytes()
+    assert read_plan(printed).pair == read_plan(file).pair
+    assert read_plan(printed).findings != read_plan(file).findings
 
 
 def test_a_value_is_repeated_as_it_was_typed() -> None:

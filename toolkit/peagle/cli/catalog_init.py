@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.account import Account, cloud_options
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import PeagleCommand, command_text, findings_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     json_option,
@@ -88,7 +88,7 @@ def init(
                 "file": str(file) if output else None,
                 "unknown": entry.reasons,
                 "text": text,
-                "findings": [finding.model_dump(mode="json") for finding in findings],
+                "findings": [one.model_dump(mode="json") for one in findings_in_context(findings)],
             }
         )
         return

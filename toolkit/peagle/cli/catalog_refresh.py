@@ -14,7 +14,7 @@ from peagle.aws.refresh import PARTS, Part
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, typed_command
+from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import (
@@ -106,7 +106,10 @@ def refresh(
             {
                 "folder": str(folder),
                 "changes": [asdict(change) for change in changes],
-                "findings": [finding.model_dump(mode="json") for finding in found.findings],
+                "findings": [
+                    finding.model_dump(mode="json")
+                    for finding in findings_in_context(found.findings)
+                ],
                 "failed": list(found.failed),
                 "written": [str(path) for path in written],
             }

@@ -13,7 +13,7 @@ import click
 from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
-from peagle.cli.context import finding_in_context, typed_command
+from peagle.cli.context import findings_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
@@ -175,7 +175,7 @@ def check(
         kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)
     if as_json:
-        findings = tuple(map(finding_in_context, report.findings))
+        findings = findings_in_context(report.findings)
         print_json(api.check_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.check import print_report

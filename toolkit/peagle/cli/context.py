@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,11 @@ def in_context(
     ctx = ctx or click.get_current_context(silent=True)
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
-    typed = _kept(ctx, words)
+    typed = {
+        flag: value
+        for flag, value in _kept(ctx, words).items()
+        if not any(word == flag or word.startswith(f"{flag}=") for word in words)
+    }
     # The AWS CLI looks for a --profile before it lists the profiles.
     accepted = set() if words == _LIST_PROFILES else {"--profile"}
     if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
@@ -88,8 +92,6 @@ def in_context(
     head: list[str] = []
     tail: list[str] = []
     for flag, value in typed.items():
-        if any(word == flag or word.startswith(f"{flag}=") for word in words):
-            continue
         if flag == "--catalog" and words[0] == "peagle":
             head += [flag, value]
         elif flag in accepted:
@@ -111,11 +113,12 @@ def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
     return fix_text(fix, in_context(command) if command else None)
 
 
-def finding_in_context(finding: Finding) -> Finding:
-    """A finding with its command in the context of the user's command line."""
-    if not finding.command:
-        return finding
-    return finding.model_copy(update={"command": in_context(finding.command)})
+def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings with their commands in the context of the user's command line, for a document."""
+    return tuple(
+        one.model_copy(update={"command": in_context(one.command)}) if one.command else one
+        for one in findings
+    )
 
 
 def typed_command(

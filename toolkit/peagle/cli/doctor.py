@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import fix_lines, indented, json_option, print_json, terminal_width
 from peagle.engine.machine import MachineCheck
@@ -40,4 +40,4 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 def _document(check: MachineCheck) -> dict[str, object]:
     if check.fine:
         return {**asdict(check), "fix": "", "command": None}
-    return {**asdict(check), "command": list(check.command) or None}
+    return {**asdict(check), "command": list(in_context(check.command)) or None}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, typed_command
+from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
@@ -122,7 +123,8 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
         pair, options["target"] = None, pair
     report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
     if as_json:
-        print_json(api.fit_document(report))
+        findings = findings_in_context(report.findings)
+        print_json(api.fit_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.fit import print_report
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import TYPED, in_context, typed_command
+from peagle.cli.context import TYPED, findings_in_context, in_context, typed_command
 from peagle.cli.options import (
     PLAN_FIELDS,
     complete_pair,
@@ -124,7 +124,9 @@ def plan(
         flag = "--markdown" if markdown else "--max-price-increase"
         raise UserError(f"{flag} is about changes", "add --changes-from FILE")
     if as_json:
-        print_json(api.plan_document(plan))
+        # Its digest is that of what is printed, so that the output is a plan file too.
+        shown = plan.model_copy(update={"findings": findings_in_context(plan.findings)})
+        print_json(api.plan_document(shown))
     else:
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:

@@ -12,7 +12,7 @@ import click
 
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import Account
-from peagle.cli.context import command_text, in_context
+from peagle.cli.context import command_text, findings_in_context, in_context
 from peagle.cli.output.console import print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
@@ -290,7 +290,7 @@ def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[s
         ],
         "at_work": str(found.lock) if found.lock and not found.lock.stale else None,
         "others": dict(found.others),
-        "findings": [finding.model_dump() for finding in found.findings],
+        "findings": [one.model_dump() for one in findings_in_context(found.findings)],
     }  # fmt: skip
 
 
