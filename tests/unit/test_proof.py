@@ -70,6 +70,29 @@ def test_failed_proof_is_an_error_with_a_fix(
         assert raised.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("pair", "shown"),
+    [
+        ("peagle/tiny+p-eagle", "peagle/tiny+p-eagle"),
+        ("a/target+acme/head", "a/target+acme/head"),
+        ("peagle/tiny+/tmp/h1", "peagle/tiny"),
+        ("peagle/tiny+./bad-head", "peagle/tiny"),
+        ("peagle/tiny+s3://bucket/heads/h1", "peagle/tiny"),
+        ("own/model+/tmp/h1", None),
+    ],
+)
+def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> None:
+    rejected = evaluate(Counters(5, 25, 0), None)
+    too_slow = replace(evaluate(Counters(5, 25, 1), 1.5), floor_source="break-even")
+    with raises_code("not-proved", NotProved) as raised:
+        require_passed(rejected, pair)
+    assert raised.value.command == (("peagle", "catalog", "show", shown) if shown else ())
+    with raises_code("not-proved", NotProved) as raised:
+        require_passed(too_slow, pair)
+    plan = ("peagle", "plan", shown, "--no-speculation") if shown else ()
+    assert raised.value.command == plan
+
+
 def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:
     with raises_code("not-proved", NotProved) as off:
         require_passed(evaluate(Counters(0, 0, 0), 1.8))

@@ -12,10 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from peagle.checkpoints.entries import OWN
+from peagle.checkpoints.models import is_folder
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
 from peagle.planning.plan import FloorSource
 from peagle.protocol import Counters, acceptance_length, request_body
+from peagle_serve.contract import is_s3_uri
 
 Source = Literal["counters", "log"]
 
@@ -267,6 +270,7 @@ def require_passed(
 
 def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     least = "1.00: no draft was accepted"
+    pair = _in_catalogue(pair)
     fix = Fix(
         "the head may not fit this target: check its revision and its known problems",
         ("peagle", "catalog", "show", pair),
@@ -283,8 +287,17 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     return NotProved(
         f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
         f"{least}",
-        fix,
+        fix if pair else fix.sentence,
     )
+
+
+def _in_catalogue(pair: str) -> str:
+    """The part of ``pair`` that the catalogue can have: of a head in a folder or in S3 the target
+    alone, and nothing of a target of the user's own."""
+    target, _, head = pair.partition("+")
+    if target.startswith(f"{OWN}/"):
+        return ""
+    return target if is_folder(head) or is_s3_uri(head) else pair
 
 
 def prompt_rejected(message: str) -> NotProved:
