@@ -76,7 +76,7 @@ class WithOrWithout:
         if unknown.usd_per_hour is not None:
             costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
         usd = format_usd(cheapest.usd_per_hour or 0)
-        which = "it" if options.instance_type is not None else "its cheapest host"
+        which = "it" if options.instance_type is not None else "the cheapest plan with it"
         return f"{because}, and {which} {costs} ({unknown.text}), {usd} without ({cheapest.text})"
 
     def _costs(self) -> str:
@@ -131,7 +131,7 @@ class WithOrWithout:
             return ""
         host = "this one" if with_.text == self.candidate.text else with_.text
         return (
-            f"; the cheapest host costs {format_usd(without.usd_per_hour or 0)} per hour without "
+            f"; the lowest price is {format_usd(without.usd_per_hour or 0)} per hour without "
             f"({without.text}), {format_usd(with_.usd_per_hour or 0)} with {_name(with_)} ({host})"
         )
 

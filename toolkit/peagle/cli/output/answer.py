@@ -35,7 +35,7 @@ _COLORS = {"error": "red", "warning": "yellow"}
 
 _ACCEPTANCE = {
     "measured": "was measured on text",
-    "imposed": "is imposed, not from your text",
+    "imposed": "is synthetic, not from your text",
     "published": "is published, not from your text",
     "unknown": "is unknown for this drafter",
 }
