@@ -23,6 +23,8 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 """A model of the Hugging Face Hub: ``org/name``."""
 S3_SCHEME = "s3://"
 SHA256 = re.compile(r"[0-9a-f]{64}")
+HEX_32 = re.compile(r"[0-9a-f]{32}")
+"""An MD5, a UUID without hyphens, or the key of a warm start."""
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
 """SageMaker's variable for the port of a container."""
 DEFAULT_PORT = 8080

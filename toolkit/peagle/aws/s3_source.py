@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
@@ -12,11 +11,10 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.translation import translated
 from peagle.errors import CheckpointError, CloudError
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import is_s3_uri
+from peagle_serve.contract import HEX_32, is_s3_uri
 
 _MAX_FILES = 5_000
 
-_MD5 = re.compile(r"[0-9a-f]{32}")
 
 OTHER_REGION_CODES = (
     "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
@@ -92,7 +90,7 @@ class S3Source:
     def digests(self, name: str) -> Mapping[str, str]:
         """The MD5 of an object that was uploaded in one part without KMS encryption."""
         tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
-        return {"md5": tag} if _MD5.fullmatch(tag) else {}
+        return {"md5": tag} if HEX_32.fullmatch(tag) else {}
 
     def _why_empty(self) -> str:
         key = self._prefix.rstrip("/")

@@ -19,6 +19,7 @@ from peagle.bench.models import (
     MeasuredAcceptance,
     Repetition,
     Times,
+    highest,
 )
 from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import Probe, probe
@@ -147,8 +148,8 @@ def evaluate(
         usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
         saturated=queue_reason(load, good, waiting),
         incomplete=_incomplete(load, sent, failed, len(complete)),
-        sender_cpu_share=_highest(one.sender_cpu_share for one in measured),
-        machine_cpu_share=_highest(one.machine_cpu_share for one in measured),
+        sender_cpu_share=highest(one.sender_cpu_share for one in measured),
+        machine_cpu_share=highest(one.machine_cpu_share for one in measured),
     )
 
 
@@ -192,10 +193,6 @@ def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
         sender_cpu_share=busiest_share(sent, start, end),
         machine_cpu_share=machine_share(sent, start, end),
     )
-
-
-def _highest(shares: Iterable[float | None]) -> float | None:
-    return max((share for share in shares if share is not None), default=None)
 
 
 def _incomplete(load: BenchLoad, sent: Sent, failed: Sequence[SentRequest], complete: int) -> str:

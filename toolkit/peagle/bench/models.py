@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -234,6 +235,16 @@ class BenchResult:
     spent_usd: float | None = None
     format: int = FORMAT
 
+    @property
+    def sender_cpu_share(self) -> float | None:
+        """The highest of a row's; ``None`` if all loads were too short to tell."""
+        return highest(row.sender_cpu_share for row in self.rows)
+
+    @property
+    def machine_cpu_share(self) -> float | None:
+        """The highest of a row's; ``None`` if all loads were too short to tell."""
+        return highest(row.machine_cpu_share for row in self.rows)
+
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds, without the prompts of a file;
         ``peagle.store.read_record`` reads it."""
@@ -243,6 +254,11 @@ class BenchResult:
         for row in document["rows"]:
             row["load"]["workload"]["prompts"] = []
         return document
+
+
+def highest(shares: Iterable[float | None]) -> float | None:
+    """The highest of the shares that are known; ``None`` without any."""
+    return max((share for share in shares if share is not None), default=None)
 
 
 def utc_now() -> str:

@@ -53,12 +53,12 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     """Create the alarms of the plan and the metric filters that they need, or give them the limits
     of this plan; remove those of an earlier plan that this one has not. May be repeated."""
     for parameters in metric_filters(plan):
-        with context.creating(_resource("MetricFilter", parameters["filterName"], revision)):
+        with context.creating(revision.resource("MetricFilter", parameters["filterName"])):
             context.say("Creating metric filter", parameters["filterName"])
             logs.put_metric_filter(context.aws, parameters, plan.company.tags)
     for parameters in alarms(plan, revision.name):
         tags = [*parameters["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
-        with context.creating(_resource("Alarm", parameters["AlarmName"], revision)):
+        with context.creating(revision.resource("Alarm", parameters["AlarmName"])):
             context.say("Creating alarm", parameters["AlarmName"])
             cloudwatch.put_metric_alarm(context.aws, {**parameters, "Tags": tags})
     kept = {*alarm_names(plan), *(str(one["filterName"]) for one in metric_filters(plan))}
@@ -143,10 +143,6 @@ def suspend_acceptance(context: DeploymentContext, candidate: Served) -> None:
             cloudwatch.put_metric_alarm(context.aws, suspended(alarm))
     except CloudError as error:
         context.notice(f"{name} counts the drafts of both plans together: {error.message}")
-
-
-def _resource(kind: ResourceType, name: str, revision: Revision) -> Resource:
-    return Resource(type=kind, name=name, revision=revision.fingerprint)
 
 
 def rollout_parameter(context: DeploymentContext, revision: Revision, count: int) -> dict[str, Any]:

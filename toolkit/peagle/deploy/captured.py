@@ -27,7 +27,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     capture, found = plan.observe.capture if plan.observe else None, capture_rule(plan)
     if found is not None:
         prefix, rule = found
-        made = Resource(type="LifecycleRule", name=prefix.uri, revision=revision.fingerprint)
+        made = revision.resource("LifecycleRule", prefix.uri)
         with context.creating(made), _explained(prefix.bucket):
             context.say(
                 "Limiting captured data", f"{prefix.uri}: {rule['Expiration']['Days']} days"

@@ -41,7 +41,7 @@ def put_dashboard(
     if not has_dashboard(plan):
         return
     name = dashboard_name(plan.name, plan.region)
-    made = Resource(type="Dashboard", name=name, revision=revision.fingerprint)
+    made = revision.resource("Dashboard", name)
     with context.creating(made):
         context.say("Creating dashboard", name)
         cloudwatch.put_dashboard(context.aws, name, dashboard_body(plan, beside))

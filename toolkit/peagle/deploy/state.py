@@ -79,6 +79,10 @@ class Revision(Frozen):
     instances_config: str = ""
     proof: Proof | None = None
 
+    def resource(self, kind: ResourceType, name: str) -> Resource:
+        """A resource of this revision, which AWS has not confirmed yet."""
+        return Resource(type=kind, name=name, revision=self.fingerprint)
+
     @property
     def endpoint_config(self) -> str:
         """The name of its endpoint configuration."""

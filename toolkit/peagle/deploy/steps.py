@@ -15,7 +15,7 @@ from peagle.deploy.desired import DesiredState
 from peagle.deploy.removal import delete_endpoint
 from peagle.deploy.revisions import is_comparison
 from peagle.deploy.scaling import end_scaling_for_new_type, keeps_count, scaling_tag
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError
 from peagle.render.requests import REVISION_TAG
@@ -43,7 +43,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
 
     for upload in desired.uploads:
         _ensure_bucket(context, upload.bucket, desired)
-        objects = _resource(desired.revision, "S3Objects", upload.uri)
+        objects = desired.revision.resource("S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         earlier = _uploaded_keys(context.record, upload.bucket)
         with context.creating(objects):
@@ -61,7 +61,7 @@ def _uploaded_keys(record: Deployment, bucket: str) -> tuple[str, ...]:
 
 def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
     """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
-    resource = _resource(desired.revision, "S3Bucket", bucket)
+    resource = desired.revision.resource("S3Bucket", bucket)
     interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
     if s3.bucket_exists(context.aws, bucket) and not interrupted:
         with suppress(AccessDenied):  # then it is not removed later
@@ -95,7 +95,7 @@ def _create(
 ) -> None:
     name = str(parameters[f"{kind}Name"])
     exists = any(known.made and known.name == name for known in context.record.of_type(kind))
-    with context.creating(_resource(revision, kind, name)):
+    with context.creating(revision.resource(kind, name)):
         context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
         tags = [_revision_tag(revision)]
         if kind == "EndpointConfig" and revision.plan:
@@ -115,7 +115,7 @@ def put_endpoint(
     live = _ready_for_change(context, revision)
     name = context.endpoint
     if live is None:
-        with context.creating(_resource(revision, "Endpoint", name)):
+        with context.creating(revision.resource("Endpoint", name)):
             context.bill(name, context.clock.now())
             if name == context.record.name:
                 besides.record_price(context, revision.served.usd_per_hour)
@@ -127,7 +127,7 @@ def put_endpoint(
                 context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
             )
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
-        with context.creating(_resource(revision, "Endpoint", name)):
+        with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
             kept = keeps_count(context.aws, context.record, revision, live)
             end_scaling_for_new_type(context, revision, live)
@@ -207,10 +207,6 @@ def wait_in_service(
 
 def _revision_tag(revision: Revision) -> sagemaker.Tag:
     return {"Key": REVISION_TAG, "Value": revision.fingerprint}
-
-
-def _resource(revision: Revision, kind: ResourceType, name: str) -> Resource:
-    return Resource(type=kind, name=name, revision=revision.fingerprint)
 
 
 def _disappeared(context: DeploymentContext) -> CloudError:

@@ -18,6 +18,7 @@ from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.utils import arn_formatter
 
+from peagle.render.scaling import DIMENSION
 from peagle.sandbox import rollout, services
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.component_operations import ComponentOperations
@@ -247,7 +248,7 @@ class SageMakerBackend(SageMakerModelBackend):
         if loaded is None:  # importing it takes 2 s; there are no targets yet
             return
         targets = loaded.applicationautoscaling_backends[self.account_id][self.region_name].targets
-        scaled = targets.get("sagemaker:variant:DesiredInstanceCount", {})
+        scaled = targets.get(DIMENSION, {})
         types = {one["VariantName"]: one.get("InstanceType") for one in config.production_variants}
         for variant in endpoint.variants:
             name = variant["VariantName"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from moto.cloudwatch.models import cloudwatch_backends
 
+from peagle.render.scaling import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
 from peagle.sandbox import alarms, services
 from peagle.sandbox.autoscaling import (
     AUTOSCALER,
@@ -26,12 +27,7 @@ from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.sagemaker import backend_of, find_endpoint
 from peagle.sandbox.traffic import MetricSource
 
-DIMENSION = "sagemaker:variant:DesiredInstanceCount"
-COPY_DIMENSION = "sagemaker:inference-component:DesiredCopyCount"
-_METRICS = {
-    DIMENSION: "SageMakerVariantConcurrentRequestsPerModelHighResolution",
-    COPY_DIMENSION: "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution",
-}
+_METRICS = {DIMENSION: METRIC, COPY_DIMENSION: COPY_METRIC}
 """The predefined metric that is followed in each dimension."""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError, cou
 from peagle.protocol import engine_message
 from peagle.store import replacing
 from peagle_serve import json_reader
-from peagle_serve.contract import COLLECT, SHA256, WARM_MODE_VARIABLE
+from peagle_serve.contract import COLLECT, HEX_32, SHA256, WARM_MODE_VARIABLE
 
 PART_BYTES = 4 * 1024 * 1024
 """The most that a container sends at once: InvokeEndpoint responses are limited to 6 MB."""
@@ -34,7 +33,6 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds between attempts after an incomplete response."""
 
 _FORMAT = 1
-_KEY = re.compile(r"[0-9a-f]{32}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REPEAT = "nothing was stored; run the command again"
 _REBUILD = Fix(
@@ -183,7 +181,7 @@ def _described(text: bytes, folder: Path) -> WarmArtifact:
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}")
         key, sha256 = str(document["key"]), str(document["sha256"])
-        if not _KEY.fullmatch(key) or not SHA256.fullmatch(sha256):
+        if not HEX_32.fullmatch(key) or not SHA256.fullmatch(sha256):
             raise ValueError(f"key {key!r}, sha256 {sha256!r}")
         return WarmArtifact(
             key=key,

@@ -32,7 +32,7 @@ from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle_serve.contract import WARM_FOLDER, is_s3_uri
+from peagle_serve.contract import HEX_32, WARM_FOLDER, is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -43,7 +43,7 @@ PARTS = ("target", "drafter")
 MANIFEST = "peagle-weights.json"
 LOCK = "peagle-weights.lock"
 
-_WARM_START = re.compile(r"([0-9a-f]{32})\.(?:tar\.gz|json)")
+_WARM_START = re.compile(rf"({HEX_32.pattern})\.(?:tar\.gz|json)")
 _SHOWN = 3
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve import json_reader
+from peagle_serve.contract import HEX_32
 
 RENEW_SECONDS = 20.0
 
@@ -41,8 +41,6 @@ _MAX_TEXT = 200
 
 _CONDITION_FAILED = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
 """S3's error codes for a write whose condition does not hold."""
-
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class LockHolder:
             return cls(
                 "", "an unknown user", "an unknown machine", "holds the lock", "an unknown time"
             )
-        return holder if _ID.fullmatch(holder.id) else replace(holder, id="")
+        return holder if HEX_32.fullmatch(holder.id) else replace(holder, id="")
 
     def __str__(self) -> str:
         """``arn:... on build-7 copies tiny since 14:02 UTC``."""

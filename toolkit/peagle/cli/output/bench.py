@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -118,8 +118,7 @@ def _print_notes(row: BenchRow) -> None:
 
 
 def _print_footer(result: BenchResult) -> None:
-    busiest = _highest(row.sender_cpu_share for row in result.rows)
-    machine = _highest(row.machine_cpu_share for row in result.rows)
+    busiest, machine = result.sender_cpu_share, result.machine_cpu_share
     name, version = result.sender
     print_status(
         f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
@@ -132,10 +131,6 @@ def _print_footer(result: BenchResult) -> None:
         print_status("This machine is busy, which makes the times longer than the server's.")
     if result.usd_per_hour is not None:
         print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
-
-
-def _highest(shares: Iterable[float | None]) -> float | None:
-    return max((share for share in shares if share is not None), default=None)
 
 
 def share_text(share: float | None) -> str:

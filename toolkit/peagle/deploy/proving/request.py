@@ -8,6 +8,7 @@ from typing import Any
 from peagle import proof
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.deploy.served import Served
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
@@ -16,12 +17,9 @@ from peagle.proof import MIN_DRAFTS
 from peagle.protocol import request_body
 from peagle.render.requests import tag_value
 
-DEFAULT_PROMPTS = (
-    "Explain in simple words why the sky is blue during the day and red in the evening.",
-    "Write a Python function for the n-th Fibonacci number without recursion, and explain it.",
-    "Write a short e-mail that moves a meeting from Tuesday to Thursday and asks for confirmation.",
-)
-"""For an endpoint whose pair the catalogue does not have; sent as chats."""
+DEFAULT_PROMPTS = (*PROOF_PROMPTS[:2], PROOF_PROMPTS[3])
+"""For an endpoint whose pair the catalogue does not have: three of those for a target without
+prompts of its own, sent as chats."""
 
 DEFAULT_MAX_TOKENS = 128
 
