@@ -257,30 +257,6 @@ def test_a_wrong_table_of_the_user_is_an_error(
     assert where in str(caught.value)
 
 
-def test_duplicate_short_names_are_refused(tmp_path: Path) -> None:
-    write_target(tmp_path, GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b"))
-
-    with raises_code("catalog", CatalogError) as caught:
-        load_catalog(tmp_path)
-
-    assert "short_name: gpt-oss-20b " in caught.value.message
-    assert "openai/gpt-oss-20b" in caught.value.message
-
-
-@pytest.mark.parametrize("org", ["acme", "zeta"])
-def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path: Path) -> None:
-    """For any order of the ids: users cannot change the bundled file."""
-    text = GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b")
-    path = write_target(tmp_path, text.replace("id: acme/", f"id: {org}/"), f"{org}/chat-7b")
-
-    with raises_code("catalog", CatalogError) as caught:
-        load_catalog(tmp_path)
-
-    message = str(caught.value)
-    assert message.startswith(str(path))
-    assert "gpt-oss-20b is already the short name of the bundled openai/gpt-oss-20b" in message
-
-
 def test_files_that_are_never_read_are_problems(tmp_path: Path) -> None:
     write_target(tmp_path)
     (tmp_path / "acme" / "other.yml").write_text(GOOD)

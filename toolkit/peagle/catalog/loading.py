@@ -15,7 +15,7 @@ of the same id, and its tables replace the bundled ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -135,8 +135,13 @@ def load_storage(own: Path | None = None) -> StorageTable:
 
 def target_files(own: Path | None) -> dict[str, Path]:
     """The file of every target, by id, in the order of the ids."""
+    return _targets_in(folders(own))
+
+
+def _targets_in(folders: Iterable[Path]) -> dict[str, Path]:
+    """As ``target_files``, of these folders; a later one takes precedence."""
     files: dict[str, Path] = {}
-    for folder in folders(own):
+    for folder in folders:
         found = {f"{path.parent.name}/{path.stem}": path for path in folder.glob("*/*.yaml")}
         replaced = {target_id.lower() for target_id in found}
         files = {key: path for key, path in files.items() if key.lower() not in replaced} | found
@@ -172,23 +177,39 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
 
     Only ``short_name`` at the left margin of each file is read: for 2,000 targets that takes less
     than 0.3 s, and parsing all files 4 s, of which a plan needs one. Bundled targets come first: of
-    two files with the same short name, the user's own has the problem.
+    a bundled and an own file with the same short name, the user's own has the problem.
     """
     (bundled,) = folders(None)
     ids: dict[str, str] = {}
     problems: list[Problem] = []
     own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
     for target_id, path in own_last:
-        found = _SHORT_NAME.search(_text(path) or "")
-        if found and found[1] in ids:
-            other = ids[found[1]]
-            whose = "the bundled " if files[other].is_relative_to(bundled) else ""
-            message = f"{found[1]} is already the short name of {whose}{other}"
-            fix = "choose another name"
-            problems.append(Problem(display_path(path), None, "short_name", message, fix))
-        elif found:
-            ids[found[1]] = target_id
+        name = _short_name_in(path)
+        if name in ids:
+            problems.append(_same_short_name(name, path, ids[name], files[ids[name]]))
+        elif name:
+            ids[name] = target_id
     return ids, problems
+
+
+def _short_name_in(path: Path) -> str:
+    """The short name in a target's file, without parsing it; empty if it has none."""
+    found = _SHORT_NAME.search(_text(path) or "")
+    return found[1] if found else ""
+
+
+def _same_short_name(name: str, path: Path, other_id: str, other: Path) -> Problem:
+    """The problem of a file whose short name ``other`` has too. An own file must leave the name to
+    the bundled one; of two files of one catalogue either may change."""
+    (bundled,) = folders(None)
+    own, others_own = (not f.resolve().is_relative_to(bundled.resolve()) for f in (path, other))
+    if own and not others_own:
+        message = f"{name} is already the short name of the bundled {other_id}"
+        fix = "choose another name"
+    else:
+        message = f"{name} is also the short name in {display_path(other)}"
+        fix = "choose another name in one of the two files"
+    return Problem(display_path(path), None, "short_name", message, fix)
 
 
 def _text(path: Path) -> str | None:
@@ -209,7 +230,7 @@ def _read(path: Path, model: type[Model]) -> Model:
 def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
     """The number of files of the catalogue, bundled and own, and all their problems."""
     targets, checked = target_files(own), _files(own)
-    problems = [problem for path in checked for problem in check_catalog_file(path)]
+    problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
@@ -227,8 +248,30 @@ def _files(own: Path | None) -> list[Path]:
     return [*target_files(own).values(), *tables, *evidence_files(own)]
 
 
-def check_catalog_file(path: Path) -> list[Problem]:
-    """All problems of one file; its name decides what it must hold."""
+def check_catalog_file(path: Path, own: Path | None = None) -> list[Problem]:
+    """All problems of one file; its name decides what it must hold.
+
+    A target's short name may be that of no other one of the bundled catalogue, of the folder
+    ``own``, and of the folder that the file is in.
+    """
+    problems = _file_problems(path)
+    is_target = path.suffix != ".json" and path.name not in _TABLES
+    return problems if problems or not is_target else list(_taken_short_name(path, own))
+
+
+def _taken_short_name(path: Path, own: Path | None) -> Iterator[Problem]:
+    """Targets with the short name of the valid one in the file ``path``."""
+    folder, known = path.resolve().parents[1], folders(own)
+    if folder not in (each.resolve() for each in known):
+        known.append(folder)
+    name, this = _short_name_in(path), f"{path.resolve().parent.name}/{path.stem}".lower()
+    for target_id, other in _targets_in(known).items():
+        if target_id.lower() != this and _short_name_in(other) == name:
+            yield _same_short_name(name, path, target_id, other)
+
+
+def _file_problems(path: Path) -> list[Problem]:
+    """All problems of the content of one file."""
     if path.suffix != ".json":
         return validate_file(path, _TABLES.get(path.name, Target))[1]
     try:

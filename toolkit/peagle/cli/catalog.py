@@ -92,7 +92,7 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
     """
     own = catalog_of(ctx)
     if path is not None and path.is_file():
-        checked, problems = 1, api.check_catalog_file(path)
+        checked, problems = 1, api.check_catalog_file(path, own)
     else:
         checked, problems = api.check_catalog(path or own)
     user_folder = own if path is None or path.is_file() else path
