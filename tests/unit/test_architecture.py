@@ -29,6 +29,15 @@ INFRASTRUCTURE = frozenset(
 )  # fmt: skip
 """Modules whose functions commands may call directly; the others are called through the API."""
 
+WORDS = frozenset(
+    {"peagle.planning.limit.limit_text", "peagle.planning.observe.capture_text",
+     "peagle.planning.observe.observability_text", "peagle.planning.plan.price_origin",
+     "peagle.planning.rollout.cost_text", "peagle.speed.crossover.crossover_text",
+     "peagle.vllm.speculation.method_title"}
+)  # fmt: skip
+"""Functions that commands call directly: they put a part of a plan or a verdict into words, most of
+them also for findings and files. They read their arguments only, and decide nothing."""
+
 COMMAND = re.compile(
     rf"\bpeagle (?:-|(?:{'|'.join(cli.list_commands(click.Context(cli)))})\b)|`aws "
 )
@@ -56,12 +65,18 @@ def python_files(*folders: Path) -> list[Path]:
 
 @pytest.mark.thorough
 def test_commands_call_work_functions_through_the_api_only() -> None:
-    wrong = [
-        f"{path.name}: {name}"
-        for path in sorted((TOOLKIT / "cli").glob("*.py"))
+    found = {
+        (str(path.relative_to(TOOLKIT)), name)
+        for path in python_files(TOOLKIT / "cli")
         for name in functions_imported(tree_of(path))
-    ]
+    }
+    wrong = sorted(f"{path}: {name}" for path, name in found if name not in WORDS)
     assert not wrong, f"call these as peagle.api.NAME: {', '.join(wrong)}"
+    assert {name for _, name in found} >= WORDS, "not used by the commands any more"
+
+
+def test_functions_of_the_api_are_not_allowed_besides() -> None:
+    assert not WORDS & {f"{module}.{name}" for module, name in api._SOURCES.values()}
 
 
 def functions_imported(tree: ast.Module) -> Iterator[str]:

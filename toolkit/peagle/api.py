@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from peagle.catalog.loading import holds_measurements as holds_measurements
     from peagle.catalog.loading import load_storage as load_storage
     from peagle.catalog.loading import own_file_count as own_file_count
+    from peagle.catalog.schema import kv_bytes as kv_bytes
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.checks.report import check_local_weights as check_local_weights
+    from peagle.deploy.alarms import mixes_drafts as mixes_drafts
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.candidate_options import deployed_words as deployed_words
     from peagle.deploy.candidate_options import options_beside as options_beside
@@ -137,6 +139,7 @@ if TYPE_CHECKING:
     from peagle.deploy.status import stand_in_of as stand_in_of
     from peagle.deploy.usage import usage_of_endpoint as usage_of_endpoint
     from peagle.deploy.variants import required_comparison as required_comparison
+    from peagle.deploy.wait import limit_seconds as limit_seconds
     from peagle.deploy.wake_up import WakeUpOptions as WakeUpOptions
     from peagle.engine.container import find_image as find_image
     from peagle.engine.container import remove_unused_image as remove_unused_image
@@ -172,9 +175,11 @@ if TYPE_CHECKING:
     from peagle.images.sbom import sbom_file as sbom_file
     from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
+    from peagle.planning.by_verdict import is_covered as is_covered
     from peagle.planning.company import check_company as check_company
     from peagle.planning.company import company_arguments as company_arguments
     from peagle.planning.company import parse_tags as parse_tags
+    from peagle.planning.limit import most_usd_per_hour as most_usd_per_hour
     from peagle.planning.overrides import checked_settings as checked_settings
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
@@ -227,6 +232,7 @@ if TYPE_CHECKING:
     from peagle.sandbox.rehearsal import set_scaling_speed as set_scaling_speed
     from peagle.sandbox.state import engine_version as engine_version
     from peagle.speed.slo import parse_slo as parse_slo
+    from peagle.vllm.defaults import schedules_ahead as schedules_ahead
     from peagle.warm.collect import check_writable as check_writable
     from peagle.warm.collect import collect_locally as collect_locally
     from peagle.warm.collect import collect_on_aws as collect_on_aws
@@ -292,10 +298,12 @@ _FUNCTIONS = {
         "check_catalog", "check_catalog_file", "holds_measurements", "load_storage",
         "own_file_count",
     ),
+    "peagle.catalog.schema": ("kv_bytes",),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
     "peagle.checkpoints.contents": ("watch_hashing",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
+    "peagle.deploy.alarms": ("mixes_drafts",),
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.compare": ("compare_plans",),
     "peagle.deploy.candidate_options": (
@@ -331,6 +339,7 @@ _FUNCTIONS = {
     ),
     "peagle.deploy.usage": ("usage_of_endpoint",),
     "peagle.deploy.variants": ("required_comparison",),
+    "peagle.deploy.wait": ("limit_seconds",),
     "peagle.deploy.wake_up": ("WakeUpOptions",),
     "peagle.engine.container": ("find_image", "remove_unused_image"),
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
@@ -351,7 +360,9 @@ _FUNCTIONS = {
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
+    "peagle.planning.by_verdict": ("is_covered",),
     "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
+    "peagle.planning.limit": ("most_usd_per_hour",),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.planning.verdict": ("make_verdict",),
     "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
@@ -383,6 +394,7 @@ _FUNCTIONS = {
     ),
     "peagle.sandbox.state": ("engine_version",),
     "peagle.speed.slo": ("parse_slo",),
+    "peagle.vllm.defaults": ("schedules_ahead",),
     "peagle.warm.collect": (
         "check_writable", "collect_locally", "collect_on_aws", "collecting_plan",
         "prefix_of_weights",

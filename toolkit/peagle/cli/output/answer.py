@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from peagle import api
 from peagle.cli.context import fix_in_context
 from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
-from peagle.planning.limit import limit_text, most_usd_per_hour
+from peagle.planning.limit import limit_text
 from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
@@ -96,7 +97,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "instance", f"{where}, {price}"
     if plan.scaling is not None:
         yield "scaling", plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
-    if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
+    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
         yield "limit", f"the endpoint is deleted after {text}"
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)

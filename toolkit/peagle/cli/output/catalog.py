@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from peagle import api
 from peagle.catalog.evidence import Evidence
-from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
+from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.output.console import (
@@ -147,7 +148,7 @@ def _target_facts(target: Target) -> Iterable[tuple[str, Any]]:
         yield "attention", f"{group.layers} {group.kind} layers, {heads}{window}"
     if shape.experts:
         yield "experts", f"{shape.experts}, {shape.experts_per_token} per token"
-    cache = kv_bytes(shape.attention, target.default_max_model_len)
+    cache = api.kv_bytes(shape.attention, target.default_max_model_len)
     yield "cache", f"{_size(cache)} in bf16 for {target.default_max_model_len:,} tokens"
     yield "source", target.source
 

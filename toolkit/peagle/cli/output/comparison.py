@@ -16,7 +16,6 @@ from peagle.cli.context import command_text
 from peagle.cli.output.console import align_columns, print_facts, print_status
 from peagle.cli.output.deploy import show_changes
 from peagle.cli.output.plan_facts import proof_text, speculation_text
-from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, RunningComparison
 from peagle.text import format_duration, format_price, format_usd
@@ -55,7 +54,7 @@ def show_candidate(
 
 def _alarm(record: Deployment, found: Preflight) -> dict[str, str]:
     """That an alarm rests meanwhile; empty where none does."""
-    if not mixes_drafts(record, found.desired.revision.served):
+    if not api.mixes_drafts(record, found.desired.revision.served):
         return {}
     return {
         "alarm": "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "

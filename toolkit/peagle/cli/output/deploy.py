@@ -28,8 +28,6 @@ from peagle.deploy.state import Deployment
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
-from peagle.protocol import request_body
-from peagle.sandbox.state import engine_version
 from peagle.text import format_price, format_usd
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
@@ -47,7 +45,7 @@ def show_plan(
 ) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
     plan = found.desired.plan
-    here = engine_version() if account.sandbox else None
+    here = api.engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
         "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
@@ -169,7 +167,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
 
 def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
     """A call with boto3, as Python. Values are written by ``repr``, so any name is safe."""
-    body = request_body("Hello", chat=chat, max_tokens=64)
+    body = api.request_body("Hello", chat=chat, max_tokens=64)
     component = f"InferenceComponentName={document['name']!r}, " if "copies" in document else ""
     return [
         "import boto3, json",

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from peagle import api
 from peagle.cli.output.console import can_print, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
@@ -15,7 +16,6 @@ from peagle.fit.report import FitReport
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.text import format_concurrency
-from peagle.vllm.defaults import schedules_ahead
 
 _BAR_WIDTH = 60
 _BLOCKS, _ASCII = ("█", "░"), ("#", ".")
@@ -181,7 +181,7 @@ def _cost(report: FitReport) -> str:
         return "without speculation it would not fit either"
     if report.refusal or kept is None:
         return f"without speculation the cache would hold {alone}"
-    if kept > 1 and not schedules_ahead(engine, report.case.drafter):
+    if kept > 1 and not api.schedules_ahead(engine, report.case.drafter):
         cost = (
             f"\n{engine.draftless} drafting disables asynchronous scheduling, so sliding-window "
             "layers cache one step less per request;\nthat costs speed, not memory"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from peagle import api
 from peagle.cli.context import command_text
 from peagle.cli.output.chart import Series, draw
 from peagle.cli.output.console import (
@@ -20,7 +21,6 @@ from peagle.cli.output.console import (
     terminal_width,
     wrapped,
 )
-from peagle.planning.by_verdict import is_covered
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import (
@@ -76,7 +76,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
 def _load_options(verdict: Verdict) -> tuple[str, ...]:
     """Planning options of a load that the verdict covers; empty if it covers the usual one."""
     size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-    if is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
+    if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
     tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
     return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens))
