@@ -103,11 +103,13 @@ def _texts(node: ast.expr, scope: Scope) -> list[Text]:
 
 def _named(name: str, node: ast.expr, scope: Scope) -> list[Text]:
     if reaching := scope.body.reaching(name, scope.place):
-        return [
+        found = [
             text
             for value in reaching
             for text in texts(value.node, replace(scope, place=value.place, depth=scope.depth + 1))
         ]
+        is_part = any(isinstance(value.node, ast.Subscript) for value in reaching)
+        return found or ([_place(node)] if is_part else [])
     return list(scope.given.get(name, ())) or _constant(scope.value(node)) or [_place(node)]
 
 

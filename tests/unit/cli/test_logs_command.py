@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws.client import Keys, connect
 from peagle.cli.account import find_deployment
+from peagle.engine.state import log_of
+from tests.support import in_process
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
@@ -145,3 +149,35 @@ def test_a_token_lasts_12_hours_at_most(with_keys: Terminal, duration: str) -> N
 
     assert done.code == 2
     assert "12h" in done.error
+
+
+@pytest.fixture
+def engine(own_home: Path) -> str:
+    """The name of an engine of ``peagle local up``, by its log."""
+    log = log_of("mine")
+    log.parent.mkdir(parents=True)
+    log.touch()
+    return "mine"
+
+
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [("logs", ("logs", "mine")), ("status", ("list",))],
+)
+def test_the_name_of_an_engine_of_this_machine_leads_to_its_commands(
+    terminal: Terminal, engine: str, command: str, fix: tuple[str, ...]
+) -> None:
+    missing = terminal.run(command, engine)
+    elsewhere = terminal.run(command, engine, "--region", "eu-west-1")
+
+    assert missing.code == 2
+    assert missing.err.rstrip().endswith(f": {shlex.join(('peagle', 'local', *fix))})")
+    assert "peagle local" not in elsewhere.err
+
+
+def test_without_an_account_too(engine: str) -> None:
+    missing = in_process("logs", engine)
+
+    assert missing.code == 2
+    assert "and the account is unknown" in missing.err
+    assert missing.err.rstrip().endswith(f"has that name: peagle local logs {engine})")

@@ -98,8 +98,21 @@ def find_deployment(
     account: Account, name: str, region: str | None, complete: bool = False
 ) -> tuple[Deployment, Aws]:
     """``find_deployed`` with the prices of the command's catalogue; the error of a name that is in
-    the sandbox has the user's own command for it as its fix."""
-    return _with_hint(lambda: api.find_deployed(account, name, region, _prices(), complete))
+    the sandbox, or of an engine on this machine, has the command for it as its fix."""
+    try:
+        return _with_hint(lambda: api.find_deployed(account, name, region, _prices(), complete))
+    except NotFound as unknown:
+        is_on_aws = account.sandbox or account.profile or region or unknown.code == IN_SANDBOX
+        if is_on_aws or name not in api.local_engine_names():
+            raise
+        raise NotFound(unknown.message, _engine_fix(name), unknown.code) from None
+
+
+def _engine_fix(name: str) -> Fix:
+    """What this command would be about an engine of ``peagle local up``."""
+    has_log = click.get_current_context().info_name == "logs"
+    words = ("logs", name) if has_log else ("list",)
+    return Fix("an engine of this machine has that name", ("peagle", "local", *words))
 
 
 def _with_hint(find: Callable[[], T]) -> T:

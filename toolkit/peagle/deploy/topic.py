@@ -31,14 +31,12 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         )
         return
     if found is None:
+        _, _, name = topic.rpartition(":")
         yield error(
             "topic-missing",
             "--alarm-topic",
             f"there is no topic {topic}",
-            Fix(
-                "create it, or use another one",
-                ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2]),
-            ),
+            Fix("create it, or use another one", ("aws", "sns", "create-topic", "--name", name)),
         )
     elif found.get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
         yield warning(

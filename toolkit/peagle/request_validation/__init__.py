@@ -92,7 +92,7 @@ def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...
             _REQUEST_INVALID,
             f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
             invalid.message,
-            invalid.fix or "AWS would reject the request",
+            invalid.fix or "change the option of the plan that this value comes from",
         )
         for request in made
         for invalid in validate(request.service, request.operation, request.parameters, region)
