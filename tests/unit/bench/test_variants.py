@@ -83,6 +83,16 @@ def test_a_cost_per_token_says_how_much_of_the_time_it_counts() -> None:
     assert "idle instances cost the same" in note
 
 
+def test_tokens_of_a_proof_have_no_price() -> None:
+    proof = Minute(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 122.0, 0.0, 0.0)
+    idle = Variant("idle", "a/target", 0, "ml.g5.xlarge", 1, 6.0, {0.0: proof})
+
+    found = compared(variant("one", 0.02), idle)
+
+    assert found.variants[1].usd_per_million_tokens is None
+    assert any("idle has answered 0 requests" in note for note in found.notes)
+
+
 def test_without_streams_the_time_between_tokens_is_unknown() -> None:
     found = compared(variant("one", 0.02), variant("two", 0.02, streams=False))
 

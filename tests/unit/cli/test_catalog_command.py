@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,15 @@ def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_pa
     assert "the catalogue ignores the file" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["check", "fit"])
-def test_a_plan_file_in_the_place_of_a_pair_is_named_as_one(command: str) -> None:
-    result = peagle(command, "plan.json")
+@pytest.mark.parametrize(
+    "command",
+    [("check", "plan.json"), ("fit", "plan.json"), ("catalog", "show", "./plan.json")],
+)
+def test_a_plan_file_in_the_place_of_a_pair_is_named_as_one(command: Sequence[str]) -> None:
+    result = peagle(*command)
 
     assert isinstance(result.exception, NotFound)
-    assert "'plan.json' is a plan file" in result.exception.message
+    assert "plan.json' is a plan file" in result.exception.message
 
 
 def test_check_of_one_file_answers_in_json_too(tmp_path: Path) -> None:

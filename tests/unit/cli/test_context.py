@@ -132,6 +132,14 @@ def test_a_printed_plan_with_the_catalogue_in_its_commands_is_a_plan_file(tmp_pa
     assert read_plan(printed).findings != read_plan(file).findings
 
 
+def test_a_printed_plan_has_the_account_with_online_only() -> None:
+    context = parsed(["deploy", "tiny", "--sandbox"])
+
+    assert in_context(("peagle", "plan", "tiny"), context) == ("peagle", "plan", "tiny")
+    online = ("peagle", "plan", "tiny", "--online")
+    assert in_context(online, context) == (*online, "--sandbox")
+
+
 def test_a_value_is_repeated_as_it_was_typed() -> None:
     context = parsed(["logs", "n", "--since", "10m", "-f"])
 

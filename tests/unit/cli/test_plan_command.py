@@ -76,7 +76,7 @@ def test_a_person_sees_the_answer_first() -> None:
     for words in (
         "speculate yes, P-EAGLE with K=",
         "(amazon/GPT-OSS-20B-P-EAGLE): $",
-        "the lowest price is $1.13 per hour without (ml.g6.xlarge), $2.61 with p-eagle (this",
+        "the lowest price is $1.13 per hour without speculation (ml.g6.xlarge), $2.61 with p-eagle",
         "per hour (list price of ",
         "tokens/s estimated (",
         "per million ($",

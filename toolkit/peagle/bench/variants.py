@@ -15,7 +15,7 @@ from typing import Any
 
 from peagle.bench.intervals import ratio_interval
 from peagle.bench.models import Interval
-from peagle.text import format_duration
+from peagle.text import format_duration, format_requests
 
 _STREAMED = 0.99
 """From this share of streamed requests on, the time between tokens is known."""
@@ -208,7 +208,11 @@ def _result(
         acceptance_length=_plus_one(accepted),
         usd_per_million_tokens=None
         if price is None
-        else ratio(lambda one: price * 1e6 * period / 3600, lambda one: one.tokens, tokens > 0),
+        else ratio(
+            lambda one: price * 1e6 * period / 3600,
+            lambda one: one.tokens,
+            bool(ended and tokens),  # tokens without a request are those of a proof
+        ),
     )
 
 
@@ -223,7 +227,8 @@ def _notes(results: tuple[VariantResult, VariantResult]) -> list[str]:
     notes = []
     for one in results:
         if one.requests < _FEW_REQUESTS:
-            notes.append(f"{one.variant} has answered {one.requests} requests: too few to decide")
+            answered = format_requests(one.requests)
+            notes.append(f"{one.variant} has answered {answered}: too few to decide")
         elif one.seconds_per_token is None:
             notes.append(f"the time per token of {one.variant} is unknown: no tokens in its log")
         elif one.itl_seconds is None:

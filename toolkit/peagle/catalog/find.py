@@ -81,6 +81,9 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     target_id = target_named(catalog, name)
     if target_id is not None:
         return catalog.targets[target_id]
+    if name.endswith(".json"):
+        instead = "name a pair; only plan, deploy and other commands with PAIR|PLAN read a plan"
+        raise NotFound(f"{name!r} is a plan file, not a pair", instead)
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         add = Fix(
             "pass a head with --drafter, and add a target to a catalogue of your own",
@@ -93,9 +96,6 @@ def _find_target(catalog: Catalog, name: str) -> Target:
             ("peagle", "catalog", "init", name, "-o", "my-catalog"),
         )
         raise NotFound(f"the catalogue has no target {name!r}", add)
-    if name.endswith(".json"):
-        instead = "name a pair; only plan, deploy and other commands with PAIR|PLAN read a plan"
-        raise NotFound(f"{name!r} is a plan file, not a pair", instead)
     if is_folder_name(name):
         raise NotFound(f"the catalogue has no target {name!r}", f"for the folder write ./{name}")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))

@@ -89,6 +89,8 @@ def in_context(
     accepted = set() if words == _LIST_PROFILES else {"--profile"}
     if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
         accepted = set(options or _options_of(ctx.find_root(), words[1:]))
+    if words[:2] == ("peagle", "plan") and "--online" not in words:
+        accepted -= {"--profile", "--sandbox"}  # which this command takes with --online only
     head: list[str] = []
     tail: list[str] = []
     for flag, value in typed.items():

@@ -132,7 +132,8 @@ class WithOrWithout:
         host = "this one" if with_.text == self.candidate.text else with_.text
         return (
             f"; the lowest price is {format_usd(without.usd_per_hour or 0)} per hour without "
-            f"({without.text}), {format_usd(with_.usd_per_hour or 0)} with {_name(with_)} ({host})"
+            f"speculation ({without.text}), "
+            f"{format_usd(with_.usd_per_hour or 0)} with {_name(with_)} ({host})"
         )
 
     def costs_more(self) -> Iterator[Finding]:
