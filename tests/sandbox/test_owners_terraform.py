@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +31,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
 
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")
-# One request at a time. If the answer to CreateModel is lost, the provider asks again, and repeats
-# that for 2 minutes: it takes every ValidationException for one that passes. It then reports that
-# the model exists already; the log of the sandbox says what became of the first answer.
+# One request at a time, so that the log of the sandbox shows what each was for.
 OPTIONS = ("-input=false", "-no-color", "-parallelism=1", *VARIABLES)
 
 
@@ -69,9 +68,31 @@ def initialized(folder: Path) -> Path:
     return folder
 
 
+def applied(folder: Path, machine: Machine) -> subprocess.CompletedProcess[str]:
+    """An apply. Where the provider loses the answer of a create operation, its AWS SDK calls the
+    operation again, and the resource exists, but not in Terraform's state: as a user would, delete
+    the resource and apply again."""
+    done = run(folder, "apply", "-auto-approve", *OPTIONS)
+    lost = _LOST_ANSWER.search(" ".join(done.stderr.replace("│", " ").split()))
+    if lost is None:
+        return done
+    sagemaker = machine.account.sagemaker
+    if lost["kind"] == "model":
+        sagemaker.delete_model(ModelName=lost["name"])
+    else:
+        sagemaker.delete_endpoint_config(EndpointConfigName=lost["name"])
+    return run(folder, "apply", "-auto-approve", *OPTIONS)
+
+
+_LOST_ANSWER = re.compile(
+    r"Cannot create already existing [^\"]+ \"arn:aws:sagemaker:[^\"]*:"
+    r"(?P<kind>model|endpoint-config)/(?P<name>[\w-]+)\""
+)
+
+
 def apply(folder: Path, machine: Machine) -> None:
     """An apply that succeeds."""
-    done = run(folder, "apply", "-auto-approve", *OPTIONS)
+    done = applied(folder, machine)
     assert done.returncode == 0, f"{done.stderr}\n{machine.account.sandbox.log_end()}"
 
 
@@ -100,11 +121,11 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     good = (module / "values.json").read_text()
 
     change(module, lambda values: values["model"]["environment"].update(FAKE_ENGINE="crash"))
-    failed = run(module, "apply", "-auto-approve", *OPTIONS)
+    failed = applied(module, machine)
 
     assert_serves_as_before(failed, account, serving)
     change(module, lambda values: values["model"]["environment"].update(ANOTHER="try"))
-    again = run(module, "apply", "-auto-approve", *OPTIONS)
+    again = applied(module, machine)
     assert_serves_as_before(again, account, serving)
 
     (module / "values.json").write_text(good)
@@ -117,6 +138,21 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     assert done.returncode == 0, done.stderr
     assert left_of(account, NAME) == []
     assert scaled(account) == []
+
+
+def test_an_answer_that_the_provider_loses_leaves_a_resource_to_delete(
+    machine: Machine, tmp_path: Path
+) -> None:
+    module = rendered(machine, tmp_path / "module")
+    upload_weights(machine.account, NAME)
+    fault = ("sandbox", "fault", "add", "CreateEndpointConfig", "answer-lost", "--times", "once")
+    assert machine.account.sandbox.peagle(*fault).returncode == 0
+
+    apply(module, machine)
+
+    done = run(module, "destroy", "-auto-approve", *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    assert left_of(machine.account, NAME) == []
 
 
 def assert_serves_as_before(
