@@ -261,7 +261,7 @@ def check_catalog_file(path: Path, own: Path | None = None) -> list[Problem]:
 
 def _taken_short_name(path: Path, own: Path | None) -> Iterator[Problem]:
     """Targets with the short name of the valid one in the file ``path``."""
-    folder, known = path.resolve().parents[1], folders(own)
+    folder, known = path.resolve().parent.parent, folders(own)
     if folder not in (each.resolve() for each in known):
         known.append(folder)
     name, this = _short_name_in(path), f"{path.resolve().parent.name}/{path.stem}".lower()

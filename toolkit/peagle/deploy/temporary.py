@@ -1,8 +1,8 @@
 """Prove a revision on a temporary endpoint before the endpoint is changed.
 
-That has one instance, or one copy on it.
-The temporary endpoint serves the revision's own model. It is a resource of the same deployment, so
-that an interruption leaves it on record: the next deploy, rollback or destroy removes it.
+The temporary endpoint has one instance, or one copy on it, and serves the revision's own model. It
+is a resource of the same deployment, so that an interruption leaves it on record: the next deploy,
+rollback or destroy removes it.
 """
 
 from __future__ import annotations
