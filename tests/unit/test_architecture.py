@@ -39,7 +39,7 @@ WORDS = frozenset(
 them also for findings and files. They read their arguments only, and decide nothing."""
 
 COMMAND = re.compile(
-    rf"\bpeagle (?:-|(?:{'|'.join(cli.list_commands(click.Context(cli)))})\b)|`aws "
+    rf"\bpeagle (?:-|(?:{'|'.join(cli.list_commands(click.Context(cli)))})\b)|`(?:aws|hf) "
 )
 """A command in a sentence: it would not keep the options that the user typed."""
 

@@ -196,6 +196,8 @@ def test_a_refusal_has_a_code_a_message_and_a_fix(
     assert error.code == code
     assert message in error.message
     assert fix in error.fix
+    signs_in = code in ("hub-not-found", "hub-forbidden", "hub-rate-limit") and not token
+    assert tuple(error.command) == (("hf", "auth", "login") if signs_in else ())
     assert error.exit_code == (4 if reply.status in (429, 503) else 2), "4: may succeed later"
     if code == "hub-gated":
         assert f"{hub.hub.url}/{REPO}" in error.fix

@@ -18,9 +18,9 @@ from urllib.parse import urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
 from peagle import __version__
-from peagle.errors import CheckpointError, HubFailed
+from peagle.errors import CheckpointError, Fix, HubFailed
 
-_SET_TOKEN = "set HF_TOKEN, or run `hf auth login`"
+_SET_TOKEN, _SIGN_IN = "set HF_TOKEN, or sign in", ("hf", "auth", "login")
 _SECONDS = 10.0
 """Timeout of each read from the Hub."""
 
@@ -128,9 +128,11 @@ class Hub:
         if status == 429:
             after = response.headers.get("Retry-After", "")
             wait = f"{after} seconds" if after.isdigit() else "a few minutes"
-            more = "" if self.token_from else f"; for a higher limit, {_SET_TOKEN}"
             message = f"{repo}: the Hub's rate limit is reached"
-            return HubFailed(message, f"try again in {wait}{more}", "hub-rate-limit")
+            later = Fix(f"try again in {wait}")
+            if not self.token_from:
+                later = Fix(f"try again in {wait}; for a higher limit, {_SET_TOKEN}", _SIGN_IN)
+            return HubFailed(message, later, "hub-rate-limit")
         return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
 
     def _gated(self, repo: str) -> CheckpointError:
@@ -152,20 +154,21 @@ class Hub:
         if status == 403:
             message = f"the Hub does not allow {token or 'requests without a token'} to read {repo}"
             grant = "give the token the permission to read the contents of that repository"
-            return CheckpointError(message, grant if token else _SET_TOKEN, "hub-forbidden")
+            allow = Fix(grant) if token else Fix(_SET_TOKEN, _SIGN_IN)
+            return CheckpointError(message, allow, "hub-forbidden")
         if status == 401 and token:
             message = f"the Hub does not accept {token} for {repo}"
-            fix = (
+            another = (
                 f"it may have expired: create another one at {self.endpoint}/settings/tokens, or "
                 "unset it for a public model"
             )
-            return CheckpointError(message, fix, "hub-token")
+            return CheckpointError(message, another, "hub-token")
         if token:
             message = f"the Hub has no {repo}, or {token} has no access"
-            fix = "check the spelling, and that the token may read it"
+            fix = Fix("check the spelling, and that the token may read it")
         else:
             message = f"the Hub has no {repo}, or it is private"
-            fix = f"check the spelling; for a private model, {_SET_TOKEN}"
+            fix = Fix(f"check the spelling; for a private model, {_SET_TOKEN}", _SIGN_IN)
         return CheckpointError(message, fix, "hub-not-found")
 
 
