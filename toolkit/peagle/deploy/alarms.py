@@ -74,13 +74,14 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
     CloudError."""
     limits, served = _known_limits(revision), revision.served
+    copies, command = served.copies is not None, _without_speculation(served)
     names = [one.name for one in context.record.of_type("Alarm")]
     for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
         kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
         if kind is None:
             continue
         limit = limits.get(kind, alarm["Threshold"])
-        text = alarm_text(kind, limit, served.copies is not None, _without_speculation(served))
+        text = alarm_text(kind, limit, copies, command)
         changed = following(alarm, revision.name, served.k, limit, text)
         if any(alarm.get(name) != value for name, value in changed.items()):
             context.say("Changing alarm", alarm["AlarmName"])

@@ -140,8 +140,9 @@ def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
 
 
 def _described(plan: Plan, kind: AlarmKind, alarm: dict[str, Any]) -> dict[str, Any]:
-    copies, command = plan.copies is not None, without_speculation(plan)
-    return {"AlarmDescription": alarm_text(kind, alarm["Threshold"], copies, command), **alarm}
+    command = without_speculation(plan) if kind == "acceptance" else ()
+    text = alarm_text(kind, alarm["Threshold"], plan.copies is not None, command)
+    return {"AlarmDescription": text, **alarm}
 
 
 def _alarm(plan: Plan, kind: AlarmKind, config: str) -> dict[str, Any]:

@@ -90,10 +90,8 @@ class Kernel(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """Its time."""
-        reading, computing = self.sides(constants)
-        if self.converts:
-            return reading + computing
-        return reading if reading > computing else computing
+        sides = self.sides(constants)
+        return sum(sides) if self.converts else max(sides)
 
 
 class Terms(NamedTuple):
@@ -133,12 +131,9 @@ class Terms(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """The sum of the terms."""
-        busy = 0.0
-        for kernel in self.kernels:  # a sum of a generator takes twice as long
-            busy += kernel.seconds(constants)
         return (
             self.fixed
-            + busy
+            + sum(kernel.seconds(constants) for kernel in self.kernels)
             + self.step * constants.step
             + self.layer * constants.layer
             + self.request * constants.request
