@@ -188,11 +188,12 @@ def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
     """Without restarts, which the entrypoint else tries after a crash of a healthy engine. What
     vLLM does with baked weights is shown in test_sandbox_docker.py."""
     kill = (
-        "import os, pathlib, signal\n"
+        "import contextlib, os, pathlib, signal\n"
         "for one in pathlib.Path('/proc').glob('[0-9]*'):\n"
         "    pid = int(one.name)\n"
-        "    words = (one / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
-        "    if b'api_server' in words: os.kill(pid, signal.SIGKILL)\n"
+        "    with contextlib.suppress(OSError):  # a process that has ended meanwhile\n"
+        "        words = (one / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
+        "        if b'api_server' in words: os.kill(pid, signal.SIGKILL)\n"
     )
     built = build("tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights")
     settings = {"PEAGLE_RESTARTS": "0", "SM_VLLM_HOST": "0.0.0.0"}
@@ -201,8 +202,10 @@ def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
             assert rest_of(reply)[-1] == "[DONE]"
         assert f"{BAKED_ROOT}/model/target" in log.read_text()
 
-        docker.run("exec", chosen.name, "python3", "-c", kill, doing="killing the engine")
+        # Detached, because the container can end before `docker exec` returns.
         killed = time.monotonic()
+        killing = "exec", "--detach", chosen.name, "python3", "-c", kill
+        docker.run(*killing, doing="killing the engine")
         code = program.wait(30)
 
         assert code not in (0, None)
