@@ -15,12 +15,11 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
 
 from peagle.data import data_folder
 from peagle.errors import CatalogError, Fix
@@ -93,9 +92,6 @@ def catalog_error(problems: Sequence[Problem]) -> CatalogError:
     return CatalogError(first.text, Fix(sentence, ("peagle", "catalog", "check")))
 
 
-_BASES: tuple[Any, ...] = (
-    (Composer, yaml.CBaseLoader) if hasattr(yaml, "CBaseLoader") else (yaml.BaseLoader,)
-)
 _CONSTANTS: dict[str, bool | None] = {
     "true": True, "false": False, "null": None, "~": None, "": None,
 }  # fmt: skip
@@ -116,61 +112,137 @@ MOST_VALUES = 50_000
 has 1,700."""
 
 
-class _Loader(*_BASES):  # type: ignore[misc]
-    """Composes nodes within the limits, from what libyaml parses. libyaml's own composer recurses
-    until the process ends. Resolves no tags, which takes a third of YAML's time: ``plain_value``
-    types the scalars."""
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
-    get_single_node = Composer.get_single_node
+
+class _Data:
+    """Builds plain data within the limits from the events of libyaml's parser, in one pass.
+
+    libyaml's own composer recurses until the process ends, and a tree of nodes takes longer than
+    the data. Tags are ignored: ``plain_value`` types the scalars.
+    """
 
     def __init__(self, text: str, file: str) -> None:
-        _BASES[-1].__init__(self, text)
-        self.anchors: dict[str, yaml.Node] = {}
+        self._next_event = _LOADER(text).get_event
         self._file = file
-        self._depth = self._values = 0
-        self._behind: dict[str, int] = {}
-        """The number of values that each anchor stands for, once its node is complete."""
+        self._values = 0
+        self._anchors: dict[str, _Anchor] = {}
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        event, before = self.peek_event(), self._values
-        line = event.start_mark.line + 1
-        self._depth += 1
-        if self._depth > DEEPEST:
+    def of_document(self) -> Any:
+        """The data of the only document; ``None`` for an empty file."""
+        self._next_event()  # the start of the stream
+        first = self._next_event()
+        if isinstance(first, yaml.StreamEndEvent):
+            return None
+        data = self._value(self._next_event(), 1)
+        self._next_event()  # the end of the document
+        after = self._next_event()
+        if not isinstance(after, yaml.StreamEndEvent):
+            message = "is not YAML: expected a single document in the stream"
+            raise self._bad(message, "keep one document in a file", after)
+        return data
+
+    def _value(self, event: yaml.NodeEvent, depth: int) -> Any:
+        """The value that begins with this event."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._anchor_of(event).value
+        if depth > DEEPEST:
             message = f"is nested more than {DEEPEST} deep"
-            raise BadFile(self._file, message, "write it with fewer levels", line)
-        node: yaml.Node = Composer.compose_node(self, parent, index)  # type: ignore[assignment]
-        self._depth -= 1
-        if not isinstance(event, yaml.AliasEvent):
-            self._values += 1
-        elif event.anchor in self._behind:
-            self._values += self._behind[event.anchor]
+            raise self._bad(message, "write it with fewer levels", event)
+        anchor, before = self._begin(event), self._values
+        value: Any
+        if isinstance(event, yaml.ScalarEvent):
+            is_plain = not event.style  # quoted text and blocks are text
+            value = plain_value(event.value) if is_plain else event.value
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = []
+            while not isinstance(item := self._next_event(), yaml.SequenceEndEvent):
+                value.append(self._value(item, depth + 1))
         else:
-            line = node.start_mark.line + 1
-            raise BadFile(self._file, "refers to itself", "remove the alias", line)
-        if event.anchor is not None:
-            self._behind[event.anchor] = self._values - before
+            value = self._mapping(depth + 1)
+        self._count(1, event)
+        if anchor is not None:
+            anchor.value, anchor.values = value, self._values - before
+        return value
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        while not isinstance(event := self._next_event(), yaml.MappingEndEvent):
+            key = self._key(event, depth)
+            value = self._value(self._next_event(), depth)
+            if key in mapping:
+                raise self._bad("duplicate key", "keep one of the two", event, key)
+            mapping[key] = value
+        return mapping
+
+    def _key(self, event: yaml.NodeEvent, depth: int) -> str:
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:
+            self._count(1, event)
+            return str(event.value)
+        self._value(event, depth)
+        text = self._anchors[event.anchor].text if event.anchor is not None else None
+        if text is None:
+            raise self._bad("a key must be plain text", "write `name: value`", event)
+        return text
+
+    def _begin(self, event: yaml.NodeEvent) -> _Anchor | None:
+        """The event's anchor, whose value is not known yet."""
+        if event.anchor is None:
+            return None
+        if event.anchor in self._anchors:
+            raise self._bad(f"is not YAML: found duplicate anchor {event.anchor!r}", "", event)
+        text = event.value if isinstance(event, yaml.ScalarEvent) else None
+        anchor = self._anchors[event.anchor] = _Anchor(_line(event), text)
+        return anchor
+
+    def _anchor_of(self, alias: yaml.AliasEvent) -> _Anchor:
+        """What the alias stands for, which counts as often as it is used."""
+        anchor = self._anchors.get(str(alias.anchor))
+        if anchor is None:
+            raise self._bad(f"is not YAML: found undefined alias {alias.anchor!r}", "", alias)
+        if anchor.values is None:
+            raise BadFile(self._file, "refers to itself", "remove the alias", anchor.line)
+        self._count(anchor.values, alias)
+        return anchor
+
+    def _count(self, values: int, event: yaml.Event) -> None:
+        self._values += values
         if self._values > MOST_VALUES:
             message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
-            raise BadFile(self._file, message, "use fewer aliases, or split the file", line)
-        return node
+            raise self._bad(message, "use fewer aliases, or split the file", event)
 
-    def resolve(self, *_: object) -> str:
-        return ""
+    def _bad(self, message: str, fix: str, event: yaml.Event, key: str = "") -> BadFile:
+        return BadFile(self._file, message, fix, _line(event), key)
 
-    def descend_resolver(self, *_: object) -> None:
-        pass
 
-    def ascend_resolver(self, *_: object) -> None:
-        pass
+def _line(event: yaml.Event) -> int:
+    mark: Any = event.start_mark
+    return int(mark.line) + 1
+
+
+@dataclass
+class _Anchor:
+    """The line of an anchor, the text of its scalar, its value, and the number of values that it
+    stands for: ``None`` until it is complete."""
+
+    line: int
+    text: str | None
+    value: Any = None
+    values: int | None = None
 
 
 class Document:
     """One file's data, with the text and line of every value for error messages."""
 
-    def __init__(self, file: str, root: yaml.Node | None) -> None:
-        self.file = file
-        self._root = root
-        self.data = _Conversion(file).value(root) if root is not None else None
+    def __init__(self, text: str, file: str) -> None:
+        self.file, self._text = file, text
+        self.data = _Data(text, file).of_document()
+
+    @cached_property
+    def _root(self) -> yaml.Node | None:
+        """Nodes have the lines, which only messages need."""
+        root: yaml.Node | None = yaml.compose(self._text, _LOADER)
+        return root
 
     def node(self, location: Location) -> yaml.Node | None:
         """The node at ``location``; ``None`` if there is none."""
@@ -214,48 +286,13 @@ def read_document(path: Path, file: str) -> Document:
 def parse_document(text: str, file: str) -> Document:
     """The YAML ``text`` of ``file``; raises BadFile if it is not YAML, or beyond the limits."""
     try:
-        return Document(file, _Loader(text, file).get_single_node())
+        return Document(text, file)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise BadFile(file, f"is not YAML: {what}", line=mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise BadFile(file, f"is not YAML: {error}") from error
-
-
-class _Conversion:
-    """Converts YAML nodes to plain data; a node that is used twice (an alias), once."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._done: dict[int, Any] = {}
-
-    def value(self, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            is_plain = not node.style  # quoted text and blocks are text
-            return plain_value(node.value) if is_plain else node.value
-        identity = id(node)
-        if identity not in self._done:
-            self._done[identity] = (
-                [self.value(item) for item in node.value]
-                if isinstance(node, yaml.SequenceNode)
-                else self._mapping(node)
-            )
-        return self._done[identity]
-
-    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
-        mapping: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = key_node.value
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._refuse(key_node, "", "a key must be plain text", "write `name: value`")
-            if key in mapping:
-                self._refuse(key_node, key, "duplicate key", "keep one of the two")
-            mapping[key] = self.value(value_node)
-        return mapping
-
-    def _refuse(self, node: yaml.Node, key: str, message: str, fix: str) -> None:
-        raise BadFile(self._file, message, fix, node.start_mark.line + 1, key)
 
 
 def plain_value(text: str) -> Any:
