@@ -10,7 +10,7 @@ its source.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture
 from peagle.fit.models import DraftModel, FitCase
@@ -86,8 +86,7 @@ _FUSED_BUFFERS = 4
 """Buffers of that size that each GPU keeps per GPU: one, and three in rotation."""
 
 
-@dataclass(frozen=True)
-class Working:
+class Working(NamedTuple):
     """``kept`` stays allocated after the run; ``phases`` are the extra bytes of each phase."""
 
     kept: dict[str, int]

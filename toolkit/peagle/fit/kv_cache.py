@@ -11,9 +11,9 @@ their pages are padded to the largest. Whole numbers throughout.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
 
@@ -21,8 +21,7 @@ BLOCK_TOKENS = 16
 """vLLM's ``--block-size`` on NVIDIA GPUs."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
 
     ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
@@ -46,8 +45,7 @@ class Group:
         return (ceil(kept / self.block_tokens) + 1) * self.tables
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The blocks of one GPU's cache: ``block_bytes`` is one block with all of its layers."""
 
     groups: tuple[Group, ...]

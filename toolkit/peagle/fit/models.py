@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.catalog.tables import CatalogEntry, Instance
@@ -56,8 +57,7 @@ class Comparison(CatalogEntry):
     concurrency_kept: float | None
 
 
-@dataclass(frozen=True)
-class Vision:
+class Vision(NamedTuple):
     """The image tower of a multimodal target, by the numbers of its ``vision_config``.
 
     ``patch_values`` is the number of values of one patch, ``positions`` the length of each of the

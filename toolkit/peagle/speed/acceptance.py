@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from peagle.catalog.schema import Drafter, SpeedRun
 from peagle.speed.models import Acceptance, AcceptanceBasis
@@ -27,8 +27,7 @@ _CERTAIN = 0.985
 """The largest share at the first position: the largest that fits a published head's lengths."""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """The share of accepted drafts at the first position, and its decay from one to the next."""
 
     first: float

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -36,8 +35,7 @@ _LOAD, _K, _PROMPT, _ANSWER = math.log(2.5), 2.5, math.log(5), math.log(12)
 errors around these, and hardly larger ones at half and twice of them."""
 
 
-@dataclass(frozen=True)
-class Correction:
+class Correction(NamedTuple):
     """The factor on the modelled time, half the width of the range as a share, and the runs."""
 
     factor: float
@@ -45,8 +43,7 @@ class Correction:
     runs: tuple[SpeedRun, ...]
 
 
-@dataclass(frozen=True)
-class _Ratio:
+class _Ratio(NamedTuple):
     """Measured over modelled time of one row; logarithms of that, of its load and tokens."""
 
     k: int
@@ -127,8 +124,8 @@ def _weighed(
 @lru_cache(maxsize=256)
 def _of_any_k(geometry: Geometry) -> Geometry:
     """The pair on one GPU, of which ``with_k`` makes those with a K."""
-    draft = geometry.draft and replace(geometry.draft, passes=1)
-    return replace(geometry, k=0, draft=draft, tensor_parallel_size=1)
+    draft = geometry.draft and geometry.draft._replace(passes=1)
+    return geometry._replace(k=0, draft=draft, tensor_parallel_size=1)
 
 
 @lru_cache(maxsize=256)
@@ -145,7 +142,7 @@ def _ratios_of(
     run: SpeedRun, pair: Geometry, names: Collection[str | None], model: SpeedModel
 ) -> Iterable[_Ratio]:
     gpu = model.gpu(run.gpu)
-    pair = replace(pair, tensor_parallel_size=run.tensor_parallel_size)
+    pair = pair._replace(tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():
         lacks = not row.prompt_tokens or not row.output_tokens or row.drafter not in names
         if gpu is None or lacks or (row.k and not row.acceptance_length):

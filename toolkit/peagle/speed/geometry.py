@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.fit.drafter_weights import stored_parameters
@@ -23,8 +24,7 @@ _MANY = 1024
 """Requests with which vLLM captures the most sizes."""
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(NamedTuple):
     """Layers with the same KV cache: bytes that a token takes in all of them, and the FLOPs of a
     token's attention to one cached token. ``window`` is in tokens."""
 
@@ -37,8 +37,7 @@ class Cache:
         return min(context, self.window) if self.window else context
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(NamedTuple):
     """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step.
 
     ``parallel``: one pass drafts all K tokens.
@@ -53,8 +52,7 @@ class Draft:
     caches: tuple[Cache, ...]
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The sizes of a pair on an engine. ``attention`` is everything of a layer but its experts, a
     dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes. ``converts_experts``:
     kernels convert the weights of the experts to 16 bits."""
@@ -88,8 +86,8 @@ class Geometry:
         """The same pair with K drafts; the target alone with 0."""
         draft = self.draft if k else None
         if draft and not draft.parallel:
-            draft = replace(draft, passes=k)
-        return replace(self, k=k, draft=draft)
+            draft = draft._replace(passes=k)
+        return self._replace(k=k, draft=draft)
 
 
 @lru_cache(maxsize=1024)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Basis = Literal["measured", "estimated", "unknown"]
 """``measured``: evidence has this pair, GPU, vLLM version and workload, at or around this load."""
@@ -17,16 +16,14 @@ SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """Requests of one size: tokens of the prompt and of the answer."""
 
     prompt_tokens: int
     output_tokens: int
 
 
-@dataclass(frozen=True)
-class Acceptance:
+class Acceptance(NamedTuple):
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
     text, file or publication."""
 
@@ -35,8 +32,7 @@ class Acceptance:
     source: str
 
 
-@dataclass(frozen=True)
-class Performance:
+class Performance(NamedTuple):
     """One engine (one copy of the model) at one load. Seconds are means.
 
     ``low`` and ``high`` bound ``tokens_per_second``, output tokens of all requests together.

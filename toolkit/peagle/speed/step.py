@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
 from peagle.speed.geometry import Geometry
@@ -220,8 +221,7 @@ class StepTimes:
         return 2 * layers * one
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds of a closed load: of all answers, to the first token, of a decode step."""
 
     total: float
