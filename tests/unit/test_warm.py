@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from peagle.checks.facts import digest_in
 from peagle.engine_log import warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from peagle.protocol import digest_in
 from peagle.warm.transfer import (
     PART_BYTES,
     PAUSES,

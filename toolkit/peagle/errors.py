@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +201,8 @@ def count_of(value: Any) -> int:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known names nearest to ``name``: ``did you mean a, b?``; empty if none."""
+    from difflib import get_close_matches  # takes a while to load, and few commands need it
+
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
     return f"did you mean {', '.join(by_lower[match] for match in found)}?" if found else ""

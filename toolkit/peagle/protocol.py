@@ -237,9 +237,3 @@ def acceptance_length(counters: Counters) -> float | None:
     ``None`` when nothing was drafted.
     """
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
-
-
-def digest_in(image: str) -> str | None:
-    """``sha256:...`` of an image that is named with its digest; else ``None``."""
-    name, _, digest = image.partition("@")
-    return digest if name and digest.startswith("sha256:") else None

@@ -110,6 +110,12 @@ def parse_ecr_image(image: str | None) -> EcrImage | None:
     return EcrImage(**found.groupdict()) if found else None
 
 
+def digest_in(image: str) -> str | None:
+    """``sha256:...`` of an image that is named with its digest; else ``None``."""
+    name, _, digest = image.partition("@")
+    return digest if name and digest.startswith("sha256:") else None
+
+
 def parse_tag_versions(image: str) -> TagVersions | None:
     """The versions in the tag, or ``None`` unless it begins with a version such as ``0.28.0``."""
     found = _TAG.search(image)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from peagle.checks.facts import digest_in
 from peagle.errors import Fix, NotFound, UserError
 from peagle.images.docker import Docker, parsing_output
-from peagle.protocol import digest_in
 from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
 from peagle_serve import json_reader

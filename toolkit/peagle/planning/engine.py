@@ -8,6 +8,7 @@ from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Runtime
 from peagle.checks import check
+from peagle.checks.facts import digest_in
 from peagle.findings import Finding
 from peagle.planning.break_even import with_break_even
 from peagle.planning.candidates import Candidate, PairLoad
@@ -20,7 +21,6 @@ from peagle.planning.plan import Decisions, RuntimeChoice, Speculation
 from peagle.planning.settings import engine_arguments, engine_environment
 from peagle.planning.speculation import build_speculation
 from peagle.planning.weights import PlacedWeights, WeightSizes, stream
-from peagle.protocol import digest_in
 from peagle.vllm.environment import check_environment, to_environment
 from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -174,7 +173,13 @@ def terminal_width(pipe_width: int = UNLIMITED) -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) < 10 and int(columns):
         return int(columns)
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else pipe_width
+    return _columns() if sys.stdout.isatty() else pipe_width
+
+
+def _columns() -> int:
+    import shutil  # loads the libraries of all archives, and output to a pipe does not need it
+
+    return shutil.get_terminal_size().columns
 
 
 def table_width(rows: Sequence[Row]) -> int:
@@ -235,4 +240,4 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 def stderr_width() -> int:
     """The width of the terminal that shows stderr; a pipe gets every text in one line."""
-    return shutil.get_terminal_size().columns if sys.stderr.isatty() else UNLIMITED
+    return _columns() if sys.stderr.isatty() else UNLIMITED
