@@ -137,14 +137,14 @@ def working_classes_called(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def is_plain_data(made: type) -> bool:
-    """An error, or a dataclass or a pydantic model without public methods of its own."""
+    """An error, or a dataclass, named tuple or pydantic model without public methods of its own."""
     own = [vars(base) for base in made.__mro__ if base.__module__.startswith("peagle")]
     works = any(
         isinstance(value, FunctionType | classmethod | staticmethod) and not name.startswith("_")
         for members in own
         for name, value in members.items()
     )
-    is_data = is_dataclass(made) or issubclass(made, BaseModel)
+    is_data = is_dataclass(made) or hasattr(made, "_fields") or issubclass(made, BaseModel)
     return issubclass(made, Exception) or (is_data and not works)
 
 
