@@ -11,6 +11,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Runtime, RuntimeTable, domain, exact_image_uri, region_hint
 from peagle.checks import check
 from peagle.checks.facts import is_aws_image
+from peagle.checks.rules.runtime_unknown import unknown_version
 from peagle.checks.rules.vllm_below_minimum import below_minimum
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.planning.company import check_prefix, prefixed
@@ -43,17 +44,23 @@ def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
 
 
 def choose_runtime(
-    options: Options, catalog: Catalog, target: Target, drafter: Drafter | None
+    options: Options,
+    catalog: Catalog,
+    target: Target,
+    drafter: Drafter | None,
+    takes_image: bool = True,
 ) -> Decision[Runtime]:
     """The vLLM version; a finding if it is below the pair's minimum.
 
     Raises NotFound for a version without an image, and Refused if it is also below the pair's
-    minimum; both are the rules' findings. An image of the user's may have any version.
+    minimum; both are the rules' findings. An image of the user's may have any version;
+    ``takes_image``: the user may name one.
     """
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
     case = build_case(catalog, target, drafter, CaseOptions(vllm=version, image=options.image))
-    for unknown in check(case, only={"runtime-unknown"}):
+    unknown = unknown_version(case, takes_image=takes_image)
+    if unknown is not None:
         too_old = below_minimum(case)
         one, kind = (too_old, Refused) if too_old else (unknown, NotFound)
         raise kind(one.message, Fix(one.fix, one.command or ()), one.code)

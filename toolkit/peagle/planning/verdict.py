@@ -60,7 +60,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     pair = find_pair(catalog, request.pair)
     options = Options(pair=request.pair, vllm=request.vllm, region=request.region)
     region = choose_region(options, catalog.runtimes).value
-    runtime = choose_runtime(options, catalog, pair.target, None).value
+    runtime = choose_runtime(options, catalog, pair.target, None, takes_image=False).value
     sizes = _sizes(request, pair.target)
     works = _works(pair.target, request, catalog, runtime.vllm, sizes.values())
     named = [pair.drafter] if "+" in request.pair and pair.drafter else None

@@ -6,18 +6,27 @@ SageMaker fails to pull an image that AWS never published.
 from peagle.case import Case, nearest_version
 from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules.vllm_below_minimum import minimum_of
+from peagle.findings import Finding
 from peagle.vllm import versions
 
 RULE = Rule("runtime-unknown", about="hardware", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
+    found = unknown_version(case, takes_image=True)
+    if found is not None:
+        yield found
+
+
+def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
+    """The finding if the version has no image; ``takes_image``: the user may name another one."""
     known = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
     if version in known or case.image is not None:
-        return
-    _, minimum = minimum_of(case.target, case.drafter)
+        return None
+    who, minimum = minimum_of(case.target, case.drafter)
     recent = [name for name in known if versions.compare(name, minimum) >= 0]
-    near = f"--vllm {nearest_version(version, recent)}, or " if recent else ""
-    fix = f"use {near}your own image with --image"
-    yield RULE.error("vllm", f"the catalogue has no image with vLLM {version}", fix)
+    fixes = [f"--vllm {nearest_version(version, recent)}"] if recent else []
+    fixes += ["your own image with --image"] if takes_image else []
+    fix = f"use {', or '.join(fixes)}" if fixes else f"choose another pair than {who}"
+    return RULE.error("vllm", f"the catalogue has no image with vLLM {version}", fix)

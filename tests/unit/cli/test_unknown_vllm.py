@@ -1,0 +1,67 @@
+"""A vLLM version without an image: every command's fix names options that the command has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from peagle.cli.main import cli
+from tests.support import in_process
+
+LINES = {
+    "bench sweep": ("tiny", "--sweep", "k=1,2"),
+    "check": ("tiny",),
+    "deploy": ("tiny", "--sandbox", "--yes"),
+    "image build": ("tiny",),
+    "local up": ("tiny",),
+    "plan": ("tiny",),
+    "render": ("boto3", "tiny", "--output", "rendered"),
+    "verdict": ("tiny", "--gpu", "L4"),
+    "warm": ("tiny",),
+}
+"""The commands that need an image, or know the times of one, with their arguments."""
+
+WITHOUT_IMAGE = {"engine install", "fit"}
+"""Commands that do without: one installs a version from the package index, the other estimates."""
+
+
+def options_of(name: str) -> set[str]:
+    group: click.Command = cli
+    for word in name.split():
+        assert isinstance(group, click.Group)
+        found = group.get_command(click.Context(cli), word)
+        assert found is not None
+        group = found
+    return {option for parameter in group.params for option in parameter.opts}
+
+
+def commands(group: click.Group, name: str = "") -> Iterator[str]:
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name}{word} ")
+        yield f"{name}{word}"
+
+
+@pytest.mark.thorough
+def test_all_commands_with_a_version_are_here() -> None:
+    assert {name for name in commands(cli) if "--vllm" in options_of(name)} == (
+        LINES.keys() | WITHOUT_IMAGE
+    )
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_fix_names_options_of_the_command(name: str) -> None:
+    done = in_process(*name.split(), *LINES[name], "--vllm", "0.99.0")
+
+    shown = done.out if name == "check" else done.error
+    assert "the catalogue has no image with vLLM 0.99.0" in shown
+    (fix,) = re.findall(r"use (--vllm [^)\n]+)", shown)
+    assert {*re.findall(r"--[a-z-]+", fix)} <= options_of(name)
+    near = fix.split(",")[0].split()
+    accepted = in_process("check", "tiny", *near).out
+    assert "runtime-unknown" not in accepted
