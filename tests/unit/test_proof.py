@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.catalog import find_pair, load_catalog
 from peagle.errors import NotProved
+from peagle.planning import Options, make_plan
 from peagle.planning.plan import FloorSource
-from peagle.proof import InstanceProof, Proof, evaluate, floor_text, prove, require_passed
+from peagle.proof import (
+    InstanceProof,
+    Proof,
+    evaluate,
+    floor_text,
+    pair_in_catalogue,
+    prove,
+    require_passed,
+)
 from peagle.protocol import Counters
 from tests.support import raises_code
 
@@ -91,6 +101,25 @@ def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> N
         require_passed(too_slow, pair)
     plan = ("peagle", "plan", shown, "--no-speculation") if shown else ()
     assert raised.value.command == plan
+
+
+@pytest.mark.parametrize(
+    ("options", "pair"),
+    [
+        ({"pair": "tiny"}, "peagle/tiny+p-eagle"),
+        ({"pair": "tiny", "drafter": "acme/head"}, "peagle/tiny"),
+        ({"pair": "tiny", "speculation": False}, "peagle/tiny"),
+        ({"pair": "gpt-oss-20b"}, "openai/gpt-oss-20b+p-eagle"),
+        ({"pair": "gemma-4-31b", "drafter": "acme/head"}, None),
+    ],
+)
+def test_a_plan_names_a_pair_that_the_catalogue_has(
+    options: dict[str, Any], pair: str | None
+) -> None:
+    catalog = load_catalog()
+    named = pair_in_catalogue(make_plan(Options(**options), catalog))
+    assert named == (pair or named)
+    assert find_pair(catalog, named).target.id == named.partition("+")[0]
 
 
 def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:

@@ -197,6 +197,7 @@ if TYPE_CHECKING:
     from peagle.project.reading import find_project as find_project
     from peagle.project.reading import read_project as read_project
     from peagle.proof import floor_text as floor_text
+    from peagle.proof import pair_in_catalogue as pair_in_catalogue
     from peagle.proof import require_passed as require_passed
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
@@ -370,7 +371,7 @@ _FUNCTIONS = {
     "peagle.project.model": ("project_schema",),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
     "peagle.project.reading": ("find_project", "read_project"),
-    "peagle.proof": ("floor_text", "require_passed"),
+    "peagle.proof": ("floor_text", "pair_in_catalogue", "require_passed"),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",

@@ -16,7 +16,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
-from peagle.planning.plan import FloorSource
+from peagle.planning.plan import FloorSource, Plan
 from peagle.protocol import Counters, acceptance_length, request_body
 from peagle_serve.contract import is_s3_uri
 
@@ -233,7 +233,8 @@ def require_passed(
 ) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
 
-    ``pair`` and ``name`` (of the endpoint) complete the commands of the fix. ``again`` is the
+    ``pair``, of a plan that of ``pair_in_catalogue``, and ``name`` (of the endpoint) complete the
+    commands of the fix. ``again`` is the
     command that repeats the proof, where that is not `peagle prove` of the endpoint.
     """
     if proof.passed:
@@ -289,6 +290,14 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
         f"{least}",
         fix if pair else fix.sentence,
     )
+
+
+def pair_in_catalogue(plan: Plan) -> str:
+    """The plan's pair as the catalogue has it: with a head of the user's own the target alone."""
+    drafter = plan.drafter
+    if drafter is None or drafter.name == OWN:
+        return plan.target.id
+    return f"{plan.target.id}+{drafter.name}"
 
 
 def _in_catalogue(pair: str) -> str:

@@ -63,7 +63,7 @@ def test_one_instance_below_the_floor_fails_the_proof(logging: World) -> None:
         logging.deploy(from_the_log(instance_count=2))
 
     assert f"1.40 of {TWO}" in failed.value.message
-    assert failed.value.command == ("peagle", "catalog", "show", "a/target+a/head")
+    assert failed.value.command == ("peagle", "catalog", "show", "a/target+p-eagle")
 
 
 def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None:

@@ -131,7 +131,7 @@ def prove(
         print_json({"name": chosen, "region": aws.region, **proved.document()})
     else:
         _show(chosen, proved)
-    pair = record.current.served.pair if record else "PAIR"
+    pair = record.current.catalogue_pair if record else "PAIR"
     api.require_passed(proved, pair, chosen)
     return None
 
@@ -149,7 +149,8 @@ def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
     else:
         _show(asked.url, proved)
     again = ("peagle", "prove", "--url", asked.url)
-    api.require_passed(proved, asked.plan.pair if asked.plan else "PAIR", asked.url, again)
+    pair = api.pair_in_catalogue(asked.plan) if asked.plan else "PAIR"
+    api.require_passed(proved, pair, asked.url, again)
 
 
 def _show(name: str, proved: Proof) -> None:

@@ -51,7 +51,7 @@ def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
                 put_copies(context, revision, of_one_copy(desired.component, name))
             steps.wait_in_service(context, revision, request)
             proved = prove_request(context, request_of_plan(desired.plan, name))
-        proof.require_passed(proved, revision.served.pair or "PAIR", name)
+        proof.require_passed(proved, revision.catalogue_pair, name)
     except (NotProved, EngineError, WillNotServe) as error:
         remove(context)
         raise NotProvedFirst(

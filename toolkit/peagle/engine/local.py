@@ -226,7 +226,8 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         floor=plan.speculation.acceptance_floor,
         **settings,
     )
-    proof.require_passed(replace(found, floor_source=plan.speculation.floor_source), plan.pair)
+    judged = replace(found, floor_source=plan.speculation.floor_source)
+    proof.require_passed(judged, proof.pair_in_catalogue(plan))
     return replace(
         engine, ready=True, acceptance_length=found.acceptance_length, drafts=found.drafts
     )

@@ -58,7 +58,7 @@ class Measurer(Planner):
             min_drafts=min_drafts,
             say=say or silent,
         )
-        api.require_passed(proof, record.current.served.pair if record else "PAIR", name)
+        api.require_passed(proof, record.current.catalogue_pair if record else "PAIR", name)
         return proof
 
     def prove_url(
@@ -102,7 +102,7 @@ class Measurer(Planner):
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
         proof = api.prove_url(asked, self.catalog, say=say or silent)
         again = ("peagle", "prove", "--url", url)
-        api.require_passed(proof, plan.pair if plan else "PAIR", url, again)
+        api.require_passed(proof, api.pair_in_catalogue(plan) if plan else "PAIR", url, again)
         return proof
 
     def _find(
