@@ -30,12 +30,12 @@ from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
 from peagle.sandbox.prerequisites import may_be_assumed
 from peagle.sandbox.protocol import BodyRefused
 from peagle.sandbox.relay import BrokenResponse, HttpExchange
+from peagle.sandbox.resources import instances_of
 from peagle.sandbox.router import _REGION_KEY, _response, create_app
 from peagle.sandbox.scheduler import _due
 from peagle.sandbox.signatures import InvalidToken, Verifier
 from peagle.sandbox.stack_resources import _typed, in_order
 from peagle.sandbox.state import AccessKey
-from peagle.sandbox.variants import instances_of
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.account import ACCOUNT, ROLE

@@ -6,7 +6,7 @@ import json
 
 from peagle.engine.cpu import for_cpu
 from peagle.engine.machine import Machine
-from peagle.sandbox.not_applied import not_applied
+from peagle.sandbox.launch_spec import not_applied
 
 MACHINE = Machine(16 * 2**30, 4, "Linux", "x86_64")
 

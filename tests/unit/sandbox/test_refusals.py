@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
+from peagle.sandbox.resources import NotFoundError, RefusedForNowError
 from peagle.sandbox.sagemaker import SageMakerBackend
 
 REGION = "us-east-1"

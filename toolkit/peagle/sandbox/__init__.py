@@ -4,22 +4,20 @@
     rehearsal      faults, quotas, calls   relay         HTTP to an engine
     server         the daemon              protocol      responses, errors, event streams
     state          state on disk           launch_spec   what to launch for an endpoint
-    recovery       processes without a     launch        download weights, start the engine
-                   readable record         instance      one engine
-    router         which request goes
-                   where
+    router         which request goes      launch        download weights, start the engine
+                   where                   instance      one engine
     signatures     whether the owner       fleet         the engines of an endpoint
                    signed it               logs          an engine's log in CloudWatch
-    calls          which operation it is   not_applied   arguments that no engine got
-    faults         failures on request     sagemaker     models, configurations, endpoints
-    control        the sandbox's own       resources     models and configurations
-                   requests                endpoint      an endpoint's states
+    calls          which operation it is   sagemaker     models, configurations, endpoints
+    faults         failures on request     resources     models, configurations, variants
+    control        the sandbox's own       endpoint      an endpoint's states
+                   requests
     validation     AWS's rules             operations    those that differ from moto's
     prerequisites  role, images, data      bootstrap     what the account has at first
     services       quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
     metrics        data points, math       cloudwatch    metrics, dashboards, metric filters
-    traffic        metrics of AWS/SageMaker      refusals      what it tells apart itself
+    traffic        metrics of AWS/SageMaker
     log_metrics    metrics from logs       alarms        states of alarms
     rollout        updates in steps
 

@@ -11,8 +11,7 @@ from peagle.sandbox import rollout
 from peagle.sandbox.components import SandboxComponent, accelerators_of, fit_on, with_changes
 from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.launch_spec import LaunchSpec
-from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
-from peagle.sandbox.resources import LOCK
+from peagle.sandbox.resources import LOCK, NotFoundError, RefusedForNowError
 from peagle.sandbox.services import gpu_count
 
 if TYPE_CHECKING:

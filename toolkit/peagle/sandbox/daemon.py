@@ -11,7 +11,7 @@ from peagle.data import BUNDLED_CATALOG
 from peagle.engine.process import INHERITED_VARIABLES, EngineProcess
 from peagle.errors import EngineError, Fix, UserError
 from peagle.sandbox import state
-from peagle.sandbox.recovery import SERVER
+from peagle.sandbox.state import SERVER
 from peagle.store import HOME_VARIABLE, home
 
 _INSTALL = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))

@@ -34,9 +34,9 @@ from peagle.sandbox.fleet import Fleet
 from peagle.sandbox.instance import EngineInstance, LaunchFailed
 from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
-from peagle.sandbox.resources import LOCK, EndpointConfig
-from peagle.sandbox.rollout import AlarmsFired, StagedUpdate, alarm_names
-from peagle.sandbox.variants import (
+from peagle.sandbox.resources import (
+    LOCK,
+    EndpointConfig,
     Variants,
     find_variant,
     instances_of,
@@ -45,6 +45,7 @@ from peagle.sandbox.variants import (
     weights_of,
     with_running_numbers,
 )
+from peagle.sandbox.rollout import AlarmsFired, StagedUpdate, alarm_names
 
 _SERVING = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
 

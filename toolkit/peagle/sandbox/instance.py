@@ -26,9 +26,8 @@ from peagle.sandbox.launch import (
     only_in_image,
     weight_bytes,
 )
-from peagle.sandbox.launch_spec import LaunchSpec, stand_in_for
+from peagle.sandbox.launch_spec import LaunchSpec, not_applied, stand_in_for
 from peagle.sandbox.logs import LogTail, stock_line
-from peagle.sandbox.not_applied import not_applied
 from peagle.sandbox.state import catalog, engine_version
 from peagle_serve.contract import (
     COLLECT,

@@ -1,9 +1,12 @@
-"""What to launch for an endpoint: weights, environment, start-up time. No side effects.
+"""What to launch for an endpoint, and which of the plan's arguments are left out. No side effects.
 
 ``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``. Everything that
 does not belong to the target stays as planned, so that the plan's settings are exercised: the
 method, K (up to the K that tiny's head was trained for), the context (up to tiny's), the served
 name.
+
+A CPU has no GPU memory, CUDA graphs or ranks, and a stand-in replaces the target. What was left out
+was not tested either: a value that vLLM rejects on a GPU passes here (``not_applied``).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from peagle_serve.contract import (
     SPECULATION,
     WEIGHTS_PIN_VARIABLE,
 )
-from peagle_serve.environment import variable_of
+from peagle_serve.environment import flag_of, variable_of
 
 MAX_ENGINES = 4
 """The largest number of engines of one variant; DescribeEndpoint shows how many run."""
@@ -35,6 +38,11 @@ MAX_ENGINES = 4
 DEFAULT_STARTUP_SECONDS = 600
 """Seconds until /ping must answer when the request sets no limit. Our choice: API_ProductionVariant
 gives the range 60-3600 and no default."""
+
+_OF_THE_ENGINE = (PREFIX, "VLLM_", "CUDA_", "NCCL_")
+_REPLACED_KNOWINGLY = (MODEL, HUB_MODEL, SERVED_NAME)
+_OF_THE_DRAFTER = ("model", "revision", "code_revision")
+"""What a stand-in replaces; the stand-in itself is reported elsewhere."""
 
 
 class ContainerModel(Protocol):
@@ -248,3 +256,34 @@ def _limit_number(config: dict[str, Any], drafter: Drafter, notes: list[str]) ->
     if trained is not None and isinstance(k, int) and k > trained:
         config[_NUMBER] = trained
         notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
+
+
+def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str, ...]:
+    """The arguments of the environment ``planned`` that ``run`` has not, or with another value.
+
+    Each as on vLLM's command line, followed by the value that is used instead.
+    """
+    return tuple(_differences(planned, run))
+
+
+def _differences(planned: Mapping[str, str], run: Mapping[str, str]) -> Iterator[str]:
+    for name, value in sorted(planned.items()):
+        if not name.startswith(_OF_THE_ENGINE) or name in _REPLACED_KNOWINGLY:
+            continue
+        if name == SPECULATION:
+            yield from _of_speculation(planned, run)
+        elif run.get(name) != value:
+            flag = flag_of(name) if name.startswith(PREFIX) else name
+            yield _text(flag, "" if value == "true" else value, run.get(name))
+
+
+def _of_speculation(planned: Mapping[str, str], run: Mapping[str, str]) -> Iterator[str]:
+    now = valid_speculation(run)
+    for key, value in valid_speculation(planned).items():
+        if key not in _OF_THE_DRAFTER and now.get(key) != value:
+            instead = json.dumps(now[key]) if key in now else None
+            yield _text(f"{flag_of(SPECULATION)}.{key}", json.dumps(value), instead)
+
+
+def _text(flag: str, value: str, instead: str | None) -> str:
+    return f"{flag} {value}".rstrip() + (f" ({instead} instead)" if instead else "")

@@ -30,11 +30,18 @@ from peagle.sandbox.prerequisites import (
     check_role,
     check_vpc,
 )
-from peagle.sandbox.refusals import NotFoundError, RefusedForNowError
-from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
+from peagle.sandbox.resources import (
+    LOCK,
+    EndpointConfig,
+    NotFoundError,
+    RefusedForNowError,
+    SandboxModel,
+    Variants,
+    instances_of,
+    with_retained,
+)
 from peagle.sandbox.state import catalog
 from peagle.sandbox.traffic import MetricSource
-from peagle.sandbox.variants import Variants, instances_of, with_retained
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
 Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)

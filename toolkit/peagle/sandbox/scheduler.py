@@ -32,7 +32,7 @@ from moto.utilities.utils import get_partition
 
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.prerequisites import may_be_assumed
-from peagle.sandbox.refusals import RefusedForNowError
+from peagle.sandbox.resources import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of
 from peagle_serve.json_reader import read
 

@@ -31,7 +31,7 @@ from moto.cloudformation.parsing import (
 from moto.core.exceptions import ServiceException
 
 from peagle.sandbox.endpoint import SandboxEndpoint
-from peagle.sandbox.refusals import NotFoundError
+from peagle.sandbox.resources import NotFoundError
 from peagle.sandbox.stack_resources import (
     NAME_PROPERTIES,
     RESOURCES,

@@ -1,8 +1,8 @@
-"""SageMaker's resources in CloudFormation stacks: names, tags, order and update as on AWS.
+"""The resources of CloudFormation stacks that moto lacks: SageMaker's, as on AWS, and schedules.
 
-A resource keeps the name that the template gives it; else it is ``<stack>-<logical id>-<random>``.
-A changed model or configuration is replaced; an endpoint is updated in place. Resources of other
-services are moto's own.
+A resource of SageMaker keeps the name that the template gives it; else it is
+``<stack>-<logical id>-<random>``. A changed model or configuration is replaced; an endpoint is
+updated in place. Resources of other services are moto's own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from typing import Any
 
 from botocore import xform_name
+from moto.core.common_models import CloudFormationModel
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
+from moto.scheduler.exceptions import ScheduleNotFound
+from moto.scheduler.models import Schedule, scheduler_backends
 
 from peagle.request_validation.model import service_model
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoint import SandboxEndpoint
 from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxModel
 from peagle.sandbox.sagemaker import backend_of
@@ -26,6 +31,20 @@ from peagle.sandbox.validation import check_request
 
 _LONGEST_NAME = 63
 _SUB = re.compile(r"\$\{([^!}.]+)")
+
+_OF_SCHEDULE = {
+    "description": "Description",
+    "end_date": "EndDate",
+    "flexible_time_window": "FlexibleTimeWindow",
+    "group_name": "GroupName",
+    "kms_key_arn": "KmsKeyArn",
+    "schedule_expression": "ScheduleExpression",
+    "schedule_expression_timezone": "ScheduleExpressionTimezone",
+    "start_date": "StartDate",
+    "state": "State",
+    "target": "Target",
+}
+"""moto's parameter of a schedule -> the property."""
 
 
 class ResourceFailed(Exception):
@@ -212,3 +231,45 @@ def _references(value: Any) -> Iterator[str]:
         elif key == "Fn::Sub":
             yield from (name for text in texts[:1] for name in _SUB.findall(text))
         yield from _references(item)
+
+
+class ScheduleResource(CloudFormationModel):
+    """The type of a schedule in a template."""
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "Name"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::Scheduler::Schedule"
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
+    ) -> Schedule:
+        made = scheduler_backends[ACCOUNT][region].create_schedule(
+            **_given(resource_name, document), action_after_completion=None
+        )
+        vars(made)["physical_resource_id"] = made.name
+        return made
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, schedule: Schedule, _: str, document: Mapping[str, Any], __: str, region: str
+    ) -> Schedule:
+        given = _given(schedule.name, document)
+        return scheduler_backends[ACCOUNT][region].update_schedule(**given)
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str
+    ) -> None:
+        with suppress(ScheduleNotFound):  # it may have been deleted by someone else
+            scheduler_backends[ACCOUNT][region].delete_schedule(None, resource_name)
+
+
+def _given(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    properties = document.get("Properties") or {}
+    given = {parameter: properties.get(key) for parameter, key in _OF_SCHEDULE.items()}
+    return {**given, "name": properties.get("Name", name)}

@@ -15,8 +15,7 @@ from moto.cloudformation.parsing import get_model_map
 from moto.cloudformation.responses import CloudFormationResponse
 
 from peagle.sandbox.stack import SandboxStack
-from peagle.sandbox.stack_resources import RESOURCES
-from peagle.sandbox.stack_schedule import ScheduleResource
+from peagle.sandbox.stack_resources import RESOURCES, ScheduleResource
 
 
 def install() -> None:

@@ -11,6 +11,8 @@
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
 A process is identified by pid and start time, so a stale file never names an unrelated process.
+Where a record is damaged, the process is found by its command line and by its environment, which
+only its user can set.
 """
 
 from __future__ import annotations
@@ -24,12 +26,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.engine.process import EngineProcess, is_alive, stop_engine, wait_for_end
+from peagle.engine.process import (
+    EngineProcess,
+    is_alive,
+    session_members,
+    start_time,
+    stop_engine,
+    wait_for_end,
+)
 from peagle.errors import Fix, UserError
-from peagle.sandbox import recovery
-from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
+from peagle.store import HOME_VARIABLE, SANDBOX, home, locked, read_json, write_file, write_json
+from peagle_serve.contract import ROOT_VARIABLE
 
 
 @functools.cache
@@ -42,6 +53,12 @@ def engine_version() -> str:
     """The version of vLLM that the sandbox runs, whatever version an image names."""
     return catalog().runtimes.default
 
+
+SERVER = ("-m", "peagle.sandbox.server")
+"""The daemon's command line, after Python."""
+
+_CONTAINER = "peagle-sandbox-"
+"""What the name of an engine's container begins with."""
 
 EngineKind = Literal["process", "docker"]
 
@@ -92,7 +109,7 @@ def read_daemon() -> EngineProcess | None:
 
 def unrecorded_daemon() -> EngineProcess | None:
     """The daemon that lives without a readable record; its port is unknown."""
-    return None if _read(_daemon_file()) else recovery.find_daemon(str(log_file()))
+    return None if _read(_daemon_file()) else _daemon_process(str(log_file()))
 
 
 def find_daemon() -> EngineProcess | None:
@@ -187,7 +204,7 @@ def _registered_engines() -> dict[Path, EngineProcess | None]:
 def _find_engine(record: Path) -> EngineProcess | None:
     name = record.stem
     pid = int(name) if name.isascii() and name.isdecimal() and len(name) < 8 else 0
-    return recovery.find_engine(pid, endpoints_folder()) if 1 < pid < _PIDS else None
+    return _engine_process(pid, endpoints_folder()) if 1 < pid < _PIDS else None
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
@@ -273,3 +290,38 @@ def _key_file() -> Path:
 
 def _engine_file(pid: int) -> Path:
     return folder() / "engines" / f"{pid}.json"
+
+
+def _daemon_process(log: str) -> EngineProcess | None:
+    """The living daemon of this home, with port 0, as only its record has the port. The
+    environment of a daemon always names its home."""
+    for process in psutil.process_iter():
+        try:
+            argv = tuple(process.cmdline())
+            if argv[1:3] != SERVER or process.environ().get(HOME_VARIABLE) != str(home()):
+                continue
+        except (psutil.Error, OSError):
+            continue  # it has ended, or belongs to another user
+        started = start_time(process.pid)
+        if started is not None:
+            return EngineProcess(process.pid, started, 0, log)
+    return None
+
+
+def _engine_process(leader: int, endpoints: Path) -> EngineProcess | None:
+    """The engine, with port 0, whose session ``leader`` leads or led; ``None`` when no process of
+    that session is an engine in a folder below ``endpoints``."""
+    for pid in session_members(leader, since=0):
+        try:
+            process = psutil.Process(pid)
+            argv, environment = process.cmdline(), process.environ()
+            folder = Path(process.cwd())
+        except (psutil.Error, OSError):
+            continue  # it has ended, or belongs to another user
+        container = next((one for one in argv if one.startswith(_CONTAINER)), None)
+        if not folder.is_relative_to(endpoints.resolve()):
+            continue
+        started = start_time(pid)
+        if started is not None and (container or ROOT_VARIABLE in environment):
+            return EngineProcess(leader, started, 0, str(folder / "engine.log"), container)
+    return None
