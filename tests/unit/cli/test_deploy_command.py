@@ -14,6 +14,7 @@ from peagle.data import data_folder
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import READING
+from tests.unit.catalog.catalog_files import write_target
 from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
 
 KEYS = {
@@ -168,6 +169,21 @@ def test_an_unproved_endpoint_stays_and_exits_with_3(terminal: Terminal) -> None
     assert "below the floor of" in done.error
     assert f"Remove   peagle destroy {NAME}" in done.err
     assert NAME in terminal.cloud.endpoints
+
+
+def test_the_command_of_a_failure_keeps_the_users_catalogue(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    write_target(tmp_path)
+    kept = ("peagle", "--catalog", str(tmp_path))
+    terminal.cloud.engine.acceptance = 1.0
+    started = terminal.run(*kept[1:], *FIRST, "--yes", "--json").document
+    shown = terminal.run(*kept[1:], "status", NAME, "--json").document
+    scaled = terminal.run(*kept[1:], "scale", NAME, "--to", "2", "--yes", "--json").document
+
+    for document in (started, shown, scaled):
+        assert document["failure_command"][:4] == [*kept, "catalog"], document["failure_fix"]
+        assert terminal.run(*document["failure_command"][1:]).code == 0
 
 
 def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:

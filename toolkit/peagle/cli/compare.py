@@ -11,7 +11,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.compare_plan import candidate_plan
-from peagle.cli.context import typed_command
+from peagle.cli.context import status_in_context, typed_command
 from peagle.cli.options import (
     command_catalog,
     complete_pair,
@@ -126,7 +126,7 @@ def compare(
     record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     if as_json:
-        print_json(document)
+        print_json(status_in_context(document))
     else:
         print_started(document, account)
 

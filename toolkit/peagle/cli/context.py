@@ -123,6 +123,12 @@ def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
+def status_in_context(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a deployment with its ``failure_command`` in the context of the user's
+    command line."""
+    return document | {"failure_command": in_context(document["failure_command"] or ()) or None}
+
+
 def typed_command(
     ctx: click.Context,
     *name: str,
