@@ -85,9 +85,10 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
 
 @pytest.mark.thorough
 def test_planning_uses_neither_network_nor_disk() -> None:
-    """All targets are read first; then an audit hook records every access."""
+    """All targets are read first, and difflib, which only unknown names need, is loaded; then an
+    audit hook records every access."""
     script = (
-        "import sys\n"
+        "import difflib, sys\n"
         "from peagle.catalog import load_catalog\n"
         "from peagle.planning import Options, make_plan\n"
         "from peagle.render import plan_bytes\n"
