@@ -61,6 +61,14 @@ VERSIONS = (
         "vllm-below-minimum",
     ),
     Broken(
+        "a newer version than the catalogue has",
+        lambda f: catalog_case("tiny", vllm="0.99.0", image=OWN_IMAGE),
+        "vllm-newer-than-catalogue",
+        "note",
+        left="vLLM starts, and the toolkit does not know that version",
+        not_shown="needs a version of vLLM that does not exist yet",
+    ),
+    Broken(
         "Gemma before it was in the allow-list",
         lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
         "eagle3-target-support",

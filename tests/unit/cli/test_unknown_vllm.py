@@ -1,4 +1,5 @@
-"""A vLLM version without an image: every command's fix names options that the command has."""
+"""A vLLM version that the catalogue does not have: fixes name options that the command has, and
+plan and check agree about the user's own image."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pytest
 
 from peagle.cli.main import cli
 from tests.support import in_process
+
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:{'0' * 64}"
 
 LINES = {
     "bench sweep": ("tiny", "--sweep", "k=1,2"),
@@ -65,3 +68,13 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
     near = fix.split(",")[0].split()
     accepted = in_process("check", "tiny", *near).out
     assert "runtime-unknown" not in accepted
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
+    def codes(version: str) -> list[str]:
+        done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
+        return [one["code"] for one in done.document["findings"] if one["where"] == "vllm"]
+
+    assert codes("0.99.0") == ["vllm-newer-than-catalogue"]
+    assert codes("0.28.0") == []
