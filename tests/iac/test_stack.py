@@ -14,7 +14,7 @@ from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
 from peagle.render.limit import ends_after, limit_name
-from peagle.render.metric_filters import metric_filters
+from peagle.render.metrics import metric_filters
 from tests.iac.formats import from_requests, from_stack
 from tests.iac.stack import stack_of, values_of
 from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of, to_zero

@@ -206,9 +206,9 @@ if TYPE_CHECKING:
     from peagle.render import plan_document as plan_document
     from peagle.render import read_plan as read_plan
     from peagle.render import render as render
-    from peagle.render.folder import write_folder as write_folder
-    from peagle.render.image_address import read_image_address as read_image_address
+    from peagle.render.files import write_folder as write_folder
     from peagle.render.image_names import is_own_image as is_own_image
+    from peagle.render.image_names import read_image_address as read_image_address
     from peagle.render.requests import deploy_arguments as deploy_arguments
     from peagle.render.requests import label_arguments as label_arguments
     from peagle.render.requests import override_arguments as override_arguments
@@ -272,23 +272,23 @@ _FUNCTIONS = {
     "peagle.bench.alone": ("target_alone",),
     "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
     "peagle.bench.check": ("check_sender", "require_agreement"),
+    "peagle.bench.compare": ("summaries",),
     "peagle.bench.gates": ("require_gates",),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
     "peagle.bench.lossless": ("check_lossless", "require_lossless"),
     "peagle.bench.on_text": ("with_text_acceptance",),
     "peagle.bench.pair_prompts": ("prompts_of_pair",),
-    "peagle.bench.prompts": ("read_prompts",),
-    "peagle.bench.sweep_lossless": ("sweep_lossless",),
-    "peagle.bench.variant_data": ("comparison_report",),
-    "peagle.bench.prove_url": ("prove_url",),
-    "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
-    "peagle.bench.compare": ("summaries",),
     "peagle.bench.prices": ("priced_result",),
+    "peagle.bench.prompts": ("read_prompts",),
+    "peagle.bench.prove_url": ("prove_url",),
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),
+    "peagle.bench.sweep_lossless": ("sweep_lossless",),
     "peagle.bench.sweep_request": (
         "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
     ),
+    "peagle.bench.targets": ("target_of_endpoint", "target_of_engine", "target_of_url"),
+    "peagle.bench.variant_data": ("comparison_report",),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.entry_file": ("entry_text",),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
@@ -306,20 +306,20 @@ _FUNCTIONS = {
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.alarms": ("mixes_drafts",),
     "peagle.deploy.apply": ("deploy",),
-    "peagle.deploy.compare": ("compare_plans",),
     "peagle.deploy.candidate_options": (
         "deployed_words", "options_beside", "options_of_served",
     ),
+    "peagle.deploy.compare": ("compare_plans",),
     "peagle.deploy.comparison": ("change_share", "require_comparable", "start_comparison"),
     "peagle.deploy.costs": ("require_known_price",),
     "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
-    "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.end_comparison": ("drop", "promote"),
     "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
+    "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.preflight": ("preflight",),
     "peagle.deploy.proving.prove": ("prove",),
     "peagle.deploy.reap": ("find_ended", "reap"),
@@ -349,11 +349,11 @@ _FUNCTIONS = {
     "peagle.engine.machine": ("check_environment", "find_engine", "installed_engines"),
     "peagle.engine.process": ("is_healthy",),
     "peagle.engine.runner": ("compose_of_plan",),
-    "peagle.engine.usage": ("EngineMeter",),
     "peagle.engine.state": (
         "local_engine_names", "local_engines", "read_local_engine", "ready_engine",
         "unreadable_records", "warm_folder", "read_warm_start",
     ),
+    "peagle.engine.usage": ("EngineMeter",),
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": (
         "findings_for_build", "findings_of_format", "findings_on_this_machine",
@@ -377,9 +377,8 @@ _FUNCTIONS = {
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",
         "render",
     ),
-    "peagle.render.folder": ("write_folder",),
-    "peagle.render.image_address": ("read_image_address",),
-    "peagle.render.image_names": ("is_own_image",),
+    "peagle.render.files": ("write_folder",),
+    "peagle.render.image_names": ("is_own_image", "read_image_address"),
     "peagle.render.requests": (
         "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
     ),

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from peagle.aws import lifecycle
+from peagle.aws import s3
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.removal import destroy
@@ -130,7 +130,7 @@ def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) 
     earlier = {"ID": "old", "Status": "Enabled", "Prefix": "b/", "Expiration": {"Days": 3}}
     world.cloud.lifecycles[BUCKET] = [earlier]
 
-    lifecycle.put_rule(FakeAws(world.cloud), BUCKET, OWN)
+    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
 
     (_, own) = rules(world)
     assert own["Prefix"] == f"a/{NAME}/"
@@ -140,9 +140,9 @@ def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) 
 def by_toolkit(_: Path, rule: dict[str, Any] | None) -> None:
     aws = moto_connection("us-east-1")
     if rule is None:
-        lifecycle.remove_rule(aws, BUCKET, OWN["ID"])
+        s3.remove_lifecycle_rule(aws, BUCKET, OWN["ID"])
     else:
-        lifecycle.put_rule(aws, BUCKET, rule)
+        s3.put_lifecycle_rule(aws, BUCKET, rule)
 
 
 def by_script(folder: Path, rule: dict[str, Any] | None) -> None:
@@ -158,12 +158,12 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others(
     change: Callable[[Path, dict[str, Any] | None], None], tmp_path: Path
 ) -> None:
     with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket=BUCKET)
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
 
         def found() -> list[dict[str, Any]]:
             rules: list[dict[str, Any]]
-            rules = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+            rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
             return rules
 
         change(tmp_path, OWN)
@@ -173,7 +173,7 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others(
             found()
 
         theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
-        s3.put_bucket_lifecycle_configuration(
+        client.put_bucket_lifecycle_configuration(
             Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}
         )
         change(tmp_path, OWN)
@@ -189,8 +189,8 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others(
 def test_an_unchanged_rule_is_not_written_again(world: World) -> None:
     world.cloud.lifecycles[BUCKET] = [OWN]
 
-    lifecycle.put_rule(FakeAws(world.cloud), BUCKET, OWN)
-    lifecycle.remove_rule(FakeAws(world.cloud), BUCKET, "of nobody")
+    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
+    s3.remove_lifecycle_rule(FakeAws(world.cloud), BUCKET, "of nobody")
 
     assert "put_bucket_lifecycle_configuration" not in world.cloud.calls
 

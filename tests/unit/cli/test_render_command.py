@@ -19,7 +19,7 @@ from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan
 from peagle.render import RenderedFile, plan_bytes, render
-from peagle.render.folder import write_folder
+from peagle.render.files import write_folder
 from peagle.render.formats import format_files
 from peagle.render.plan_file import read_plan
 from tests.support import Peagle, raises_code

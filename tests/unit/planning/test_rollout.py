@@ -12,7 +12,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
 from peagle.planning.rollout_model import Step
 from peagle.render.alarms import alarms, without_speculation
-from peagle.render.metric_filters import metric_filters
+from peagle.render.metrics import metric_filters
 from peagle.render.requests import plan_arguments
 from peagle.render.rollout import deployment_config
 from peagle.render.values import values

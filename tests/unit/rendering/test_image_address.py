@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.errors import UserError
-from peagle.render.image_address import read_image_address
+from peagle.render.image_names import read_image_address
 
 ADDRESS = f"111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.aws import alarms
+from peagle.aws import cloudwatch
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.planning.scaling import Scaling
@@ -141,7 +141,7 @@ def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str,
     if scaling.scales_to_zero:
         wake = wake_policy_parameters(endpoint, VARIANT, scaling)
         made = aws.call("application-autoscaling", "put_scaling_policy", **wake)
-        alarms.put_metric_alarm(aws, wake_alarm(endpoint, made["PolicyARN"], tags))
+        cloudwatch.put_metric_alarm(aws, wake_alarm(endpoint, made["PolicyARN"], tags))
 
 
 def wake_policy(aws: Aws, endpoint: str) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def wake_policy(aws: Aws, endpoint: str) -> dict[str, Any] | None:
 
 def stay_awake(aws: Aws, endpoint: str) -> None:
     """Remove the alarm that wakes a component which slept, and its policy; ignores what is gone."""
-    alarms.delete_alarms(aws, [wake_alarm_name(endpoint)])
+    cloudwatch.delete_alarms(aws, [wake_alarm_name(endpoint)])
     target = target_parameters(endpoint, VARIANT, copies=True)
     with suppress(Missing):
         aws.call(
@@ -172,7 +172,7 @@ def deregister(aws: Aws, endpoint: str, copies: bool = False) -> None:
     with suppress(Missing):
         aws.call("application-autoscaling", "deregister_scalable_target", **target)
     if copies:  # the other alarms are Application Auto Scaling's own
-        alarms.delete_alarms(aws, [wake_alarm_name(endpoint)])
+        cloudwatch.delete_alarms(aws, [wake_alarm_name(endpoint)])
 
 
 def deregister_before_deletion(aws: Aws, endpoint: str, copies: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""CloudWatch's metrics and dashboards: one typed function per call."""
+"""CloudWatch, its logs, and the topic that alarms notify: one typed function per call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
+from peagle.aws.errors import AlreadyExists, Missing
 from peagle.errors import Refused
 from peagle.request_validation.dashboard import dashboard_problems
 
@@ -76,3 +76,83 @@ def delete_dashboards(aws: Aws, names: Sequence[str]) -> None:
     for name in names:  # one that is missing makes AWS refuse the whole request
         with suppress(Missing):
             aws.call("cloudwatch", "delete_dashboards", DashboardNames=[name])
+
+
+def put_metric_alarm(aws: Aws, parameters: Mapping[str, Any]) -> None:
+    """Create the alarm, or replace the settings of one with its name, whose state stays."""
+    aws.call("cloudwatch", "put_metric_alarm", **parameters)
+
+
+def delete_alarms(aws: Aws, names: Sequence[str]) -> None:
+    """Delete the alarms; ignores those that do not exist."""
+    for name in names:  # one that is missing makes AWS refuse the whole request
+        with suppress(Missing):
+            aws.call("cloudwatch", "delete_alarms", AlarmNames=[name])
+
+
+def described_alarms(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Those of the alarms that exist, as DescribeAlarms has them."""
+    found = aws.items("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names))
+    return tuple(one for one in found if one["AlarmName"] in names)
+
+
+def alarms_in_alarm(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Those of the alarms that are in the state ALARM, as DescribeAlarms has them."""
+    if not names:
+        return ()
+    found = aws.items(
+        "cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names), StateValue="ALARM"
+    )
+    return tuple(one for one in found if one["AlarmName"] in names)
+
+
+def create_log_group(aws: Aws, group: str, tags: Mapping[str, str]) -> None:
+    """Create the log group with these tags; leaves one that exists as it is."""
+    tagged = {"tags": dict(tags)} if tags else {}
+    with suppress(AlreadyExists):
+        aws.call("logs", "create_log_group", logGroupName=group, **tagged)
+
+
+def put_metric_filter(aws: Aws, parameters: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    """Create the filter, or replace the one of its name; creates the log group with ``tags`` if
+    there is none."""
+    try:
+        aws.call("logs", "put_metric_filter", **parameters)
+    except Missing:  # a new endpoint has no log yet
+        create_log_group(aws, parameters["logGroupName"], tags)
+        aws.call("logs", "put_metric_filter", **parameters)
+
+
+def log_retention(aws: Aws, group: str) -> int | None:
+    """For how many days the log is kept; ``None`` for ever, or without such a log."""
+    listed = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
+    return next(
+        (one.get("retentionInDays") for one in listed if one["logGroupName"] == group), None
+    )
+
+
+def described_filters(aws: Aws, group: str, prefix: str) -> tuple[dict[str, Any], ...]:
+    """The filters of the log whose names begin so, as DescribeMetricFilters has them; none where
+    there is no such log."""
+    given = {"logGroupName": group, "filterNamePrefix": prefix}
+    try:
+        return tuple(aws.items("logs", "describe_metric_filters", "metricFilters", **given))
+    except Missing:
+        return ()
+
+
+def delete_metric_filter(aws: Aws, group: str, name: str) -> None:
+    """Delete the filter; ignores one that does not exist, or whose log does not."""
+    with suppress(Missing):
+        aws.call("logs", "delete_metric_filter", logGroupName=group, filterName=name)
+
+
+def topic_attributes(aws: Aws, topic: str) -> Mapping[str, str] | None:
+    """The attributes of the topic with that ARN; ``None`` when there is none. Raises
+    AccessDenied."""
+    try:
+        found = aws.call("sns", "get_topic_attributes", TopicArn=topic)
+    except Missing:
+        return None
+    attributes: Mapping[str, str] = found["Attributes"]
+    return attributes

@@ -1,4 +1,8 @@
-"""S3: buckets, and uploads of weights from folders of this machine."""
+"""S3: buckets, uploads of weights from folders of this machine, and our own rule of a lifecycle.
+
+S3 has no call for one rule of a lifecycle: the whole configuration is read, changed and written, so
+two writers at the same moment may lose a rule. Each rule of others is written back as it was read.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,10 @@ BUCKET_DENIED = "bucket-denied"
 _CHECKSUM = "sha256"
 _DELETE_BATCH = 1000
 """Limit of DeleteObjects, in keys."""
+
+_NO_LIFECYCLE = "NoSuchLifecycleConfiguration"
+_SIZE = "TransitionDefaultMinimumObjectSize"
+"""A setting beside the rules, which a write without it resets."""
 
 
 @dataclass(frozen=True)
@@ -211,3 +219,56 @@ def _abort_uploads(aws: Aws, bucket: str, keys: set[str]) -> None:
         if entry["Key"] in keys:
             upload = {"Key": entry["Key"], "UploadId": entry["UploadId"]}
             aws.call("s3", "abort_multipart_upload", Bucket=bucket, **upload)
+
+
+def own_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any] | None:
+    """The rule with that id; ``None`` when the bucket has none."""
+    return next((one for one in _lifecycle(aws, bucket)[0] if _has_id(one, rule_id)), None)
+
+
+def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
+    """Add the rule, or replace the one with its id."""
+    found, more = _lifecycle(aws, bucket)
+    others = [one for one in found if not _has_id(one, rule["ID"])]
+    if any("Prefix" in one for one in others):
+        # S3 takes no rules of its earlier and its present form together.
+        rule = {key: value for key, value in rule.items() if key != "Filter"} | rule["Filter"]
+    rules = [*others, dict(rule)]
+    if rules != found:
+        _write_lifecycle(aws, bucket, rules, more)
+
+
+def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
+    """Remove the rule with that id; ignores one that does not exist, or whose bucket does not."""
+    found, more = _lifecycle(aws, bucket)
+    rules = [one for one in found if not _has_id(one, rule_id)]
+    if rules == found:
+        return
+    if rules:
+        _write_lifecycle(aws, bucket, rules, more)
+    else:
+        aws.call("s3", "delete_bucket_lifecycle", Bucket=bucket)
+
+
+def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rules, and the setting beside them."""
+    try:
+        found = aws.call("s3", "get_bucket_lifecycle_configuration", Bucket=bucket)
+    except CloudError as error:
+        if isinstance(error, Missing) or error.code == _NO_LIFECYCLE:
+            return [], {}
+        raise
+    return list(found.get("Rules") or ()), {_SIZE: found[_SIZE]} if found.get(_SIZE) else {}
+
+
+def _has_id(rule: Mapping[str, Any], rule_id: str) -> bool:
+    return rule.get("ID") == rule_id
+
+
+def _write_lifecycle(
+    aws: Aws, bucket: str, rules: list[dict[str, Any]], more: Mapping[str, str]
+) -> None:
+    aws.call(
+        "s3", "put_bucket_lifecycle_configuration",
+        Bucket=bucket, LifecycleConfiguration={"Rules": rules}, **more,
+    )  # fmt: skip

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from peagle.aws import alarms as cloudwatch
-from peagle.aws import metric_filters as logs
+from peagle.aws import cloudwatch
+from peagle.aws import cloudwatch as logs
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import ID_TAG, Endpoint
@@ -37,8 +37,7 @@ from peagle.render.alarms import (
     without_speculation,
     without_speculation_of,
 )
-from peagle.render.metric_filters import metric_filters, metric_namespace
-from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.metrics import COMPONENT_DIMENSION, metric_filters, metric_namespace
 from peagle.render.rollout import deployment_config
 
 KINDS: tuple[ResourceType, ...] = ("Alarm", "MetricFilter")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from peagle.aws import lifecycle
+from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.deploy.context import DeploymentContext
@@ -32,7 +32,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
             context.say(
                 "Limiting captured data", f"{prefix.uri}: {rule['Expiration']['Days']} days"
             )
-            lifecycle.put_rule(context.aws, prefix.bucket, rule)
+            s3.put_lifecycle_rule(context.aws, prefix.bucket, rule)
     elif capture is not None:
         left = captured_prefix(capture.s3_uri, plan.name).uri
         for resource in context.record.of_type("LifecycleRule"):
@@ -45,7 +45,7 @@ def remove(aws: Aws, name: str, resource: Resource) -> None:
     """Remove the rule of the endpoint ``name``; ignores one that does not exist. Captured data
     stays."""
     prefix = S3Uri.parse(resource.name)
-    lifecycle.remove_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix))
+    s3.remove_lifecycle_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix))
 
 
 def resources_by_name(
@@ -57,7 +57,7 @@ def resources_by_name(
         uri = (description.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
         with suppress(CloudError, ValueError):
             prefix = captured_prefix(uri, name)
-            if lifecycle.own_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix)):
+            if s3.own_lifecycle_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix)):
                 yield Resource(type="LifecycleRule", name=prefix.uri, made=True, revision=revision)
 
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from peagle.aws import alarms as cloudwatch_alarms
-from peagle.aws import autoscaling, cloudwatch, lifecycle, metric_filters, scheduler
+from peagle.aws import autoscaling, cloudwatch, s3, scheduler
+from peagle.aws import cloudwatch as cloudwatch_alarms
 from peagle.aws.autoscaling import Bounds
 from peagle.deploy.costs import utc_moment
 from peagle.deploy.drift_fields import Compared, FieldDrift, differing, nested, plain
@@ -25,8 +25,8 @@ from peagle.render.dashboard import (
     log_retention_days,
 )
 from peagle.render.limit import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
-from peagle.render.metric_filters import metric_filters as planned_filters
 from peagle.render.metrics import log_of
+from peagle.render.metrics import metric_filters as planned_filters
 from peagle.render.requests import VARIANT
 from peagle.render.scaling import wake_alarm, wake_policy_parameters
 from peagle.text import json_object
@@ -107,7 +107,7 @@ def filters(found: Compared) -> Iterator[FieldDrift]:
     """The metric filters that count what the acceptance alarm watches."""
     for planned in planned_filters(found.plan):
         name = planned["filterName"]
-        listed = metric_filters.described_filters(found.aws, planned["logGroupName"], name)
+        listed = cloudwatch.described_filters(found.aws, planned["logGroupName"], name)
         actual = next((one for one in listed if one["filterName"] == name), None)
         if actual is None:
             yield FieldDrift(f"metric_filter.{name}", "exists", None)
@@ -121,7 +121,7 @@ def log(found: Compared) -> Iterator[FieldDrift]:
     planned = log_retention_days(found.plan)
     if planned is None:
         return
-    days = metric_filters.log_retention(found.aws, log_of(found.plan))
+    days = cloudwatch.log_retention(found.aws, log_of(found.plan))
     yield from differing("log", {"retention_days": planned}, {"retention_days": days})
 
 
@@ -131,7 +131,7 @@ def captured(found: Compared) -> Iterator[FieldDrift]:
     if planned is None:
         return
     prefix, rule = planned
-    actual = lifecycle.own_rule(found.aws, prefix.bucket, rule["ID"])
+    actual = s3.own_lifecycle_rule(found.aws, prefix.bucket, rule["ID"])
     if actual is None:
         yield FieldDrift("captured.rule", "exists", None)
         return

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from peagle.aws import cloudwatch
 from peagle.aws.client import Aws
+from peagle.aws.cloudwatch import create_log_group
 from peagle.aws.errors import AccessDenied
-from peagle.aws.metric_filters import create_log_group
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Resource, Revision
 from peagle.planning.plan import Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.aws.client import Aws
+from peagle.aws.cloudwatch import topic_attributes
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sns import topic_attributes
 from peagle.errors import Fix
 from peagle.findings import Finding, error, warning
 from peagle.planning.plan import Plan

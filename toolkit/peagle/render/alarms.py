@@ -19,8 +19,13 @@ from peagle.planning.plan import Plan, Speculation
 from peagle.planning.rollout_model import AlarmKind
 from peagle.planning.runtime import own_name
 from peagle.proof import MIN_DRAFTS
-from peagle.render.metric_filters import ACCEPTED, DRAFTED, metric_namespace
-from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
+from peagle.render.metrics import (
+    ACCEPTED,
+    DRAFTED,
+    METRIC_NAMESPACE,
+    metric_dimensions,
+    metric_namespace,
+)
 from peagle.render.requests import DEPLOYMENT_TAG, plan_arguments
 from peagle.text import json_number
 

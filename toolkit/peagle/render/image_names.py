@@ -1,11 +1,13 @@
-"""Image names as Docker and ECR accept them, and the base image of a plan's image."""
+"""Image names as Docker and ECR accept them; the base of a plan's image, and a pipeline's image."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from peagle.catalog.documents import BadFile, read_bytes
 from peagle.catalog.tables import Runtime, RuntimeTable, exact_image_uri, image_uri
-from peagle.errors import NotFound, UserError
+from peagle.errors import Fix, NotFound, UserError
 from peagle.planning.plan import Plan
 
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
@@ -26,6 +28,8 @@ _REPOSITORY = re.compile(rf"(?:{_ECR_WORD}/)*{_ECR_WORD}", re.ASCII)
 _MAX_LENGTH = 512
 _MIN_REPOSITORY_LENGTH, _MAX_REPOSITORY_LENGTH = 2, 256
 _EXAMPLE = "use NAME:TAG in lower case, such as peagle-tiny:1"
+
+_MAX_ADDRESS_BYTES = 1024
 
 
 def split_image(text: str) -> tuple[str, str | None]:
@@ -110,3 +114,17 @@ def _aws_runtime(plan: Plan, table: RuntimeTable) -> Runtime | None:
         except NotFound:
             continue
     return None
+
+
+def read_image_address(file: Path) -> str:
+    """The address in a file of ``peagle image build --address-file``. Raises UserError for a file
+    that is missing, or has no address with a digest."""
+    try:
+        address = read_bytes(file, _MAX_ADDRESS_BYTES).decode("utf-8", "replace").strip()
+    except BadFile as error:
+        build = ("peagle", "image", "build", "PAIR", "--push", "--address-file", str(file))
+        fix = Fix("build the image first", build)
+        raise UserError(error.problem.text, fix) from None
+    if split_image(address)[1] is None:
+        raise UserError(f"{file}: {address} has no digest", "use HOST/NAME@sha256:DIGEST")
+    return address

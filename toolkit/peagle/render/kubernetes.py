@@ -17,7 +17,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.planning.copies import reserved
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
 from peagle.render.files import QuotingDumper, RenderedFile, text_file
-from peagle.render.only_sagemaker import only_sagemaker
+from peagle.render.formats import only_sagemaker
 from peagle.render.plan_file import plan_bytes
 from peagle.render.requests import folders, pair_arguments
 from peagle.text import sanitize

@@ -12,11 +12,16 @@ from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_name, dashboard_text, keeps_log
-from peagle.render.metric_filters import metric_filters
-from peagle.render.metrics import log_of
+from peagle.render.metrics import log_of, metric_filters
 from peagle.render.rollout import deployment_config
-from peagle.render.stack_offers import with_observability
-from peagle.render.stack_references import CONFIG_NAME, ENCRYPTS_LOG, NOTIFIES, OBSERVES, either
+from peagle.render.stack_references import (
+    CONFIG_NAME,
+    ENCRYPTS_LOG,
+    NOTIFIES,
+    OBSERVES,
+    either,
+    with_observability,
+)
 
 _CONSOLES = {"us-gov-": "console.amazonaws-us-gov.com", "cn-": "console.amazonaws.cn"}
 

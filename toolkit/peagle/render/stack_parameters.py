@@ -13,7 +13,7 @@ from peagle.render.dashboard import has_dashboard, log_retention_days
 from peagle.render.limit import ends_after
 from peagle.render.limit_templates import COPIES_END_AT, ENDS_AT
 from peagle.render.requests import folders
-from peagle.render.stack_offers import offered_scaling
+from peagle.render.stack_references import offered_scaling
 
 _KEY_ARN = r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$"
 _TOPIC_ARN = r"^(arn:aws[a-z\-]*:sns:[a-z0-9\-]+:\d{12}:[A-Za-z0-9_\-]{1,256})?$"

@@ -1,18 +1,25 @@
-"""References of a stack's template to its parameters, and the conditions on them.
+"""A stack's references to its parameters, the conditions on them, and what it offers switched off.
 
 A plan is rendered under the name ``NAME``. Every text that contains it becomes a reference to the
 parameter ``EndpointName``, so that names of alarms, logs and roles follow the endpoint's.
+
+A stack also offers scaling, alarms and a dashboard that its plan lacks. They are switched off; a
+parameter of the template switches them on, without another plan.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
+from peagle.planning.observe_model import Observe
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.rollout_model import AlarmKind
 from peagle.planning.runtime import DEFAULT_PREFIX, own_name
+from peagle.planning.scaling import Scaling
+from peagle.render.alarms import running_limit
 from peagle.render.dashboard import keeps_log
 from peagle.render.limit import ends_after
-from peagle.render.stack_offers import scalable
 from peagle.s3uri import S3Uri
 
 NAME = "PeagleEndpointName"
@@ -109,3 +116,36 @@ def _equals(value: Any, other: Any) -> dict[str, Any]:
 
 def _not_equals(value: Any, other: Any) -> dict[str, Any]:
     return {"Fn::Not": [_equals(value, other)]}
+
+
+def scalable(plan: Plan) -> bool:
+    """Whether a stack of the plan can scale: not copies, unless the plan scales them."""
+    return plan.copies is None or plan.scaling is not None
+
+
+def offered_scaling(plan: Plan) -> Scaling | None:
+    """The plan's scaling, or the one that its stack offers: up to twice the instances, each with
+    the requests that its engine runs at a time; ``None`` where none is offered."""
+    if plan.scaling is not None or not scalable(plan):
+        return plan.scaling
+    return Scaling(
+        min_instances=plan.instance_count,
+        max_instances=2 * plan.instance_count,
+        target_concurrency=running_limit(plan),
+        scale_in_cooldown_seconds=max(SHORTEST_SCALE_IN_SECONDS, plan.startup_timeout_seconds),
+        scale_out_cooldown_seconds=SCALE_OUT_SECONDS,
+    )
+
+
+def with_observability(plan: Plan) -> Plan:
+    """The plan with its dashboard and alarms; without any, with those that it has limits for."""
+    if plan.observe is not None and plan.observe.dashboard:
+        return plan
+    kinds: list[AlarmKind] = ["errors", "load"]
+    if plan.slo is not None and plan.slo.ttft is not None:
+        kinds.insert(0, "ttft")
+    if plan.speculation is not None and plan.speculation.acceptance_floor is not None:
+        kinds.insert(-1, "acceptance")
+    observe = plan.observe or Observe(dashboard=False)
+    offered = observe.model_copy(update={"dashboard": True, "alarms": tuple(kinds)})
+    return plan.model_copy(update={"observe": offered})

@@ -20,8 +20,7 @@ from peagle.render.scaling import (
     wake_alarm,
     wake_steps,
 )
-from peagle.render.stack_offers import offered_scaling
-from peagle.render.stack_references import SCALES, either
+from peagle.render.stack_references import SCALES, either, offered_scaling
 
 _SCALING = "AWS::ApplicationAutoScaling"
 

@@ -20,7 +20,7 @@ from peagle.render.dashboard import (
     log_retention_days,
 )
 from peagle.render.limit import ends_after, limit_name, role_parameters
-from peagle.render.metric_filters import metric_filters
+from peagle.render.metrics import metric_filters
 from peagle.render.requests import owned_requests
 from peagle.render.rollout import deployment_config
 

@@ -33,8 +33,7 @@ from peagle.render.limit import (
     target_arn,
     trust_policy,
 )
-from peagle.render.metric_filters import metric_filters
-from peagle.render.metrics import log_of
+from peagle.render.metrics import log_of, metric_filters
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     OWNER_TAG,

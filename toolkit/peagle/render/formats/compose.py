@@ -15,11 +15,11 @@ from peagle.data import weights_folder
 from peagle.planning.plan import MODEL_BUCKET, Plan
 from peagle.render.compose import ComposeService, compose_text
 from peagle.render.files import RenderedFile, readme, request_example, text_file
+from peagle.render.formats import only_sagemaker
 from peagle.render.formats.dockerfile import recipe_of
 from peagle.render.image import context_files, image_name
 from peagle.render.image_names import is_own_image
 from peagle.render.kubernetes import has_hub_weights, plan_file, served_names
-from peagle.render.only_sagemaker import only_sagemaker
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import ADDITIONAL, DEFAULT_PORT, ML_ROOT, MODEL_FOLDER
 
