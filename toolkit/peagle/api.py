@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from peagle.bench.acceptance import measure_acceptance as measure_acceptance
     from peagle.bench.acceptance import require_none_refused as require_none_refused
     from peagle.bench.aiperf import load_sender as load_sender
-    from peagle.bench.alone import target_alone as target_alone
     from peagle.bench.bench import bench as bench
     from peagle.bench.bench import bench_loads as bench_loads
     from peagle.bench.bench import with_price as with_price
@@ -38,18 +37,19 @@ if TYPE_CHECKING:
     from peagle.bench.check import require_agreement as require_agreement
     from peagle.bench.compare import summaries as summaries
     from peagle.bench.gates import require_gates as require_gates
+    from peagle.bench.imposed import with_text_acceptance as with_text_acceptance
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
+    from peagle.bench.local import target_alone as target_alone
     from peagle.bench.lossless import check_lossless as check_lossless
     from peagle.bench.lossless import require_lossless as require_lossless
-    from peagle.bench.on_text import with_text_acceptance as with_text_acceptance
-    from peagle.bench.pair_prompts import prompts_of_pair as prompts_of_pair
     from peagle.bench.prices import priced_result as priced_result
     from peagle.bench.prompts import read_prompts as read_prompts
     from peagle.bench.prove_url import prove_url as prove_url
     from peagle.bench.report import report as report
     from peagle.bench.results import read_result as read_result
+    from peagle.bench.sweep_lossless import prompts_of_pair as prompts_of_pair
     from peagle.bench.sweep_lossless import sweep_lossless as sweep_lossless
     from peagle.bench.sweep_request import save_evidence as save_evidence
     from peagle.bench.sweep_request import sweep_on_endpoint as sweep_on_endpoint
@@ -269,21 +269,20 @@ _FUNCTIONS = {
     "peagle.aws.regions": ("hosting_regions",),
     "peagle.bench.acceptance": ("acceptance_bytes", "measure_acceptance", "require_none_refused"),
     "peagle.bench.aiperf": ("load_sender",),
-    "peagle.bench.alone": ("target_alone",),
     "peagle.bench.bench": ("bench", "bench_loads", "with_price"),
     "peagle.bench.check": ("check_sender", "require_agreement"),
     "peagle.bench.compare": ("summaries",),
     "peagle.bench.gates": ("require_gates",),
+    "peagle.bench.imposed": ("with_text_acceptance",),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
+    "peagle.bench.local": ("target_alone",),
     "peagle.bench.lossless": ("check_lossless", "require_lossless"),
-    "peagle.bench.on_text": ("with_text_acceptance",),
-    "peagle.bench.pair_prompts": ("prompts_of_pair",),
     "peagle.bench.prices": ("priced_result",),
     "peagle.bench.prompts": ("read_prompts",),
     "peagle.bench.prove_url": ("prove_url",),
     "peagle.bench.report": ("report",),
     "peagle.bench.results": ("read_result",),
-    "peagle.bench.sweep_lossless": ("sweep_lossless",),
+    "peagle.bench.sweep_lossless": ("prompts_of_pair", "sweep_lossless"),
     "peagle.bench.sweep_request": (
         "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine",
     ),

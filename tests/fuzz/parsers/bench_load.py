@@ -8,8 +8,8 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
+from peagle.bench.aiperf import requests_in
 from peagle.bench.probe import models_in, usage_in, waiting_in
-from peagle.bench.records import requests_in
 from peagle.bench.simulated import SimulatedServer, SimulatedTiming, _converse
 from peagle.bench.targets import setting_of_config, target_of_url
 from peagle.errors import EngineError, PeagleError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.aws import runtime
-from peagle.bench.log_counters import LogCounters, counters_of_endpoint
+from peagle.bench.targets import LogCounters, counters_of_endpoint
 from peagle.errors import EngineError
 from peagle.protocol import acceptance_length, request_body
 from tests.unit.aws.cloud import Engine, service_error

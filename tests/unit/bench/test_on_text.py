@@ -13,7 +13,7 @@ from peagle.bench.acceptance import (
     acceptance_bytes,
     measure_acceptance,
 )
-from peagle.bench.on_text import with_text_acceptance
+from peagle.bench.imposed import with_text_acceptance
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.errors import UserError

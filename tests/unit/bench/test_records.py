@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.records import requests_in
+from peagle.bench.aiperf import requests_in
 from peagle.errors import EngineError
 
 # As aiperf 0.13.0 wrote them, without the metrics that are not read.

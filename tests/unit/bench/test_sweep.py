@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench.budget import Budget
 from peagle.bench.local import catalog_name
 from peagle.bench.models import BenchLoad, BenchRow, BenchSetting, BenchWorkload
+from peagle.bench.prices import Budget
 from peagle.bench.results import read_result
 from peagle.bench.sweep import Measure, ResultFile, Sweep, SweepProgress, parse_settings
 from peagle.errors import EngineError, UserError

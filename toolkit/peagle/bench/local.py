@@ -1,10 +1,10 @@
-"""The engines of a sweep on this machine: one for each setting, one after the other."""
+"""The engines on this machine that a bench starts: one for each setting, and the target alone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from peagle.bench.measure import BenchTarget, measure_of
@@ -12,19 +12,25 @@ from peagle.bench.models import BenchedServer, BenchSetting
 from peagle.bench.sender import LoadSender
 from peagle.bench.sweep import Measure
 from peagle.bench.targets import target_of_engine
+from peagle.catalog.schema import Catalog
 from peagle.engine import state as records
-from peagle.engine.local import STOP_SECONDS, exclusive, start_local, stop_local
+from peagle.engine.local import STOP_SECONDS, StepProgress, exclusive, start_local, stop_local
 from peagle.engine.process import stop_engine
 from peagle.engine.runner import LocalOptions
-from peagle.errors import EngineError
+from peagle.engine.state import LocalEngine, local_engine_names, read_local_engine
+from peagle.errors import EngineError, Fix, UserError
+from peagle.planning import Options, make_plan
 from peagle.planning.plan import Plan
 from peagle.planning.respeculate import without_floor
+from peagle_serve.contract import SPECULATION
 from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
 
 NAME_SUFFIX = "-bench"
 """Of the engines' name, so that no engine of ``peagle local up`` is replaced."""
 
 _WORD = re.compile(r"[A-Z0-9]+")
+
+SUFFIX = "-alone"
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,48 @@ def _is_within(name: list[str], words: list[str]) -> bool:
     """Whether the words of the name are in ``words``, in their order; ``SE`` is Server Edition."""
     rest = iter(words)
     return all(word in rest for word in name if word != "SE")
+
+
+def plan_alone(engine: LocalEngine, catalog: Catalog) -> Plan:
+    """The plan of the engine's target with the engine's own settings, and without speculation.
+
+    Raises UserError for an engine in a container, whose image is not known here, and NotFound for a
+    target that the catalogue does not have.
+    """
+    if engine.image is not None:
+        raise UserError(
+            f"{engine.name} runs in a container",
+            Fix(
+                "start its target alone, and pass its address with --against",
+                ("peagle", "local", "up", engine.served_as, "--no-speculation",
+                 "--engine", "docker", "--name", f"{engine.name}{SUFFIX}"),
+            ),
+            "in-a-container",
+        )  # fmt: skip
+    options = Options(
+        pair=engine.served_as,
+        name=f"{engine.name}{SUFFIX}",
+        vllm=engine.vllm,
+        speculation=False,
+    )
+    environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
+    return make_plan(options, catalog).model_copy(update={"environment": environment})
+
+
+def target_alone(
+    engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
+) -> AbstractContextManager[LocalEngine]:
+    """The target of ``engine`` alone, which runs while the block does; one that ran before is left
+    running. Raises what ``plan_alone`` raises at once, and ``start_local`` in the block."""
+    return _running(plan_alone(engine, catalog), progress)
+
+
+@contextmanager
+def _running(plan: Plan, progress: StepProgress) -> Iterator[LocalEngine]:
+    ran = plan.name in local_engine_names() and read_local_engine(plan.name) is not None
+    started = start_local(plan, progress=progress)
+    try:
+        yield started
+    finally:
+        if not ran:
+            stop_local(plan.name, now=True)

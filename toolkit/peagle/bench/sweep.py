@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from peagle.bench.budget import Budget
 from peagle.bench.models import BenchLoad, BenchResult, BenchRow, BenchSetting
+from peagle.bench.prices import Budget
 from peagle.bench.results import read_result
 from peagle.bench.saturation import with_saturation
 from peagle.errors import EngineError, UserError

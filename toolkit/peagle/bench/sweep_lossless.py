@@ -1,7 +1,8 @@
-"""The lossless check of a sweep: the greedy answers of each engine, compared with the target's."""
+"""The lossless check of a sweep: greedy answers of each engine, compared with the target's."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,13 +11,16 @@ from peagle.bench.lossless import LosslessResult, compare_transcripts
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS, NO_SPECULATION, BenchSetting, utc_now
 from peagle.bench.openai_server import RefusedPrompt
-from peagle.bench.pair_prompts import prompts_of_pair
-from peagle.bench.prompts import PromptSet, read_prompts
+from peagle.bench.prompts import PromptSet, parse_prompts, read_prompts
 from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
 from peagle.catalog.schema import Catalog
+from peagle.deploy.proving.request import DEFAULT_PROMPTS, find_pair_of_tag
+from peagle.render.requests import tag_value
 from peagle.speed.workloads import WORKLOADS
 
 Opened = Callable[[BenchSetting], AbstractContextManager[object]]
+
+CATALOGUE = "the catalogue's prompts"
 
 
 class SweepLossless:
@@ -84,3 +88,12 @@ def sweep_lossless(
     file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
     prompts = read_prompts(file.expanduser()) if file else prompts_of_pair(catalog, pair)
     return SweepLossless(prompts, progress)
+
+
+def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
+    """The prompts with which a deployment of ``pair`` is proved; of an unknown pair, some
+    questions."""
+    target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
+    texts = target.proof.prompts if target and target.proof else DEFAULT_PROMPTS
+    lines = [json.dumps({"prompt": text}) for text in texts]
+    return parse_prompts("\n".join(lines).encode(), CATALOGUE)

@@ -11,11 +11,11 @@ from peagle import __version__
 from peagle.aws.client import Aws
 from peagle.bench import aiperf
 from peagle.bench.bench import this_host
-from peagle.bench.budget import Budget, BudgetExceeded
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.local import LocalEngines, local_server
 from peagle.bench.models import BenchedServer, BenchResult, BenchSetting, utc_now
+from peagle.bench.prices import Budget, BudgetExceeded
 from peagle.bench.revisions import EndpointRevisions, kept_plan, plan_before, plan_with
 from peagle.bench.sender import LoadSender
 from peagle.bench.sweep import ResultFile, Sweep, SweepProgress, parse_settings

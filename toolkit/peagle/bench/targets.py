@@ -1,31 +1,41 @@
-"""What ``peagle bench`` measures: an endpoint of SageMaker, an engine of this machine, or a URL."""
+"""What ``peagle bench`` measures: an endpoint of SageMaker, an engine of this machine, or a URL.
+
+AWS's own image exposes no counters: the drafts of such an endpoint are counted from vLLM's lines of
+statistics in the log of every instance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
-from peagle.aws import sagemaker
-from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
-from peagle.bench.log_counters import NO_COUNTERS, counters_of_endpoint
+from peagle.aws import runtime, sagemaker
+from peagle.aws.client import MAX_TOKEN_SECONDS, Aws, Clock
+from peagle.aws.errors import AccessDenied
 from peagle.bench.measure import BenchTarget
-from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
+from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting, CounterSource
 from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
+from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
 from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
-from peagle.errors import UserError
+from peagle.errors import EngineError, Fix, UserError
+from peagle.protocol import Counters
 from peagle.store import SANDBOX
 from peagle.text import json_object
 from peagle.vllm.speculation import method_id
 from peagle_serve.contract import SPECULATION
 
 UNKNOWN = BenchSetting(None, 0, is_known=False)
+
+_SOON_SECONDS = 0.05
+"""No answer over the network takes less than that."""
 
 
 def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
@@ -184,3 +194,58 @@ def target_of_endpoint(
 def _tensor_parallel(settings: Mapping[str, object]) -> int | None:
     size = settings.get("tensor-parallel-size", 1)
     return size if isinstance(size, int) else None
+
+
+class LogCounters:
+    """Reads what all instances of the endpoint ``name`` count from now on.
+
+    The first line of each instance may include what it drafted up to 10 s before. A reading waits
+    for the statistics, up to 45 s on AWS; the first does not, nor one soon after another, since
+    nothing was sent in between. Raises EngineError where there is no such
+    endpoint, and AccessDenied where the log may not be read.
+    """
+
+    def __init__(self, aws: Aws, name: str, clock: Clock | None = None) -> None:
+        live = sagemaker.describe(aws, name)
+        if live is None:
+            fix = Fix("look at its state", ("peagle", "status", name))
+            raise EngineError(f"the endpoint {name} does not exist", fix)
+        self._instances = max(live.engine_count, 1)
+        self._clock = clock or Clock()
+        self._reader = StatisticsReader(aws, live, self._clock)
+        self._is_amazon = aws.is_amazon
+        self._read_at: float | None = None
+
+    def read(self) -> Counters:
+        """The counts of all instances together, of everything that was answered until now."""
+        if self._read_at is None:
+            self._reader.read()
+        elif not self._is_amazon or self._clock.now() > self._read_at + _SOON_SECONDS:
+            self._reader.wait(self._instances)
+        self._read_at = self._clock.now()
+        return sum(self._reader.counts.counted.values(), Counters(0, 0, 0))
+
+
+@dataclass(frozen=True)
+class EndpointCounters:
+    """How to read what an endpoint counts, ``None`` where that is unknown, and from where."""
+
+    read: Callable[[], Counters | None]
+    source: CounterSource
+
+
+NO_COUNTERS = EndpointCounters(lambda: None, "counters")
+
+
+def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
+    """The engine's counters where one instance exposes them, else those in the log; none where that
+    may not be read."""
+    live = sagemaker.describe(aws, name)
+    if live and live.engine_count == 1 and runtime.counters(aws, name) is not None:
+        return EndpointCounters(partial(runtime.counters, aws, name), "counters")
+    try:
+        logged = LogCounters(aws, name, clock)
+        logged.read()
+    except (AccessDenied, EngineError):
+        return NO_COUNTERS
+    return EndpointCounters(logged.read, "log")
