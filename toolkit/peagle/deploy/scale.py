@@ -17,6 +17,7 @@ from peagle.deploy.besides import record_running
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.ends import End, earlier_end_text, end_at_price, recorded_end
 from peagle.deploy.owner import require_own
+from peagle.deploy.revisions import deploy_command
 from peagle.deploy.scaling import ScalingChange, apply_scaling
 from peagle.deploy.served import start_seconds
 from peagle.deploy.state import Deployment
@@ -25,6 +26,7 @@ from peagle.deploy.wait import wait_while_busy
 from peagle.errors import CloudError, Fix, NotFound, Refused, UserError
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.planning.company import NO_COMPANY
+from peagle.planning.plan import Plan
 from peagle.planning.scaling import Scaling
 from peagle.render.requests import VARIANT
 from peagle.text import counted
@@ -164,7 +166,8 @@ def _require_room(record: Deployment, change: Scale) -> None:
         raise Refused(
             f"{asked} copies do not fit: {record.name} has at most {instances} "
             f"{counted(instances, copies=False)}, which hold {most}",
-            f"use {most} or less, or deploy with a larger --max-instances under another --name",
+            _more_copies(plan, asked, instances)
+            or f"use {most} or less, or deploy with a larger --max-instances under another --name",
             code="copies-beyond-instances",
         )
     if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
@@ -173,6 +176,17 @@ def _require_room(record: Deployment, change: Scale) -> None:
             "use --min 1, or deploy with --scale-to-zero under another --name",
             code="instances-stay",
         )
+
+
+def _more_copies(plan: Plan, asked: int, instances: int) -> Fix | None:
+    """The deploy with so many copies on each instance that ``asked`` fit; ``None`` if its GPUs are
+    too few."""
+    each = math.ceil(asked / instances)
+    if plan.copies is None or each * plan.copies.gpus > plan.fit.gpu_count:
+        return None
+    copies = plan.copies.model_copy(update={"per_instance": each})
+    command = deploy_command(plan.model_copy(update={"copies": copies}))
+    return Fix("deploy more copies on each instance, which has GPUs for them", command)
 
 
 _SCALABLE = ("InService", "Updating")
