@@ -51,6 +51,7 @@ class _Share(click.ParamType[float]):
     cls=ProjectCommand,
     epilog="""\b
 Examples:
+  peagle sandbox quota set ml.g6.xlarge 3
   peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox
   peagle compare peagle-gpt-oss-20b --with plan.json --share 10%
   peagle compare peagle-gpt-oss-20b
@@ -96,9 +97,11 @@ def compare(
     With --with, a second production variant serves that plan, on instances of its own and with
     --share of the requests, and is proved. It has everything of the deployed plan that --with does
     not state: drafter, K, context, image, instances, network, tags and the rest. Repeat it to
-    change the share, or change it with --share alone. Without both, shows the
-    times, acceptance and cost of each variant, and 95 % confidence intervals, from CloudWatch and
-    from the engines' logs: no request is sent.
+    change the share, or change it with --share alone. SageMaker starts new instances for both plans
+    before it ends those that serve, so the quota must allow them together: 3 where each plan has
+    one instance of the same type. Without --with and --share, shows the times, acceptance and cost
+    of each variant, and 95 % confidence intervals, from CloudWatch and from the engines' logs: no
+    request is sent.
 
     `peagle promote NAME` lets the second plan serve alone, and `peagle drop NAME` removes it; no
     other change of NAME begins before that. A comparison is not rendered to templates.
