@@ -12,6 +12,9 @@ from peagle.cli.main import cli
 Description = dict[str, Any]
 """One command: ``options`` and ``arguments``, each a list of descriptions."""
 
+ANY = -1
+"""As ``values``: an argument that takes any number of them, one too."""
+
 _SCALARS = (str, int, float, bool)
 
 
@@ -29,6 +32,8 @@ def losses(before: Description, now: Description) -> list[str]:
             found += [f"{spelling}: {loss}" for loss in _parameter_losses(option, same)]
     for at, argument in enumerate(before["arguments"]):
         same = now["arguments"][at] if at < len(now["arguments"]) else None
+        if same is not None and same["values"] == ANY and argument["values"] == 1:
+            same = {**same, "values": 1, "metavar": same["metavar"].removesuffix("...")}
         if same is not None and same["metavar"] != argument["metavar"]:
             found.append(f"{argument['metavar']}: is called {same['metavar']}")
         found += [f"{argument['metavar']}: {loss}" for loss in _parameter_losses(argument, same)]

@@ -224,6 +224,20 @@ def test_check_of_one_file_answers_in_json_too(tmp_path: Path) -> None:
     }
 
 
+def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
+    wrong = write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
+    good = write_target(tmp_path / "second", GOOD)
+
+    checked = peagle("catalog", "check", str(good), str(wrong), str(wrong))
+    folder = peagle("catalog", "check", str(good), str(good.parents[1]))
+
+    assert (checked.exit_code, folder.exit_code) == (2, 0)
+    assert "3 files checked, 1 problem" in checked.stderr
+    (problem,) = checked.stdout.splitlines()
+    assert "chat-7b.yaml:29: drafters[0].k_trained" in problem
+    assert f"1 of them in {good.parents[1]}, no problems" in folder.stderr
+
+
 def test_check_of_a_place_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     result = peagle("catalog", "check", str(tmp_path / "nothing"))
 

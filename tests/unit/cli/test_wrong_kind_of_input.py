@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
     assert "--verdict v.json" in planned
     for file in ("v.json", "plan.json"):
         assert f"{file} holds no measured speeds" in peagle("bench", "report", file).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("fit", "--instance-type", "ml.g6.xlarge"), ("check",), ("catalog", "show")],
+)
+def test_a_command_without_plan_files_names_the_one_that_shows_them(
+    peagle: Peagle, words: tuple[str, ...]
+) -> None:
+    assert peagle("plan", "tiny", "-o", "plan.json").returncode == 0
+
+    done = peagle(*words, "plan.json", "--json")
+
+    error = json.loads(done.stderr)["error"]
+    assert (done.returncode, error["message"]) == (2, "'plan.json' is a plan file, not a pair")
+    assert "kv cache" in peagle(*error["command"][1:]).stdout.lower()
 
 
 def test_a_price_may_have_a_dollar_sign(peagle: Peagle) -> None:

@@ -82,8 +82,11 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     if target_id is not None:
         return catalog.targets[target_id]
     if name.endswith(".json"):
-        instead = "name a pair; only plan, deploy and other commands with PAIR|PLAN read a plan"
-        raise NotFound(f"{name!r} is a plan file, not a pair", instead)
+        show = Fix(
+            "name a pair; the memory and the findings of a plan file are in the plan",
+            ("peagle", "plan", name, "--verbose"),
+        )
+        raise NotFound(f"{name!r} is a plan file, not a pair", show)
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         add = Fix(
             "pass a head with --drafter, and add a target to a catalogue of your own",

@@ -10,6 +10,7 @@ import click
 from pydantic_core import to_json
 
 from peagle import api
+from peagle.catalog.documents import Problem
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair
 from peagle.cli.output.console import json_option, print_json, print_status
@@ -82,36 +83,50 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
 @catalog.command(
     "check", cls=PeagleCommand, epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml"
 )
-@click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "paths",
+    metavar="[PATH]...",
+    nargs=-1,
+    type=click.Path(exists=True, path_type=Path),
+)
 @json_option
 @click.pass_context
-def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
-    """Check the catalogue, or the file or folder PATH, and list all problems.
+def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+    """Check the catalogue, or the files and folders PATH, and list all problems.
 
     Exits with 2 if there are problems.
     """
     own = catalog_of(ctx)
-    if path is not None and path.is_file():
-        checked, problems = 1, api.check_catalog_file(path, own)
-    else:
-        checked, problems = api.check_catalog(path or own)
-    user_folder = own if path is None or path.is_file() else path
-    with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-        problems += api.check_local_weights(path, own, api.load_catalog(user_folder))
+    found = [_checked(path, own) for path in paths or (None,)]
+    checked = sum(number for number, _ in found)
+    problems = list(dict.fromkeys(problem for _, each in found for problem in each))
     if as_json:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        folder = own if path is None else path
-        mine = ""
-        if folder is not None and folder.is_dir():
-            mine = f", {api.own_file_count(folder)} of them in {folder}"
-        is_evidence = path is not None and path.is_file() and path.suffix == ".json"
-        if path and is_evidence and not problems and not api.holds_measurements(path):
-            print_status(f"{path} has no results, speeds or starts: the catalogue ignores the file")
+        for path in paths:
+            is_evidence = path.is_file() and path.suffix == ".json"
+            if is_evidence and not problems and not api.holds_measurements(path):
+                print_status(
+                    f"{path} has no results, speeds or starts: the catalogue ignores the file"
+                )
+        folders = [path for path in paths or (own,) if path is not None and path.is_dir()]
+        mine = (f", {api.own_file_count(path)} of them in {path}" for path in folders)
         print_status(
-            f"{checked} file{'s' * (checked != 1)} checked{mine}, {len(problems) or 'no'} "
-            f"problem{'s' * (len(problems) != 1)}"
+            f"{checked} file{'s' * (checked != 1)} checked{''.join(mine)}, "
+            f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}"
         )
     ctx.exit(2 if problems else 0)
+
+
+def _checked(path: Path | None, own: Path | None) -> tuple[int, list[Problem]]:
+    """The number of files of the catalogue, or at ``path``, and their problems."""
+    folder = own if path is None or path.is_file() else path
+    if path is not None and path.is_file():
+        checked, problems = 1, api.check_catalog_file(path, own)
+    else:
+        checked, problems = api.check_catalog(folder)
+    with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
+        problems += api.check_local_weights(path, own, api.load_catalog(folder))
+    return checked, problems
