@@ -97,8 +97,6 @@ if TYPE_CHECKING:
     from peagle.deploy.drift import served_image as served_image
     from peagle.deploy.end_comparison import drop as drop
     from peagle.deploy.end_comparison import promote as promote
-    from peagle.deploy.failed_start import possible_saving as possible_saving
-    from peagle.deploy.failed_start import remove_failed_start as remove_failed_start
     from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
@@ -121,6 +119,8 @@ if TYPE_CHECKING:
     from peagle.deploy.records import refuse_weights_in_use as refuse_weights_in_use
     from peagle.deploy.records import remove_record as remove_record
     from peagle.deploy.removal import destroy as destroy
+    from peagle.deploy.removal import possible_saving as possible_saving
+    from peagle.deploy.removal import remove_failed_start as remove_failed_start
     from peagle.deploy.revisions import of_one_instance as of_one_instance
     from peagle.deploy.revisions import temporary_name as temporary_name
     from peagle.deploy.rollback import end_rollback as end_rollback
@@ -313,7 +313,6 @@ _FUNCTIONS = {
     "peagle.deploy.costs": ("require_known_price",),
     "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
     "peagle.deploy.end_comparison": ("drop", "promote"),
-    "peagle.deploy.failed_start": ("possible_saving", "remove_failed_start"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
@@ -326,7 +325,7 @@ _FUNCTIONS = {
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",
     ),
-    "peagle.deploy.removal": ("destroy",),
+    "peagle.deploy.removal": ("destroy", "possible_saving", "remove_failed_start"),
     "peagle.deploy.revisions": ("of_one_instance", "temporary_name"),
     "peagle.deploy.rollback": (
         "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",

@@ -8,8 +8,7 @@ import pytest
 
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.besides import during_update
-from peagle.deploy.price_history import PriceHistory
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, PriceHistory
 from tests.unit.aws.plans import a_plan, a_revision
 
 PRICE = a_plan().price_per_hour_usd

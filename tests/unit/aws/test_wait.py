@@ -7,7 +7,7 @@ import json
 import pytest
 
 from peagle.aws.sagemaker import describe
-from peagle.deploy.failed_start import remove_failed_start
+from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.wait import SILENT_SECONDS, WillNotServe
 from peagle.errors import CloudError, Refused
 from tests.support import raises_code

@@ -12,7 +12,7 @@ from peagle.cli.account import Account
 from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
-from peagle.deploy.failed_start import Saving
+from peagle.deploy.removal import Saving
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.errors import PeagleError

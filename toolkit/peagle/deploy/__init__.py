@@ -3,7 +3,6 @@
     served             what an endpoint serves, as data
     proof_tag          a proof as a tag of the endpoint
     leftovers          what AWS keeps after a deletion
-    price_history      what the instances have cost
     state              a deployment as a record keeps it
     records            the files of deployments
     diff               what an update changes
@@ -16,17 +15,13 @@
     wait               waiting, and why a start fails
     live               what an endpoint serves now
     owner              who may change a deployment
-    uploads            weights that deploy uploaded
     invoke             a request to an endpoint or local engine
     alarms             alarms and their metric filters
     scaling            automatic scaling
     network            whether the VPC lets a container start
     role_access        what the role needs besides weights
-    user_tags          the user's tags
     variants           the two variants of a comparison
     observe            the dashboard and the log's retention
-    captured           captured requests and answers
-    topic              the topic that alarms notify
     costs              what a deployment costs
     besides            instances that a budget does not expect
     copies             copies of an inference component
@@ -40,7 +35,6 @@
     live_prices        plans with AWS's own prices
     drift_fields       the fields of plan and account
     drift_settings     drift of scaling, alarms and limits
-    failed_start       remove what will never serve
     status             state, price and lists
     preflight          checks before a change
     drift              where the account differs from a plan

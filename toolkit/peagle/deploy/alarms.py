@@ -1,4 +1,4 @@
-"""The alarms of a plan: created, changed, suspended and removed.
+"""The alarms of a plan: created, changed, suspended and removed; and whether they reach somebody.
 
 They exist before the update that they watch; a plan without alarms removes them.
 """
@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 from peagle.aws import cloudwatch
-from peagle.aws import cloudwatch as logs
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import ID_TAG, Endpoint
@@ -18,7 +17,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix
-from peagle.findings import Finding, note
+from peagle.findings import Finding, error, note, warning
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.planning.rollout_model import AlarmKind
@@ -43,6 +42,9 @@ from peagle.render.rollout import deployment_config
 KINDS: tuple[ResourceType, ...] = ("Alarm", "MetricFilter")
 """In the order of removal."""
 
+_AWS_OWN_KEY = "alias/aws/sns"
+"""A key of AWS, whose policy does not let CloudWatch encrypt with it."""
+
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
     """An alarm fired during an update, and what served before serves again."""
@@ -54,7 +56,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     for parameters in metric_filters(plan):
         with context.creating(revision.resource("MetricFilter", parameters["filterName"])):
             context.say("Creating metric filter", parameters["filterName"])
-            logs.put_metric_filter(context.aws, parameters, plan.company.tags)
+            cloudwatch.put_metric_filter(context.aws, parameters, plan.company.tags)
     for parameters in alarms(plan, revision.name):
         tags = [*parameters["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
         with context.creating(revision.resource("Alarm", parameters["AlarmName"])):
@@ -195,7 +197,7 @@ def remove(context: DeploymentContext, resource: Resource) -> None:
         cloudwatch.delete_alarms(context.aws, [resource.name])
     else:
         for group in _logs(context.record.name):
-            logs.delete_metric_filter(context.aws, group, resource.name)
+            cloudwatch.delete_metric_filter(context.aws, group, resource.name)
 
 
 def resources_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
@@ -209,7 +211,7 @@ def resources_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
         named = {
             str(one["filterName"])
             for log in _logs(name)
-            for one in logs.described_filters(aws, log, DEFAULT_PREFIX)
+            for one in cloudwatch.described_filters(aws, log, DEFAULT_PREFIX)
         }
         for one in sorted(named):
             yield Resource(type="MetricFilter", name=one, made=True, revision=revision)
@@ -259,3 +261,47 @@ def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
     except CloudError:
         return []
     return [one["AlarmName"] for one in found]
+
+
+def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """Whether the topic of the plan's alarms exists, can be published to, and has a subscriber."""
+    topic = plan.observe.alarm_topic if plan.observe else None
+    if topic is None:
+        return
+    try:
+        found = cloudwatch.topic_attributes(aws, topic)
+    except AccessDenied as denied:
+        yield warning(
+            "topic-unknown",
+            "--alarm-topic",
+            f"not known whether alarms can notify {topic}: {denied.message}",
+            "allow sns:GetTopicAttributes on it to these credentials, or check it",
+        )
+        return
+    if found is None:
+        _, _, name = topic.rpartition(":")
+        yield error(
+            "topic-missing",
+            "--alarm-topic",
+            f"there is no topic {topic}",
+            Fix("create it, or use another one", ("aws", "sns", "create-topic", "--name", name)),
+        )
+    elif found.get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
+        yield warning(
+            "topic-encrypted",
+            "--alarm-topic",
+            f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use: alarms do "
+            "not reach it",
+            "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption",
+        )
+    elif found.get("SubscriptionsConfirmed", "0") == "0":
+        yield warning(
+            "topic-without-subscribers",
+            "--alarm-topic",
+            f"nobody has a confirmed subscription of {topic}: its notifications reach nobody",
+            Fix(
+                "subscribe, then confirm the e-mail",
+                ("aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",
+                 "--notification-endpoint", "ADDRESS"),
+            ),
+        )  # fmt: skip

@@ -31,8 +31,8 @@ from peagle.deploy.revisions import (
     stale_resources,
 )
 from peagle.deploy.scaling import SCALING_TAG, apply_scaling, return_to_scaling, tag_scaling
+from peagle.deploy.settings import tag_again
 from peagle.deploy.state import Deployment, Failure, Revision
-from peagle.deploy.user_tags import tag_again
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
 from peagle.render.limit import END_TAGS

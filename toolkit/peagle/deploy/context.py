@@ -13,8 +13,7 @@ from typing import Any
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
 from peagle.deploy import records
-from peagle.deploy.price_history import PriceHistory
-from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.state import Deployment, PriceHistory, Resource
 from peagle.errors import CloudError, PeagleError, Refused
 
 

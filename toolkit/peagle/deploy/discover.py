@@ -18,7 +18,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.aws.tagging import tagged
-from peagle.deploy import alarms, captured, limits, observe
+from peagle.deploy import alarms, limits, observe
 from peagle.deploy.described import (
     Found,
     Prices,
@@ -26,18 +26,17 @@ from peagle.deploy.described import (
     fingerprint_of,
     revisions_of,
     running_comparison,
+    uploaded_weights,
     with_first_variant,
 )
 from peagle.deploy.live import model_in
 from peagle.deploy.owner import owner_of
-from peagle.deploy.price_history import PriceHistory
 from peagle.deploy.revisions import (
     Roles,
     revision_in_service,
     roles_by_tags,
 )
-from peagle.deploy.state import Deployment, Resource
-from peagle.deploy.uploads import uploaded_weights
+from peagle.deploy.state import Deployment, PriceHistory, Resource
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     PAIR_TAG,
@@ -283,7 +282,7 @@ def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Ite
     yield from alarms.resources_by_name(aws, name, fingerprint)
     yield from observe.resources_by_name(aws, name, fingerprint)
     configs = ((f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig")
-    yield from captured.resources_by_name(aws, name, configs)
+    yield from observe.capture_rules_by_name(aws, name, configs)
 
 
 def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from peagle.aws import autoscaling, cloudwatch, s3, scheduler
-from peagle.aws import cloudwatch as cloudwatch_alarms
 from peagle.aws.autoscaling import Bounds
 from peagle.deploy.costs import utc_moment
 from peagle.deploy.drift_fields import Compared, FieldDrift, differing, nested, plain
@@ -73,7 +72,7 @@ def wake_up(found: Compared) -> Iterator[FieldDrift]:
         parameters = wake_policy_parameters(name, VARIANT, planned)
         yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
     alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
-    described = cloudwatch_alarms.described_alarms(found.aws, [alarm["AlarmName"]])
+    described = cloudwatch.described_alarms(found.aws, [alarm["AlarmName"]])
     actual = next(iter(described), None)
     if actual and policy is None:  # the policy is the difference
         alarm["AlarmActions"] = actual.get("AlarmActions")
@@ -86,7 +85,7 @@ def alarms(found: Compared) -> Iterator[FieldDrift]:
     if not planned:
         return
     names = [one["AlarmName"] for one in planned]
-    described = cloudwatch_alarms.described_alarms(found.aws, names)
+    described = cloudwatch.described_alarms(found.aws, names)
     actual = {one["AlarmName"]: one for one in described}
     for one in planned:
         yield from _alarm(one, actual.get(one["AlarmName"]))

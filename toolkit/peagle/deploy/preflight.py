@@ -16,7 +16,7 @@ from peagle.aws.roles import Role, find_role
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
-from peagle.deploy.alarms import rollout_findings
+from peagle.deploy.alarms import rollout_findings, topic_findings
 from peagle.deploy.copies import instance_findings
 from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
 from peagle.deploy.diff import SettingChange
@@ -40,7 +40,6 @@ from peagle.deploy.scaling import (
 )
 from peagle.deploy.settings import setting_changes
 from peagle.deploy.state import Deployment
-from peagle.deploy.topic import topic_findings
 from peagle.deploy.variants import require_no_comparison
 from peagle.findings import Finding, error, errors, note
 from peagle.planning.limit import most_usd_per_hour

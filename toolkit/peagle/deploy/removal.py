@@ -1,18 +1,25 @@
-"""The steps that remove a deployment, one resource at a time. Each may be repeated."""
+"""The steps that remove a deployment, also one whose engine cannot start. Each may be repeated."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 from peagle.aws import autoscaling, s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import alarms, captured, limits, observe, records
+from peagle.deploy import (
+    alarms,
+    limits,
+    observe,
+    records,
+)
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import remove_copies
+from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment, Resource, ResourceType
-from peagle.deploy.wait import wait_while_busy
+from peagle.deploy.wait import WillNotServe, wait_while_busy
 from peagle.errors import CloudError, Fix, Refused
 from peagle.s3uri import S3Uri
 
@@ -97,7 +104,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         observe.remove(context.aws, resource)
         return True
     if resource.type == "LifecycleRule":
-        captured.remove(context.aws, context.record.name, resource)
+        observe.remove_capture_rule(context.aws, context.record.name, resource)
         return True
     if resource.type == "S3Objects":
         bucket = S3Uri.parse(resource.name).bucket
@@ -180,3 +187,55 @@ def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
         return False
     ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
     return ours and s3.delete_bucket(context.aws, resource.name)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The time for which SageMaker would have gone on starting the engine, in seconds, and its
+    price; ``usd`` is ``None`` when the price is unknown."""
+
+    seconds: float
+    usd: float | None
+
+
+def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None = None) -> Saving:
+    """What deleting the endpoint now saves at most; nothing once SageMaker has given up, because
+    a Failed endpoint costs nothing."""
+    now = (clock or Clock()).now()
+    seconds = max(0.0, error.gives_up - now) if error.gives_up else 0.0
+    price = record.current.served.usd_per_hour
+    return Saving(seconds, None if price is None else price * seconds / 3600)
+
+
+def remove_failed_start(
+    aws: Aws,
+    record: Deployment,
+    error: WillNotServe,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Saving:
+    """Remove what the deploy that ended with ``error`` created; returns what that saves.
+
+    Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
+    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
+    Refused for an endpoint that has come into service after all.
+    """
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    live = sagemaker.describe(aws, record.name)
+    if live and live.status not in ("Creating", "Failed", "Deleting"):
+        raise Refused(
+            f"endpoint {live.name} is {live.status} after all, so nothing was removed",
+            "deploy again to prove it",
+            code="serves-after-all",
+        )
+    saving = Saving(0.0, None)
+    if live and live.status == "Creating" and begin_deletion(context, live):
+        saving = possible_saving(record, error, context.clock)
+    if record.serving is None:
+        destroy(aws, record, observe, context.clock)
+    else:
+        context.change(pending=None)
+        endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
+        for resource in (*endpoints, *stale_resources(context.record)):
+            remove_resource(context, resource)
+    return saving

@@ -1,4 +1,4 @@
-"""What a plan sets beside its endpoint: alarms, dashboard, log, captured data, and the end time.
+"""What a plan sets beside its endpoint: alarms, dashboard, log, captured data, end time, tags.
 
 One rule for alarms and dashboard: a plan without them removes those of an earlier plan, and the
 changes say so.
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
-from peagle.aws.sagemaker import Tag
-from peagle.deploy import alarms, captured, limits, observe
+from peagle.aws.sagemaker import ResourceKind, Tag
+from peagle.deploy import alarms, limits, observe
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.costs import utc_text
+from peagle.deploy.desired import DesiredState
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.ends import SAME_END_SECONDS, End, planned_end
 from peagle.deploy.state import Deployment, Revision
@@ -34,7 +36,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) ->
 def put_observability(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     """Apply the settings except the end: alarms, dashboard, log, captured data. May be repeated."""
     observe.put(context, plan, revision)
-    captured.put(context, plan, revision)
+    observe.put_capture_rule(context, plan, revision)
     alarms.put(context, plan, revision)
 
 
@@ -95,3 +97,25 @@ def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[Se
         if not is_same:
             texts = (None if at is None else utc_text(at) for at in (before, after))
             yield SettingChange("end", *texts)
+
+
+def tag_again(context: DeploymentContext, desired: DesiredState) -> None:
+    """Give what exists the user's tags, where a plan differs in nothing else."""
+    tags = desired.plan.company.tags
+    live = sagemaker.describe(context.aws, context.endpoint) if tags else None
+    if live is None:
+        return
+    known = sagemaker.tags_of(context.aws, live.arn)
+    if tags.items() <= known.items():
+        return
+    context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
+    others: dict[ResourceKind, str] = {
+        "Model": desired.model_name,
+        "EndpointConfig": desired.revision.endpoint_config,
+    }
+    for kind, name in others.items():
+        found = sagemaker.description(context.aws, kind, name)
+        sagemaker.retag(context.aws, found[f"{kind}Arn"], desired.plan.company.tag_list)
+    if live.component is not None:
+        sagemaker.retag(context.aws, live.component.arn, desired.plan.company.tag_list)
+    sagemaker.retag(context.aws, live.arn, desired.plan.company.tag_list)
