@@ -9,7 +9,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.respeculate import with_speculation, without_floor
+from peagle.planning.speculation import with_speculation, without_floor
 from peagle_serve.contract import SPECULATION
 from tests.support import raises_code
 

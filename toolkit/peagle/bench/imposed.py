@@ -23,7 +23,7 @@ from peagle.catalog.find import find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target, TextAcceptance
 from peagle.errors import Fix, UserError, nearest
 from peagle.planning.plan import Plan
-from peagle.planning.respeculate import with_speculation, without_floor
+from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.requests import tag_value
 from peagle.store import read_record
 

@@ -21,7 +21,7 @@ from peagle.engine.state import LocalEngine, local_engine_names, read_local_engi
 from peagle.errors import EngineError, Fix, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.plan import Plan
-from peagle.planning.respeculate import without_floor
+from peagle.planning.speculation import without_floor
 from peagle_serve.contract import SPECULATION
 from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
 

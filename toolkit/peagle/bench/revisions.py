@@ -26,7 +26,7 @@ from peagle.deploy.state import Deployment
 from peagle.errors import Fix, Refused, UserError
 from peagle.findings import errors
 from peagle.planning.plan import Plan
-from peagle.planning.respeculate import with_speculation, without_floor
+from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file
 

@@ -13,9 +13,14 @@ from peagle.checks import check
 from peagle.findings import errors
 from peagle.fit.estimate import fit_of
 from peagle.fit.models import Fit, FitCase
-from peagle.planning.break_even import likely_acceptance
 from peagle.planning.candidates import PairLoad, planned_fit
-from peagle.planning.pair_speed import names_of, pair_acceptance, pair_performance, runs_of
+from peagle.planning.pair_speed import (
+    likely_acceptance,
+    names_of,
+    pair_acceptance,
+    pair_performance,
+    runs_of,
+)
 from peagle.planning.speculation import compared_ks
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting

@@ -10,12 +10,12 @@ from peagle.catalog.tables import Runtime
 from peagle.checks import check
 from peagle.checks.facts import digest_in
 from peagle.findings import Finding
-from peagle.planning.break_even import with_break_even
 from peagle.planning.candidates import Candidate, PairLoad
 from peagle.planning.copies import Copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
 from peagle.planning.overrides import refuse_secrets, settings_of, with_variables
+from peagle.planning.pair_speed import with_break_even
 from peagle.planning.pins import choose_pins, pin_variables
 from peagle.planning.plan import Decisions, RuntimeChoice, Speculation
 from peagle.planning.settings import engine_arguments, engine_environment

@@ -1,4 +1,7 @@
-"""Whether to speculate, with which drafter and K, and how vLLM is configured for it."""
+"""Whether to speculate, with which drafter and K, and how vLLM is configured for it.
+
+``with_speculation`` changes that of a finished plan, for example its K, without planning again.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,19 @@ from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
-from peagle.planning.plan import Decision, Speculation, Weights, decide
+from peagle.planning.plan import Decision, Plan, Speculation, Weights, decide
 from peagle.speed.models import Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
+from peagle_serve.contract import SPECULATION
 
 _KS = (1, 2, 3, 5, 7, 10)
 """Compared beside the recommended K and the measured ones, up to the trained one."""
 
 _CLOSE_TO_FASTEST = 0.95
 """Below this share of the fastest K's speed, the user's own K gets a note."""
+
+_CONFIG_FLAG = "--speculative-config"
 
 
 def usual_k(options: Options, drafter: Drafter | None) -> int:
@@ -207,3 +213,35 @@ def speculative_config(speculation: Speculation, weights: Weights | None) -> str
     if speculation.parallel_drafting:
         config["parallel_drafting"] = True
     return json.dumps(config | speculation.settings, separators=(",", ":"))
+
+
+def with_speculation(plan: Plan, speculation: Speculation | None) -> Plan:
+    """The plan with this speculation of its drafter, or of its target alone, in the engine's
+    arguments and environment too.
+
+    Instance, memory and speeds stay those of ``plan``. Raises UserError for a plan without a
+    drafter.
+    """
+    if plan.speculation is None:
+        raise UserError(f"{plan.pair} has no drafter", "choose a pair with one", "no-plan")
+    arguments = list(plan.engine_arguments)
+    at = arguments.index(_CONFIG_FLAG)
+    environment = {name: value for name, value in plan.environment.items() if name != SPECULATION}
+    changed: dict[str, Any] = {"speculation": speculation}
+    if speculation is None:
+        changed |= {"drafter": None, "pair": plan.target.id}
+        del arguments[at : at + 2]
+    else:
+        config = speculative_config(speculation, plan.drafter.weights if plan.drafter else None)
+        arguments[at + 1] = environment[SPECULATION] = config
+    return plan.model_copy(
+        update={**changed, "environment": environment, "engine_arguments": tuple(arguments)}
+    )
+
+
+def without_floor(plan: Plan) -> Plan:
+    """The plan without an acceptance floor, for a measurement: a low acceptance is a result."""
+    if plan.speculation is None:
+        return plan
+    none = {"acceptance_floor": None, "acceptance_floor_source": None}
+    return plan.model_copy(update={"speculation": plan.speculation.model_copy(update=none)})
