@@ -10,19 +10,21 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.compare_plan import candidate_plan
 from peagle.cli.context import status_in_context, typed_command
 from peagle.cli.options import (
     command_catalog,
     complete_pair,
     deploy_options,
     duration,
+    is_plan_file,
     refuse_errors,
 )
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
-from peagle.cli.output.console import confirm, json_option, print_json
+from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
+from peagle.cli.plan import options_in
+from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
@@ -31,6 +33,8 @@ from peagle.planning import Plan
 from peagle.text import parse_share
 
 _DEFAULT_SHARE = 0.1
+
+_FLAG = "--with"
 
 
 class _Share(click.ParamType[float]):
@@ -173,3 +177,36 @@ def _change_share(aws: Aws, record: Deployment, account: Account, share: float, 
         confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
     with DeploymentProgress(account.sandbox) as status:
         api.change_share(aws, record, share, status.observe)
+
+
+def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
+    """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
+    name or region, and what planning raises."""
+    pair, own = options_in(ctx, text, _FLAG)
+    for option, value in (("name", record.name), ("region", record.region)):
+        if own.get(option, value) != value:
+            raise UserError(
+                f"--{option} {own[option]} cannot be used within --with: the plan is for "
+                f"{record.name} in {record.region}",
+                f"omit --{option}",
+            )
+    if is_plan_file(pair):
+        plan = planned(ctx, pair, own)
+        if (plan.name, plan.region) != (record.name, record.region):
+            raise UserError(
+                f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
+                f"{record.region}",
+                f"plan it with --name {record.name} --region {record.region}",
+            )
+        return plan
+    revision = record.serving or record.current
+    catalog = command_catalog(ctx)
+    if revision.plan is None:
+        print_status(
+            "This machine does not have the plan that serves: its --set, --env, tags, pins, "
+            "scaling and rollout are not copied to the second variant."
+        )
+        return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
+    words = shlex.join(api.deployed_words(revision.plan))
+    deployed = options_in(ctx, words, _FLAG)
+    return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))

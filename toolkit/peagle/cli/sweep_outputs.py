@@ -15,9 +15,9 @@ from peagle.bench.models import BenchResult
 from peagle.bench.sweep_lossless import SweepLossless
 from peagle.cli.context import command_text
 from peagle.cli.options import command_catalog
+from peagle.cli.output.bench import print_sweep
 from peagle.cli.output.bench_text import print_lossless
 from peagle.cli.output.console import print_json
-from peagle.cli.output.sweep import print_sweep
 from peagle.errors import UserError
 from peagle.speed.slo import Slo
 from peagle.store import write_output

@@ -1,4 +1,4 @@
-"""The output of ``peagle bench``."""
+"""The output of ``peagle bench``, also of a sweep."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ _HEADINGS = (
 _DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
 BUSY_SHARE = 0.8
 """A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
+
+_NONE = "-"
 
 
 def print_result(result: BenchResult) -> None:
@@ -159,3 +161,39 @@ def print_check(found: SenderCheck) -> None:
         f"{name} {version}: {found.requests} requests, {found.concurrency} at a time, "
         f"{found.tokens_per_second:,.0f} tokens/s; busiest process {share}"
     )
+
+
+def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
+    """Print tokens per second by load and setting, then the summaries, one for each workload."""
+    names = dict.fromkeys(row.load.workload.name for row in result.rows)
+    for name in names:
+        rows = [row for row in result.rows if row.load.workload.name == name]
+        click.echo(f"{name}: output tokens per second, with 95 % confidence interval")
+        table = _table(rows)
+        for line in align_columns(table, table[0]):
+            click.echo(f"  {line}")
+    for summary in summaries:
+        click.echo(summary)
+    if any(row.saturated for row in result.rows):
+        click.echo("* saturated: more requests only wait longer; the report has the reasons.")
+
+
+def _table(rows: Sequence[BenchRow]) -> list[tuple[str, ...]]:
+    settings = list(dict.fromkeys(row.setting for row in rows))
+    loads = sorted({row.load.concurrency for row in rows})
+    cells = {(row.load.concurrency, row.setting): _cell(row) for row in rows}
+    return [
+        ("requests", *(setting.text for setting in settings)),
+        *(
+            (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
+            for load in loads
+        ),
+    ]
+
+
+def _cell(row: BenchRow) -> str:
+    """``4,148 ±3%``; a star marks a saturated load."""
+    speed = row.tokens_per_second
+    digits = 0 if speed.value >= 100 else 1
+    star = "*" if row.saturated else ""
+    return f"{speed.value:,.{digits}f} ±{speed.spread:.0%}{star}"

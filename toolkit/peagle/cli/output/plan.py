@@ -14,7 +14,6 @@ from peagle.cli.output.answer import (
     speed_of_plan,
     times_text,
 )
-from peagle.cli.output.company import company_facts
 from peagle.cli.output.console import (
     Row,
     fit_columns,
@@ -25,6 +24,7 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.cli.output.plan_facts import (
+    company_facts,
     licences_text,
     observability_facts,
     pinned_text,

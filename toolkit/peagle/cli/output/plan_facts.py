@@ -1,4 +1,4 @@
-"""What a plan says in one line each: price, speculation, scaling, proof, licences, pins."""
+"""A plan in one line each: price, speculation, scaling, proof, licences, pins; and the company."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from peagle.cli.output.answer import (
     method_name,
 )
 from peagle.planning import Plan
+from peagle.planning.company import Company
 from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Speculation, price_origin
 from peagle.proof import MIN_DRAFTS
@@ -76,5 +77,22 @@ def pinned_text(plan: Plan) -> dict[str, str]:
     facts = {
         "manifest": f"sha256 {pins.weights}" if pins.weights else "",
         "warm start": "any archive beside the weights" if pins.any_warm else warm,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def company_facts(company: Company) -> dict[str, str]:
+    """Facts by name, without those that are not set."""
+    network = [
+        f"VPC: {', '.join(company.subnets)}; {', '.join(company.security_groups)}"
+        if company.in_vpc
+        else "",
+        "isolated" if company.network_isolation else "",
+    ]
+    facts = {
+        "network": ", ".join(filter(None, network)),
+        "KMS key": company.kms_key or "",
+        "tags": ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items())),
+        "boundary": company.permissions_boundary or "",
     }
     return {name: text for name, text in facts.items() if text}
