@@ -4,9 +4,9 @@
     variable_names, environment_checks   is the environment valid? Is the image for this pair?
     weights, folder, mounted_weights     which weights; are they complete, and those of the plan?
     head_checks                          do head and target fit?
-    json_reader, regular_files           bounded readers of JSON and files, shared with the toolkit
+    json_reader                          bounded reader of files and JSON, shared with the toolkit
     safetensors, heads                   parsers, shared with the toolkit
-    environment, credentials             vLLM's arguments, as in AWS's container; its secrets
+    environment                          vLLM's arguments, as in AWS's container
     warm                                 compile caches of an identical engine
     command, supervisor, engine          start vLLM as a child: its log, its crash, its end
 

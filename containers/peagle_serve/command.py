@@ -1,4 +1,7 @@
-"""Check the environment, log the command, start vLLM and supervise it."""
+"""Check the environment, log the command, start vLLM and supervise it.
+
+Secrets are passed to vLLM in its environment, because other processes can read arguments.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from peagle_serve.contract import AUTO, OFF, PREFIX, InvalidEnvironment, Settings, settings_of
-from peagle_serve.credentials import ENGINE_VARIABLES, secrets_in
 from peagle_serve.engine import check_port
-from peagle_serve.environment import arguments
+from peagle_serve.environment import arguments, flag_of, tokens_of
 from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
@@ -33,6 +35,10 @@ MIDDLEWARES = (
 EXIT_CODE = 2
 
 _READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
+
+ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF_TOKEN"}
+"""The container's variable -> the variable that vLLM or huggingface_hub reads."""
+_NO_SECRET = ("", "true", "false")
 
 
 def main(given: Sequence[str]) -> NoReturn:
@@ -155,3 +161,24 @@ def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         b"PYTHONUNBUFFERED": b"1",
         b"PYTHONPATH": os.pathsep.encode().join(paths),
     }
+
+
+def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The secrets among vLLM's arguments, by the container's variable.
+
+    Raises InvalidEnvironment for several API keys, which vLLM accepts as arguments only.
+    """
+    found = {}
+    for name in ENGINE_VARIABLES:
+        value = environment.get(name, "")
+        if value.strip().lower() in _NO_SECRET:
+            continue
+        tokens = tokens_of(flag_of(name), value)
+        if len(tokens) != 1:
+            raise InvalidEnvironment(
+                f"{name} has {len(tokens)} values, which vLLM accepts as arguments only, and other "
+                "processes can read those",
+                f"set {name} to one value",
+            )
+        found[name] = tokens[0]
+    return found

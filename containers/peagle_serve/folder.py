@@ -10,8 +10,7 @@ from typing import Any
 
 from peagle_serve.config_numbers import FIX, wrong_value
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
-from peagle_serve.json_reader import InvalidJson, Limits, read
-from peagle_serve.regular_files import read_regular
+from peagle_serve.json_reader import InvalidJson, Limits, read, read_regular
 from peagle_serve.safetensors import (
     LARGEST_INDEX,
     DamagedFile,

@@ -28,8 +28,8 @@ from peagle_serve.contract import (
     WEIGHTS_PIN_VARIABLE,
     InvalidEnvironment,
 )
+from peagle_serve.json_reader import open_regular, read_regular
 from peagle_serve.logs import Log
-from peagle_serve.regular_files import open_regular, read_regular
 from peagle_serve.safetensors import first_names
 from peagle_serve.weights import local_folders, ml_root, real_path
 

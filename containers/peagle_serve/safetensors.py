@@ -21,8 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-from peagle_serve.json_reader import InvalidJson, Limits, read
-from peagle_serve.regular_files import open_regular
+from peagle_serve.json_reader import InvalidJson, Limits, open_regular, read
 
 LARGEST_HEADER = 10_000_000
 """Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; files of

@@ -33,7 +33,7 @@ WORDS = frozenset(
     {"peagle.planning.limit.limit_text", "peagle.planning.observe.capture_text",
      "peagle.planning.observe.observability_text", "peagle.planning.plan.price_origin",
      "peagle.planning.rollout.cost_text", "peagle.speed.crossover.crossover_text",
-     "peagle.vllm.speculation.method_title"}
+     "peagle.vllm.defaults.method_title"}
 )  # fmt: skip
 """Functions that commands call directly: they put a part of a plan or a verdict into words, most of
 them also for findings and files. They read their arguments only, and decide nothing."""

@@ -28,9 +28,8 @@ from peagle_serve.contract import (
 )
 from peagle_serve.environment import read_speculative_config
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
-from peagle_serve.json_reader import DEFAULT
+from peagle_serve.json_reader import DEFAULT, read_regular
 from peagle_serve.logs import Redactor, is_secret
-from peagle_serve.regular_files import read_regular
 from peagle_serve.safetensors import first_names
 from peagle_serve.variable_names import NEGATION
 from peagle_serve.warm.caches import FOLDERS

@@ -8,7 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from peagle_serve import regular_files
+from peagle_serve import json_reader
 from peagle_serve.contract import ARTIFACT_FORMAT, MANIFEST_SUFFIX, SHA256
 from peagle_serve.json_reader import InvalidJson, Limits, read
 from peagle_serve.warm.cache_key import key_of
@@ -55,7 +55,7 @@ def open_regular(file: Path) -> BufferedReader:
     Raises Damaged for anything but a regular file, OSError.
     """
     try:
-        return regular_files.open_regular(file)
+        return json_reader.open_regular(file)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise Damaged(f"{file.name} is not a regular file") from None

@@ -17,8 +17,7 @@ from typing import Any
 from peagle.errors import UserError, nearest
 from peagle.text import sanitize
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits
-from peagle_serve.regular_files import read_regular
+from peagle_serve.json_reader import InvalidJson, Limits, read_regular
 
 LARGEST_FILE = 64 << 20
 LARGEST_LINE = 6 << 20

@@ -29,7 +29,7 @@ from peagle.errors import EngineError, Fix, UserError
 from peagle.protocol import Counters
 from peagle.store import SANDBOX
 from peagle.text import json_object
-from peagle.vllm.speculation import method_id
+from peagle.vllm.defaults import method_id
 from peagle_serve.contract import SPECULATION
 
 UNKNOWN = BenchSetting(None, 0, is_known=False)

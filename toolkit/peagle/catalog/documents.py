@@ -23,7 +23,7 @@ import yaml
 
 from peagle.data import data_folder
 from peagle.errors import CatalogError, Fix
-from peagle_serve.regular_files import read_regular
+from peagle_serve.json_reader import read_regular
 
 Location = tuple[str | int, ...]
 

@@ -34,7 +34,7 @@ from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.kubernetes import object_kinds
 from peagle.text import json_object
 from peagle.weights.pins import pin_plan
-from peagle_serve.regular_files import read_regular
+from peagle_serve.json_reader import read_regular
 
 _CONFIGURATION = frozenset(
     {"ami", "instance_type", "startup_timeout_seconds", "download_timeout_seconds", "kms_key"}

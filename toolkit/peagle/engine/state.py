@@ -12,7 +12,7 @@ from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.store import home, read_record, write_json
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
-from peagle_serve.regular_files import read_regular
+from peagle_serve.json_reader import read_regular
 from peagle_serve.warm.manifest import LARGEST, sha256_in
 
 EngineState = Literal["starting", "ready", "dead"]

@@ -21,7 +21,7 @@ from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
 from peagle.s3uri import lower_scheme
-from peagle.vllm.speculation import method_title
+from peagle.vllm.defaults import method_title
 
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""

@@ -1,4 +1,4 @@
-"""Defaults of ``vllm serve``, and the values that it derives from its arguments.
+"""Defaults of ``vllm serve``, what it derives from its arguments, and the names of its methods.
 
 Source: engine/arg_utils.py, config/vllm.py, config/speculative.py and v1/cudagraph_dispatcher.py of
 vLLM 0.26.0, 0.27.1 and 0.28.0.
@@ -43,6 +43,8 @@ _ALL_COUNTED = ">=0.27.0"
 
 _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 """Drafting methods with which vLLM turns asynchronous scheduling off (VllmConfig.__post_init__)."""
+
+_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
 
 
 @dataclass(frozen=True)
@@ -221,3 +223,15 @@ def _sizes_up_to(largest: int) -> list[int]:
     sizes += range(8, min(largest + 1, 256), 8)
     sizes += range(256, largest + 1, 16)
     return sizes
+
+
+def method_id(method: str, parallel_drafting: bool) -> str:
+    """``p-eagle`` for EAGLE-3 with parallel drafting, else vLLM's name of the method."""
+    return "p-eagle" if parallel_drafting and method == "eagle3" else method
+
+
+def method_title(method: str, parallel_drafting: bool) -> str:
+    """``P-EAGLE``, ``EAGLE-3``; vLLM's name of a method without a title."""
+    if method_id(method, parallel_drafting) == "p-eagle":
+        return "P-EAGLE"
+    return _TITLES.get(method, method)

@@ -23,7 +23,7 @@ from peagle.checkpoints.models import Checkpoint, is_hub_id, means_folder, split
 from peagle.checks import check
 from peagle.errors import UserError
 from peagle.findings import Finding
-from peagle.vllm.speculation import method_id, method_title
+from peagle.vllm.defaults import method_id, method_title
 from peagle.weights.own_target import entry_of, refuse_head
 from peagle_serve.heads import is_head
 

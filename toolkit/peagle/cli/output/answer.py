@@ -21,7 +21,7 @@ from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.text import basis_text, format_requests, format_usd, usd_per_million
-from peagle.vllm.speculation import method_title
+from peagle.vllm.defaults import method_title
 
 MOST_LINES = 14
 """Of the answer, the next command included."""
