@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.process import is_alive
 from peagle.errors import NotFound, UserError
+from peagle.images.build import findings_on_this_machine
+from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor
@@ -47,6 +50,28 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert command("local", "list").stdout == ""
+
+
+@pytest.mark.thorough
+def test_findings_about_sagemaker_are_not_shown(engine_home: Path, command: Command) -> None:
+    instance = ("--instance-type", "ml.g5.12xlarge", "--copies", "1", "--region", "eu-west-3")
+    typed = ("tiny", "--name", NAME, *instance, "--observe")
+    planned = json.loads(command("plan", *typed, "--json").stdout)["findings"]
+    assert {"gpus-idle", "no-alarm-topic"} <= {one["code"] for one in planned}
+
+    shown = command("local", "up", *typed).stderr
+    assert "warning:" not in shown
+    assert "note:" not in shown
+
+
+@pytest.mark.parametrize("engine_kind", ["process", "docker"])
+def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
+    plan = make_plan(Options(pair="gpt-oss-20b", region="eu-west-3"), load_catalog())
+
+    shown = {one.code for one in findings_on_this_machine(plan, engine_kind)}
+
+    assert "instance-scarce" in {one.code for one in plan.findings} - shown
+    assert {"prefix-caching", "long-context-head", "revision-not-pinned"} <= shown
 
 
 @pytest.mark.thorough

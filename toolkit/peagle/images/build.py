@@ -49,6 +49,20 @@ from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
 
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
+_SAGEMAKER_OPTIONS = frozenset(
+    {
+        "--capture-data", "--observe", "ami", "baking-time", "budget", "copies",
+        "download_timeout_seconds", "instance_count", "instance_type", "kms_key", "price", "region",
+        "rollout", "subnets", "target_concurrency", "ttl", "verdict", "weights_by",
+    }
+)  # fmt: skip
+"""``where`` of the warnings and notes about what a local engine does not have."""
+
+_OF_THE_INSTANCE = frozenset(
+    {"cache-below-concurrency", "k-below-fastest", "speculation-costs-more", "speculation-loses"}
+)
+"""Memory, speed and price of the planned instance."""
+
 _GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
 """The platform of AWS's images and of all SageMaker GPU instances in the catalogue."""
 
@@ -216,9 +230,15 @@ def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
 
 
 def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
-    """The findings for a local engine, whose container image need not be in ECR."""
+    """The findings for a local engine: all errors but those of ECR for a container, and what does
+    not concern SageMaker, its instances or their prices."""
     left_out = _ABOUT_REGISTRY if engine_kind == "docker" else {"image-by-tag"}
-    return tuple(one for one in findings_with_own_image(plan) if one.code not in left_out)
+    found = (one for one in findings_with_own_image(plan) if one.code not in left_out)
+    return tuple(one for one in found if one.level == "error" or not _is_of_sagemaker(one))
+
+
+def _is_of_sagemaker(finding: Finding) -> bool:
+    return finding.where in _SAGEMAKER_OPTIONS or finding.code in _OF_THE_INSTANCE
 
 
 def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:
