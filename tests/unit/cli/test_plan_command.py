@@ -106,6 +106,15 @@ def test_an_answer_has_at_most_fourteen_lines(asked: tuple[str, ...]) -> None:
     assert len(done.stdout.splitlines()) <= MOST_LINES
 
 
+def test_a_warning_is_its_message_and_then_its_fix() -> None:
+    typed = ("tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "1")
+    (idle,) = (one for one in document(*typed)["findings"] if one["level"] == "warning")
+
+    shown = " ".join(run(*typed).stdout.split())
+
+    assert f"warning --instance-type: {idle['message']}; fix: {idle['fix']}" in shown
+
+
 def test_verbose_adds_the_whole_plan() -> None:
     short, long = (run("gpt-oss-20b", *flag).stdout for flag in ((), ("--verbose",)))
     seen = " ".join(long.split())

@@ -286,15 +286,13 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
 
 
 def _finding_lines(findings: Sequence[Finding], width: int, most: int) -> list[str]:
-    """Errors, and the fixes of warnings, as many as fit in ``most`` lines; how many are left."""
+    """Errors and warnings with their fixes, as many as fit in ``most`` lines; how many are left."""
     shown: list[str] = []
     for number, finding in enumerate(findings):
         if finding.level == "note":
             return [*shown, _rest(findings[number:])]
         fix = fix_in_context(finding.fix, finding.command)
-        text = f"{finding.code}: {fix or finding.message}"
-        if finding.level == "error":
-            text = f"{where_text(finding.where)}: {finding.message}" + (fix and f"; fix: {fix}")
+        text = f"{where_text(finding.where)}: {finding.message}" + (fix and f"; fix: {fix}")
         lines = [*_labelled(finding.level, text, width, _COLORS[finding.level])]
         left = number + 1 < len(findings)
         urgent = finding.level == "error" and not shown
