@@ -94,4 +94,4 @@ def test_a_price_that_rises_by_more_than_the_gate_is_refused(
 
 
 def test_its_options_need_an_earlier_plan(earlier: Path) -> None:
-    assert "--markdown is about changes" in in_process("plan", "--markdown").error
+    assert "--markdown requires --changes-from" in in_process("plan", "--markdown").error

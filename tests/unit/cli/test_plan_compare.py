@@ -103,7 +103,7 @@ def test_a_plan_that_cannot_be_deployed_is_shown_and_refused() -> None:
     ("other", "message"),
     [
         ("nothing", "the catalogue has no target 'nothing'"),
-        ("", "--compare has no PAIR|PLAN"),
+        ("", "--compare requires an argument"),
         ("'a", "No closing quotation"),
         ("--k 3", "Missing argument"),
         ("tiny --k", "requires an argument"),

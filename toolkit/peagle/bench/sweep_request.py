@@ -72,7 +72,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
     without imposed acceptance. Raises UserError, and what planning raises."""
     measured = read_acceptance(request.acceptance) if request.acceptance else None
     if request.domain and not measured:
-        raise UserError("--domain is one of --impose-acceptance", "add --impose-acceptance FILE")
+        raise UserError("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
     settings = []
     for k in request.ks:
         rates = rates_of(measured, k, request.domain) if measured and k else ()

@@ -122,7 +122,7 @@ def plan(
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
     if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
         flag = "--markdown" if markdown else "--max-price-increase"
-        raise UserError(f"{flag} is about changes", "add --changes-from FILE")
+        raise UserError(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
         shown = plan.model_copy(update={"findings": findings_in_context(plan.findings)})
         print_json(api.plan_document(shown))
@@ -187,7 +187,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     except ValueError as error:
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
     if not words:
-        raise UserError(f"{flag} has no PAIR|PLAN", f"write {flag} PAIR")
+        raise UserError(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
     typed = ctx.meta.get(TYPED)
     other = plan.make_context("plan", words, parent=ctx.parent)
     ctx.meta[TYPED] = typed

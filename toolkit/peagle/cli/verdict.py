@@ -120,7 +120,7 @@ def verdict(
         sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
-        raise UserError("--domain is one of --acceptance", "add --acceptance FILE")
+        raise UserError("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
     if acceptance:
         catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
