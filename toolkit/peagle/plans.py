@@ -13,8 +13,8 @@ from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.models import location_hint
 from peagle.data import weights_folder
 from peagle.errors import Fix, NotFound
-from peagle.planning.local_weights import local_weights, with_contents
 from peagle.planning.options import Options
+from peagle.planning.pins import local_weights, with_contents
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION

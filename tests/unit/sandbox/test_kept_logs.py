@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.core.common_models import BaseModel
 
-from peagle.sandbox import bootstrap
+from peagle.sandbox import operations
 from peagle.sandbox.logs import KEPT_EVENTS, limit_events
 
 
@@ -41,6 +41,6 @@ def test_moto_keeps_no_list_of_all_objects() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-    bootstrap.install()
+    operations.install_iam()
     assert Thing("a").name == "a"
     assert Thing.instances_tracked == []  # type: ignore[attr-defined]

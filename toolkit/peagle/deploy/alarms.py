@@ -20,8 +20,8 @@ from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import cost_text, rollout_of
-from peagle.planning.rollout_model import AlarmKind
 from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.planning.serving_model import AlarmKind
 from peagle.protocol import log_group
 from peagle.render.alarms import (
     alarm_name,

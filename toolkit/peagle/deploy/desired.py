@@ -18,7 +18,7 @@ from peagle.data import weights_folder
 from peagle.deploy.served import served_by_requests
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Refused
-from peagle.planning.local_weights import (
+from peagle.planning.pins import (
     UPLOAD_FOLDER,
     local_weights,
     planned_contents,

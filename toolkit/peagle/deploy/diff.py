@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.deploy.served import Served
-from peagle.planning.local_weights import portable_pair
+from peagle.planning.pins import portable_pair
 from peagle.text import format_usd
 
 _IN_SPECULATION = ("method", "num_speculative_tokens")

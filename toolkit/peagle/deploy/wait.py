@@ -22,7 +22,7 @@ from peagle.deploy.state import Revision
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
 from peagle.planning.rollout import longest_seconds
-from peagle.planning.rollout_model import PROVISIONING_SECONDS
+from peagle.planning.serving_model import PROVISIONING_SECONDS
 from peagle_serve.crash import Crash
 
 SILENT_SECONDS = 15 * 60

@@ -11,7 +11,7 @@ from peagle.findings import Finding, error, note, warning
 from peagle.planning.copies import Copies
 from peagle.planning.options import Options, RolloutKind
 from peagle.planning.plan import Decision, decide
-from peagle.planning.rollout_model import AlarmKind, Rollout, Step
+from peagle.planning.serving_model import AlarmKind, Rollout, Step
 from peagle.text import format_duration, format_usd
 
 DEFAULT_BAKING_SECONDS = 600

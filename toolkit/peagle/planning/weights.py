@@ -30,8 +30,8 @@ from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
-from peagle.planning.local_weights import upload_prefix
 from peagle.planning.options import Options
+from peagle.planning.pins import upload_prefix
 from peagle.planning.plan import Decision, Mount, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size

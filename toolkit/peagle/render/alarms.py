@@ -16,8 +16,8 @@ from typing import Any
 
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import Plan, Speculation
-from peagle.planning.rollout_model import AlarmKind
 from peagle.planning.runtime import own_name
+from peagle.planning.serving_model import AlarmKind
 from peagle.proof import MIN_DRAFTS
 from peagle.render.metrics import (
     ACCEPTED,

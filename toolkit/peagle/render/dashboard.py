@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine_log import log_interval
-from peagle.planning.local_weights import portable_pair
+from peagle.planning.pins import portable_pair
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import own_name
 from peagle.render.metrics import METRIC_NAMESPACE, log_of, metric_dimensions

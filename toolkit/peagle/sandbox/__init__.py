@@ -12,9 +12,8 @@
     faults         failures on request     resources     models, configurations, variants
     control        the sandbox's own       endpoint      an endpoint's states
                    requests
-    validation     AWS's rules             operations    those that differ from moto's
-    prerequisites  role, images, data      bootstrap     what the account has at first
-    services       quotas, prices, tags
+    validation     AWS's rules             operations    what differs from moto's; the role
+    prerequisites  role, images, data      services      quotas, prices, tags
     stacks, stack  CloudFormation          stack_resources   what stacks are made of
     metrics        data points, math       cloudwatch    metrics, dashboards, metric filters
     traffic        metrics of AWS/SageMaker

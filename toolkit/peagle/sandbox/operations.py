@@ -1,25 +1,42 @@
-"""The operations of SageMaker, IAM and ECR that differ from moto's; ``validation`` precedes them.
+"""What of SageMaker, IAM and ECR differs from moto's: operations, the account's role, a quick IAM.
 
 IAM's SimulatePrincipalPolicy   everything is allowed, as the sandbox checks no permissions
 ECR's BatchGetImage             an image exists whenever an endpoint can be created with it
+
+``validation`` precedes the operations.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
+from moto.core.common_models import BaseModel
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ecr import urls as ecr_urls
 from moto.ecr.responses import ECRResponse
 from moto.iam import urls as iam_urls
+from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 from moto.iam.responses import IamResponse
 from moto.sagemaker import urls as sagemaker_urls
 from moto.sagemaker.responses import SageMakerResponse
 
-from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 from peagle.sandbox.prerequisites import is_missing_image
 from peagle.sandbox.sagemaker import SageMakerBackend
+
+_TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
 
 
 def install() -> None:
@@ -123,3 +140,44 @@ class EcrOperations(ECRResponse):
 
 def _name(tag: str | None, digest: str | None) -> str:
     return (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
+
+
+class Iam(IAMBackend):
+    """moto's IAM, which reads AWS's 1,600 managed policies once.
+
+    moto reads them for each of five partitions, and again after every reset, which takes seconds.
+    """
+
+    _read: list[ManagedPolicy] = []
+
+    @property
+    def _url_module(self) -> Any:
+        """moto derives it from the class's module, which here is not moto's."""
+        return iam_urls
+
+    def _init_aws_policies(self) -> list[ManagedPolicy]:
+        if self.partition != "aws":
+            return []
+        if not Iam._read:
+            Iam._read = super()._init_aws_policies()
+        return [copy.copy(policy) for policy in Iam._read]
+
+
+def install_iam() -> None:
+    """Let this process's moto use ``Iam``, and forget what was deleted: moto keeps a list of all
+    objects, for a page that the sandbox does not have. Call it before the first request."""
+    iam_backends.backend = Iam
+    type.__setattr__(BaseModel, "__new__", lambda cls, *_, **__: object.__new__(cls))
+
+
+def create_role() -> None:
+    """Create what the account contains from the start: the execution role for SageMaker."""
+    iam_backends[ACCOUNT]["aws"].create_role(
+        role_name=EXECUTION_ROLE,
+        assume_role_policy_document=json.dumps(_TRUST),
+        path="/",
+        permissions_boundary=None,
+        description="Execution role of the sandbox",
+        tags=[],
+        max_session_duration="3600",
+    )

@@ -24,7 +24,6 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from moto.backends import get_service_from_url
 
 from peagle.sandbox import alarms, autoscaling, control, scalable_targets, services
-from peagle.sandbox.bootstrap import create_role
 from peagle.sandbox.calls import Call, call_of, error_response, protocol_of, signing_scope
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
 from peagle.sandbox.faults import ERRORS, FAULTS, Fault
@@ -36,6 +35,7 @@ from peagle.sandbox.invocations import (
     not_served,
 )
 from peagle.sandbox.metrics import STORE
+from peagle.sandbox.operations import create_role
 from peagle.sandbox.protocol import (
     LARGEST_BODY,
     BodyRefused,

@@ -30,7 +30,6 @@ from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import (
     autoscaling,
-    bootstrap,
     cloudwatch,
     operations,
     router,
@@ -190,8 +189,8 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     scheduler.install()
     operations.install()
     cloudwatch.install()
-    bootstrap.install()
-    bootstrap.create_role()
+    operations.install_iam()
+    operations.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     # For every request moto lists its own folder, and tries the patterns of all services.
     moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)

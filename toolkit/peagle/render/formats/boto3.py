@@ -13,7 +13,7 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import encrypted_by
 from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
-from peagle.planning.local_weights import UPLOAD_FOLDER, planned_contents
+from peagle.planning.pins import UPLOAD_FOLDER, planned_contents
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
