@@ -190,11 +190,11 @@ if TYPE_CHECKING:
     from peagle.project.choosing import choose_endpoint as choose_endpoint
     from peagle.project.choosing import endpoints_of as endpoints_of
     from peagle.project.choosing import environments_of as environments_of
-    from peagle.project.model import project_schema as project_schema
     from peagle.project.pipelines import pipeline_files as pipeline_files
     from peagle.project.pipelines import schema_bytes as schema_bytes
     from peagle.project.pipelines import starter_project as starter_project
     from peagle.project.reading import find_project as find_project
+    from peagle.project.reading import project_schema as project_schema
     from peagle.project.reading import read_project as read_project
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
@@ -366,9 +366,8 @@ _FUNCTIONS = {
     "peagle.planning.verdict": ("make_verdict",),
     "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
     "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
-    "peagle.project.model": ("project_schema",),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
-    "peagle.project.reading": ("find_project", "read_project"),
+    "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.proof": ("floor_text", "pair_in_catalogue", "require_passed"),
     "peagle.protocol": ("request_body",),
     "peagle.render": (

@@ -19,8 +19,7 @@ from pydantic import Field
 from peagle.cli.options import REQUESTS, TOKENS, USD
 from peagle.errors import UserError
 from peagle.project.choosing import ProjectValue
-from peagle.project.model import FileOptions, OptionKey
-from peagle.project.reading import Project
+from peagle.project.reading import FileOptions, OptionKey, Project
 
 ALL = "deploy"
 """The command that has every option of an endpoint."""

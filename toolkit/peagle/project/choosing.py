@@ -10,7 +10,7 @@ from peagle.catalog.documents import Location
 from peagle.errors import nearest
 from peagle.planning.company import prefixed
 from peagle.planning.runtime import DEFAULT_PREFIX
-from peagle.project.model import (
+from peagle.project.reading import (
     BUILD_IMAGE,
     DEFAULTS,
     ENDPOINTS,
@@ -19,8 +19,9 @@ from peagle.project.model import (
     OWN_KEYS,
     PAIR,
     OptionKey,
+    Project,
+    ProjectFileError,
 )
-from peagle.project.reading import Project, ProjectFileError
 from peagle.text import sanitize
 
 
