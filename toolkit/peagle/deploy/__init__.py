@@ -3,7 +3,7 @@
     served             what an endpoint serves, as data
     proof_tag          a proof as a tag of the endpoint
     leftovers          what AWS keeps after a deletion
-    state              a deployment as a record keeps it
+    state              a deployment as a record keeps it, its costs
     records            the files of deployments
     diff               what an update changes
     compare            two plans side by side
@@ -16,19 +16,19 @@
     live               what an endpoint serves now
     owner              who may change a deployment
     invoke             a request to an endpoint or local engine
-    alarms             alarms and their metric filters
+    alarms             alarms, metric filters and the topic
     scaling            automatic scaling
     network            whether the VPC lets a container start
     role_access        what the role needs besides weights
     variants           the two variants of a comparison
-    observe            the dashboard and the log's retention
+    observe            dashboard, log, captured requests
     costs              what a deployment costs
     besides            instances that a budget does not expect
     copies             copies of an inference component
     ends               when a deployment ends
     limits             the end time, set and removed
-    removal            remove a resource
-    described          revisions in what AWS describes
+    removal            remove a resource, or what will never serve
+    described          revisions and uploads in what AWS describes
     steps              create a resource
     discover           deployments by their tags
     settings           what a plan sets beside its endpoint
