@@ -1,14 +1,24 @@
-"""Image names that are valid for Docker and ECR, and those that are not."""
+"""Image names that are valid for Docker and ECR, those that are not, and the file with an image."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from peagle.errors import UserError
-from peagle.render.image_names import has_host, parse_tag, split_image, without_tag
+from peagle.render.image_names import (
+    has_host,
+    parse_tag,
+    read_image_address,
+    split_image,
+    without_tag,
+)
 from tests.support import raises_code
 
 DIGEST = "sha256:" + "a" * 64
+
+ADDRESS = f"111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
 
 
 @pytest.mark.parametrize(
@@ -82,3 +92,37 @@ def test_hosts_and_tags() -> None:
     assert not has_host("b:1")
     assert without_tag("a:5000/b:1") == "a:5000/b"
     assert without_tag("a:5000/b") == "a:5000/b"
+
+
+def test_the_address_is_the_line_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "image.txt"
+    file.write_text(f"{ADDRESS}\n")
+
+    assert read_image_address(file) == ADDRESS
+
+
+def test_without_the_file_the_fix_is_the_command_that_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "image.txt"
+
+    with pytest.raises(UserError) as missing:
+        read_image_address(file)
+
+    assert missing.value.command[-2:] == ("--address-file", str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ADDRESS.partition("@")[0], "has no digest"),
+        ("", "is not an image name"),
+        ("x" * 2000, "image.txt"),
+    ],
+)
+def test_anything_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "image.txt"
+    file.write_text(text)
+
+    with pytest.raises(UserError) as wrong:
+        read_image_address(file)
+
+    assert message in wrong.value.message
