@@ -66,6 +66,18 @@ def test_aliases_within_the_limits_are_read() -> None:
     assert document.line(("c", "d", 1)) == 1
 
 
+def test_an_alias_of_plain_text_can_be_a_key() -> None:
+    assert parse_document("a: &a 7\n*a : x\n", "x.yaml").data == {"a": 7, "7": "x"}
+
+
+def test_an_anchor_has_one_value() -> None:
+    with pytest.raises(BadFile) as raised:
+        parse_document("a: &a 1\nb: &a 2\nc: *a\n", "x.yaml")
+
+    assert raised.value.problem.line == 2
+    assert "duplicate anchor" in raised.value.problem.message
+
+
 def test_endless_digits_are_text() -> None:
     assert parse_document("a: " + "9" * 5_000, "x.yaml").data == {"a": "9" * 5_000}
 

@@ -115,7 +115,7 @@ has 1,700."""
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
-class _Data:
+class _Builder:
     """Builds plain data within the limits from the events of libyaml's parser, in one pass.
 
     libyaml's own composer recurses until the process ends, and a tree of nodes takes longer than
@@ -128,7 +128,7 @@ class _Data:
         self._values = 0
         self._anchors: dict[str, _Anchor] = {}
 
-    def of_document(self) -> Any:
+    def document(self) -> Any:
         """The data of the only document; ``None`` for an empty file."""
         self._next_event()  # the start of the stream
         first = self._next_event()
@@ -236,11 +236,11 @@ class Document:
 
     def __init__(self, text: str, file: str) -> None:
         self.file, self._text = file, text
-        self.data = _Data(text, file).of_document()
+        self.data = _Builder(text, file).document()
 
     @cached_property
     def _root(self) -> yaml.Node | None:
-        """Nodes have the lines, which only messages need."""
+        """The tree of nodes: they have the lines, which only messages need."""
         root: yaml.Node | None = yaml.compose(self._text, _LOADER)
         return root
 
