@@ -10,8 +10,8 @@ import pytest
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.limit import (
-    NOTHING_BESIDES,
-    Besides,
+    NO_EXTRA_INSTANCES,
+    ExtraInstances,
     Limit,
     budget_until,
     end_time,
@@ -46,20 +46,20 @@ def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: floa
 
 
 @pytest.mark.parametrize(
-    "besides",
+    "extra",
     [
-        NOTHING_BESIDES,
-        Besides(used_usd=3.0),
-        Besides(used_usd=3.0, usd_per_hour=1.0, seconds=HOUR),
-        Besides(usd_per_hour=1.0),
+        NO_EXTRA_INSTANCES,
+        ExtraInstances(used_usd=3.0),
+        ExtraInstances(used_usd=3.0, usd_per_hour=1.0, seconds=HOUR),
+        ExtraInstances(usd_per_hour=1.0),
     ],
 )
-def test_the_budget_for_an_end_counts_what_runs_besides(besides: Besides) -> None:
+def test_the_budget_for_an_end_counts_extra_instances(extra: ExtraInstances) -> None:
     now, since, ends_at = 100.0 * HOUR, 85.0 * HOUR, 120.0 * HOUR
 
-    budget = budget_until(ends_at, 2.0, now, since, besides)
+    budget = budget_until(ends_at, 2.0, now, since, extra)
 
-    end = end_time(Limit(budget_usd=budget), 2.0, now, since, besides)
+    end = end_time(Limit(budget_usd=budget), 2.0, now, since, extra)
     assert end == pytest.approx(ends_at, abs=1)
 
 

@@ -23,7 +23,7 @@
     variants           the two variants of a comparison
     observe            dashboard, log, captured requests
     costs              what a deployment costs
-    besides            instances that a budget does not expect
+    extra_instances    instances beyond the most that a budget expects
     copies             copies of an inference component
     ends               when a deployment ends
     limits             the end time, set and removed

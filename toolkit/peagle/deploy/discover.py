@@ -224,7 +224,7 @@ def _deployment(
         ends_at=ends_at,
         budget_usd=limits.budget_in(tags),
         latest_end=limits.latest_in(tags),
-        history=PriceHistory(besides_usd=limits.besides_in(tags)),
+        history=PriceHistory(extra_usd=limits.extra_usd_in(tags)),
     )
 
 

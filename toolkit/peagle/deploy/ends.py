@@ -1,7 +1,8 @@
-"""When a deployment ends: computed from its limit, its price and what has run besides. Reads only.
+"""When a deployment ends: computed from its limit, its price and the cost of extra instances. Reads
+only.
 
 A budget counts since the endpoint was requested, at the price of the most instances that may run.
-What runs besides them comes on top.
+Extra instances come on top.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from dataclasses import dataclass, replace
 
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import Endpoint
-from peagle.deploy.besides import besides_now
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.costs import utc_text
+from peagle.deploy.extra_instances import extra_instances_now
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.scaling import kept_scaling, most_instances, planned_before
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import first_variant
 from peagle.errors import Fix, Refused
-from peagle.planning.limit import Besides, Limit, budget_until, end_time
+from peagle.planning.limit import ExtraInstances, Limit, budget_until, end_time
 from peagle.text import format_usd
 
 
 @dataclass(frozen=True)
 class End:
     """``at`` in epoch seconds; ``None`` for never. ``budget_usd`` is the budget that it keeps to,
-    also at a higher price; ``None`` without one. ``latest`` is the end if nothing runs besides the
-    most instances, which cost ``usd_per_hour``."""
+    also at a higher price; ``None`` without one. ``latest`` is the end without extra instances, at
+    ``usd_per_hour`` of the most instances."""
 
     at: float | None = None
     budget_usd: float | None = None
@@ -67,11 +68,11 @@ def planned_end(
         return End()
     budget = record.budget_usd if limit is None else limit.budget_usd
     price = _highest_price(context, revision, live, keeps_bounds) if budget else None
-    besides = _besides(context, live)
+    extra = _extra_instances(context, live)
     if limit is None:
-        end = _within_budget(record, price, now, since, besides)
+        end = _within_budget(record, price, now, since, extra)
     else:
-        end = _end(limit, price, now, since, besides)
+        end = _end(limit, price, now, since, extra)
     if end.at is None:
         return End()
     if end.at <= now:
@@ -86,20 +87,20 @@ def planned_end(
     return end
 
 
-def _besides(context: DeploymentContext, live: Endpoint | None) -> Besides:
-    """What has run besides until now, and goes on."""
+def _extra_instances(context: DeploymentContext, live: Endpoint | None) -> ExtraInstances:
+    """The extra instances that have run until now, and go on."""
     if live is None:
-        return Besides()
-    used = context.record.history.besides_by(context.clock.now())
-    return replace(besides_now(context.record, live), used_usd=used)
+        return ExtraInstances()
+    used = context.record.history.extra_usd_by(context.clock.now())
+    return replace(extra_instances_now(context.record, live), used_usd=used)
 
 
 def _end(
-    limit: Limit, usd_per_hour: float | None, now: float, since: float, besides: Besides
+    limit: Limit, usd_per_hour: float | None, now: float, since: float, extra: ExtraInstances
 ) -> End:
     """The end that a limit of now sets."""
     return End(
-        end_time(limit, usd_per_hour, now, since, besides),
+        end_time(limit, usd_per_hour, now, since, extra),
         limit.budget_usd,
         end_time(limit, usd_per_hour, now, since),
         usd_per_hour,
@@ -126,17 +127,17 @@ def _within_budget(
     usd_per_hour: float | None,
     now: float,
     since: float,
-    besides: Besides,
+    extra: ExtraInstances,
 ) -> End:
     """The end of a deployment that has one, at this price of the most instances: when the budget is
-    used up, counted from ``since``, and never later than it would be without instances besides.
+    used up, counted from ``since``, and never later than it would be without extra instances.
     Raises Refused where the price is unknown that a budget needs."""
     latest = record.latest_end or record.ends_at
     assert latest is not None
     if record.budget_usd is None:
         return End(latest, None, latest)
     limit = Limit(budget_usd=record.budget_usd)
-    end = _end(limit, usd_per_hour, now, since, besides)
+    end = _end(limit, usd_per_hour, now, since, extra)
     if end.at is None or end.latest is None:
         raise Refused(
             f"the budget of {record.name} cannot be kept: the price is unknown",
@@ -147,12 +148,14 @@ def _within_budget(
     return replace(end, at=min(latest, end.at), latest=latest)
 
 
-def end_with(context: DeploymentContext, live: Endpoint, besides: Besides | None = None) -> End:
-    """The end of a deployment with a budget while this runs ``besides``; by default what goes on
-    running besides now. The price of the most instances stays as it is."""
+def end_with(
+    context: DeploymentContext, live: Endpoint, extra: ExtraInstances | None = None
+) -> End:
+    """The end of a deployment with a budget while ``extra`` instances run; by default those that
+    run now. The price of the most instances stays as it is."""
     record, now = context.record, context.clock.now()
-    used = record.history.besides_by(now)
-    counted = replace(besides or besides_now(record, live), used_usd=used)
+    used = record.history.extra_usd_by(now)
+    counted = replace(extra or extra_instances_now(record, live), used_usd=used)
     price = record.most_usd_per_hour
     if price is None:
         price = _highest_price(context, record.current, first_variant(live), keeps_bounds=True)
@@ -168,12 +171,12 @@ def end_at_price(
     if record.ends_at is None:
         return None
     since = _since(record, live, live.created)
-    besides = _besides(context, live)
-    end = _within_budget(record, usd_per_hour, now, since, besides)
+    extra = _extra_instances(context, live)
+    end = _within_budget(record, usd_per_hour, now, since, extra)
     ends = end.at
     assert ends is not None
     if ends <= now < record.ends_at:
-        enough = math.ceil(budget_until(record.ends_at, usd_per_hour or 0, now, since, besides))
+        enough = math.ceil(budget_until(record.ends_at, usd_per_hour or 0, now, since, extra))
         raise Refused(
             f"the budget of {record.name} would be used up: at {format_usd(usd_per_hour or 0)} per "
             f"hour it ends at {utc_text(ends)}{_budget_text(record.budget_usd)}",

@@ -22,11 +22,12 @@ from peagle.deploy.ends import SAME_END_SECONDS, End, end_of_return, end_with, l
 from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.errors import PeagleError, Refused
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.limit import Besides
+from peagle.planning.limit import ExtraInstances
 from peagle.render.limit import (
-    BESIDES_TAG,
     BUDGET_TAG,
+    EARLIER_EXTRA_TAG,
     ENDS_TAG,
+    EXTRA_TAG,
     LATEST_TAG,
     copies_limit_name,
     limit_name,
@@ -67,8 +68,8 @@ def _record(context: DeploymentContext, end: End) -> None:
     )
 
 
-def keep_budget(context: DeploymentContext, besides: Besides | None = None) -> None:
-    """Move the end to where the budget is used up while this runs ``besides`` the most instances;
+def keep_budget(context: DeploymentContext, extra: ExtraInstances | None = None) -> None:
+    """Move the end to where the budget is used up while ``extra`` instances run;
     by default, to where it is now that a change has ended. Nothing without a budget. Where the end
     cannot be moved, it stays, with a notice: the change itself goes on."""
     record = context.record
@@ -78,7 +79,7 @@ def keep_budget(context: DeploymentContext, besides: Besides | None = None) -> N
     if live is None:
         return
     try:
-        end = end_with(context, live, besides)
+        end = end_with(context, live, extra)
         assert end.at is not None
         if end.at <= context.clock.now():
             context.notice("the budget is used up; the end stays as it is")
@@ -123,13 +124,13 @@ def _end_of_return(context: DeploymentContext, revision: Revision) -> End | None
 
 
 def _tags(record: Deployment, had_budget: bool) -> list[Tag]:
-    ends_at, budget, besides = record.ends_at, record.budget_usd, record.history.besides_usd
+    ends_at, budget, extra = record.ends_at, record.budget_usd, record.history.extra_usd
     found: list[Tag] = [{"Key": ENDS_TAG, "Value": _NONE if ends_at is None else utc_text(ends_at)}]
     if budget is not None or had_budget:
         value = _NONE if budget is None else f"{budget:.15g}"
         found.append({"Key": BUDGET_TAG, "Value": value})
-    if budget is not None and besides:
-        found.append({"Key": BESIDES_TAG, "Value": f"{besides:.4f}"})
+    if budget is not None and extra:
+        found.append({"Key": EXTRA_TAG, "Value": f"{extra:.4f}"})
     if budget is not None and record.latest_end is not None:
         found.append({"Key": LATEST_TAG, "Value": utc_text(record.latest_end)})
     return found
@@ -185,13 +186,13 @@ def budget_in(tags: Mapping[str, str]) -> float | None:
 
 
 def latest_in(tags: Mapping[str, str]) -> float | None:
-    """The end without instances besides, in a resource's tags; ``None`` without a budget."""
+    """The end without extra instances, in a resource's tags; ``None`` without a budget."""
     return None if budget_in(tags) is None else utc_moment(tags.get(LATEST_TAG, ""))
 
 
-def besides_in(tags: Mapping[str, str]) -> float:
-    """What instances besides the most have cost, in a resource's tags, in USD."""
-    return _usd_in(tags, BESIDES_TAG) or 0.0
+def extra_usd_in(tags: Mapping[str, str]) -> float:
+    """What extra instances have cost, in a resource's tags, in USD."""
+    return max(_usd_in(tags, tag) or 0.0 for tag in (EXTRA_TAG, EARLIER_EXTRA_TAG))
 
 
 def _usd_in(tags: Mapping[str, str], key: str) -> float | None:
@@ -214,8 +215,8 @@ def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deploymen
     changed: dict[str, object] = {"ends_at": ends_at, "budget_usd": budget_in(tags)}
     if ends_at is None or known is None or abs(ends_at - known) >= 1:
         changed |= {"latest_end": latest_in(tags), "most_usd_per_hour": None}
-    if (besides := besides_in(tags)) > record.history.besides_usd:
-        changed["history"] = record.history.model_copy(update={"besides_usd": besides})
+    if (extra := extra_usd_in(tags)) > record.history.extra_usd:
+        changed["history"] = record.history.model_copy(update={"extra_usd": extra})
     return record.model_copy(update=changed)
 
 

@@ -13,9 +13,9 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.case import MOST_COUNT
 from peagle.deploy import limits
-from peagle.deploy.besides import record_running
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.ends import End, earlier_end_text, end_at_price, recorded_end
+from peagle.deploy.extra_instances import record_running
 from peagle.deploy.owner import require_own
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.scaling import ScalingChange, apply_scaling

@@ -126,35 +126,37 @@ class Failure(Frozen):
 class PricePeriod(Frozen):
     """From ``since`` (epoch seconds) on, what runs costs ``usd_per_hour``; ``None``: unknown.
 
-    ``besides_usd_per_hour`` of it is for instances that the price of the most instances, by which
+    ``extra_usd_per_hour`` of it is for instances that the price of the most instances, by which
     a budget is counted, does not contain: those of an update, a temporary endpoint, a comparison.
     """
 
     since: float
     usd_per_hour: float | None
-    besides_usd_per_hour: float = 0.0
+    extra_usd_per_hour: float = Field(
+        0.0, validation_alias=AliasChoices("extra_usd_per_hour", "besides_usd_per_hour")
+    )
 
 
 class PriceHistory(Frozen):
-    """The ``periods`` of one endpoint, in their order; ``besides_usd`` is what instances besides
+    """The ``periods`` of one endpoint, in their order; ``extra_usd`` is what extra instances
     have cost in those that have ended, and on other machines."""
 
     periods: tuple[PricePeriod, ...] = ()
-    besides_usd: float = 0.0
+    extra_usd: float = Field(0.0, validation_alias=AliasChoices("extra_usd", "besides_usd"))
 
     @property
     def last(self) -> PricePeriod | None:
         return self.periods[-1] if self.periods else None
 
-    def then(self, now: float, usd_per_hour: float | None, besides: float = 0.0) -> PriceHistory:
+    def then(self, now: float, usd_per_hour: float | None, extra: float = 0.0) -> PriceHistory:
         """The history with another price from ``now`` on."""
         last = self.last
-        same = (usd_per_hour, besides)
-        if last and (last.usd_per_hour, last.besides_usd_per_hour) == same:
+        same = (usd_per_hour, extra)
+        if last and (last.usd_per_hour, last.extra_usd_per_hour) == same:
             return self
-        period = PricePeriod(since=now, usd_per_hour=usd_per_hour, besides_usd_per_hour=besides)
-        spent = self.besides_by(now)
-        return PriceHistory(periods=(*self.periods, period), besides_usd=spent)
+        period = PricePeriod(since=now, usd_per_hour=usd_per_hour, extra_usd_per_hour=extra)
+        spent = self.extra_usd_by(now)
+        return PriceHistory(periods=(*self.periods, period), extra_usd=spent)
 
     def cost(self, until: float) -> float | None:
         """USD for everything until then, ``None`` where a price is unknown."""
@@ -166,12 +168,12 @@ class PriceHistory(Frozen):
             total += period.usd_per_hour * max(0.0, min(end, until) - period.since) / _HOUR
         return total
 
-    def besides_by(self, now: float) -> float:
-        """USD for the instances besides until ``now``."""
+    def extra_usd_by(self, now: float) -> float:
+        """USD for the extra instances until ``now``."""
         last = self.last
         if last is None:
-            return self.besides_usd
-        return self.besides_usd + last.besides_usd_per_hour * max(0.0, now - last.since) / _HOUR
+            return self.extra_usd
+        return self.extra_usd + last.extra_usd_per_hour * max(0.0, now - last.since) / _HOUR
 
 
 class Deployment(Frozen):
@@ -185,7 +187,7 @@ class Deployment(Frozen):
     template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
     Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` what it may
     have cost by then since it was requested, if that is limited. ``latest_end`` is the end if
-    nothing more runs besides the most instances, for which ``most_usd_per_hour`` is counted;
+    no extra instances run beside the most, for which ``most_usd_per_hour`` is counted;
     ``None`` where that is unknown. ``history`` is what has run.
     """
 

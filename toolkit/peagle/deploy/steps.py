@@ -9,7 +9,7 @@ from typing import Any
 from peagle.aws import s3, sagemaker
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
-from peagle.deploy import alarms, besides, limits
+from peagle.deploy import alarms, extra_instances, limits
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.removal import delete_endpoint
@@ -118,9 +118,9 @@ def put_endpoint(
         with context.creating(revision.resource("Endpoint", name)):
             context.bill(name, context.clock.now())
             if name == context.record.name:
-                besides.record_price(context, revision.served.usd_per_hour)
+                extra_instances.record_price(context, revision.served.usd_per_hour)
             else:
-                _count_besides(context, besides.during_proof(context.record, revision))
+                _count_extra(context, extra_instances.during_proof(context.record, revision))
             context.say("Creating endpoint", name)
             tags = [_revision_tag(revision)]
             sagemaker.create(
@@ -136,15 +136,15 @@ def put_endpoint(
                 count = 1  # SageMaker replaces several variants at once only
             steps = alarms.rollout_parameter(context, revision, count) if rolled_out else {}
             record = context.record
-            during = besides.during_update(record, revision, live, count, rolled_out)
-            _count_besides(context, during)
+            during = extra_instances.during_update(record, revision, live, count, rolled_out)
+            _count_extra(context, during)
             sagemaker.update(context.aws, request | steps, count, context.clock, keep_count=kept)
 
 
-def _count_besides(context: DeploymentContext, during: besides.DuringChange) -> None:
+def _count_extra(context: DeploymentContext, during: extra_instances.DuringChange) -> None:
     """Record what runs while a change is made, and let a budget count it."""
-    besides.record_price(context, during.usd_per_hour, during.besides.usd_per_hour)
-    limits.keep_budget(context, during.besides)
+    extra_instances.record_price(context, during.usd_per_hour, during.extra.usd_per_hour)
+    limits.keep_budget(context, during.extra)
 
 
 def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoint | None:
@@ -194,7 +194,7 @@ def wait_in_service(
     if live is None:
         raise _disappeared(context)
     if live.name == context.record.name:
-        besides.record_running(context, live)
+        extra_instances.record_running(context, live)
         limits.keep_budget(context)
     if live.status != "InService" or live.revision != revision.name:
         serving = context.record.serving

@@ -11,10 +11,10 @@ from typing import Any
 
 from peagle import proof
 from peagle.deploy import removal, steps
-from peagle.deploy.besides import record_end_of_proof
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.copies import of_one_copy, put_copies
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.extra_instances import record_end_of_proof
 from peagle.deploy.limits import keep_budget
 from peagle.deploy.proving.prove import prove_request
 from peagle.deploy.proving.request import request_of_plan

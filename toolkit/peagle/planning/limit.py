@@ -43,8 +43,8 @@ def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class Besides:
-    """Instances besides the most that a budget counts: those of an update, a temporary endpoint, a
+class ExtraInstances:
+    """Instances beyond the most that a budget counts: those of an update, a temporary endpoint, a
     comparison. They have cost ``used_usd``, and cost ``usd_per_hour`` for at most ``seconds`` from
     now on."""
 
@@ -53,7 +53,7 @@ class Besides:
     seconds: float = math.inf
 
 
-NOTHING_BESIDES = Besides()
+NO_EXTRA_INSTANCES = ExtraInstances()
 
 
 def end_time(
@@ -61,41 +61,41 @@ def end_time(
     usd_per_hour: float | None,
     now: float,
     since: float,
-    besides: Besides = NOTHING_BESIDES,
+    extra: ExtraInstances = NO_EXTRA_INSTANCES,
 ) -> float | None:
     """When a deployment ends that gets this limit ``now`` and costs money ``since``, in epoch
     seconds; ``None`` without an end.
 
     The TTL counts from now. The budget counts from ``since``, at the price of now: what was spent
-    is spent, also for instances ``besides``.
+    is spent, also for ``extra`` instances.
     """
     ends = [] if limit.ttl_seconds is None else [now + limit.ttl_seconds]
     if limit.budget_usd is not None and usd_per_hour:
-        ends.append(_budget_end(limit.budget_usd, usd_per_hour, now, since, besides))
+        ends.append(_budget_end(limit.budget_usd, usd_per_hour, now, since, extra))
     return min(ends) // 1 if ends else None
 
 
 def _budget_end(
-    budget_usd: float, usd_per_hour: float, now: float, since: float, besides: Besides
+    budget_usd: float, usd_per_hour: float, now: float, since: float, extra: ExtraInstances
 ) -> float:
     """When the budget is used up, in epoch seconds."""
-    usd = budget_usd - besides.used_usd
-    if not besides.usd_per_hour:
+    usd = budget_usd - extra.used_usd
+    if not extra.usd_per_hour:
         return since + usd / usd_per_hour * 3600
     left = usd - usd_per_hour * (now - since) / 3600
-    together = left / (usd_per_hour + besides.usd_per_hour) * 3600
-    if together <= besides.seconds:
+    together = left / (usd_per_hour + extra.usd_per_hour) * 3600
+    if together <= extra.seconds:
         return now + together
-    return now + (left - besides.usd_per_hour * besides.seconds / 3600) / usd_per_hour * 3600
+    return now + (left - extra.usd_per_hour * extra.seconds / 3600) / usd_per_hour * 3600
 
 
 def budget_until(
-    ends_at: float, usd_per_hour: float, now: float, since: float, besides: Besides
+    ends_at: float, usd_per_hour: float, now: float, since: float, extra: ExtraInstances
 ) -> float:
     """The budget in USD that is used up at ``ends_at``: ``end_time`` the other way round."""
-    shared = min(besides.seconds, max(0.0, ends_at - now))
-    usd = usd_per_hour * (ends_at - since) + besides.usd_per_hour * shared
-    return besides.used_usd + usd / 3600
+    shared = min(extra.seconds, max(0.0, ends_at - now))
+    usd = usd_per_hour * (ends_at - since) + extra.usd_per_hour * shared
+    return extra.used_usd + usd / 3600
 
 
 def most_usd_per_hour(plan: Plan) -> float | None:

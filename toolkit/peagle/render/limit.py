@@ -20,13 +20,14 @@ ENDS_TAG = "peagle:ends"
 BUDGET_TAG = "peagle:budget"
 """Tag of the same resources: the USD that the end is computed from, if there is a budget."""
 
-BESIDES_TAG = "peagle:budget-besides"
-"""Tag of the endpoint: the USD that instances have cost besides those that a budget counts."""
+EXTRA_TAG, EARLIER_EXTRA_TAG = "peagle:budget-extra", "peagle:budget-besides"
+"""Tag of the endpoint: the USD that instances have cost beyond those that a budget counts. An
+earlier version of the toolkit gave it another name."""
 
 LATEST_TAG = "peagle:ends-latest"
-"""Tag of the endpoint: its end where a budget pays for nothing besides the most instances."""
+"""Tag of the endpoint: its end where a budget pays for no extra instances."""
 
-END_TAGS = (ENDS_TAG, BUDGET_TAG, BESIDES_TAG, LATEST_TAG)
+END_TAGS = (ENDS_TAG, BUDGET_TAG, EXTRA_TAG, EARLIER_EXTRA_TAG, LATEST_TAG)
 """All tags about the end."""
 
 SCHEDULER = "scheduler.amazonaws.com"

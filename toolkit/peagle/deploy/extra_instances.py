@@ -15,16 +15,16 @@ from peagle.deploy.revisions import is_comparison
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import CANDIDATE, compares_now, usd_per_hour_of
 from peagle.deploy.wait import limit_seconds
-from peagle.planning.limit import NOTHING_BESIDES, Besides
+from peagle.planning.limit import NO_EXTRA_INSTANCES, ExtraInstances
 from peagle.planning.rollout import rollout_of
 
 
 @dataclass(frozen=True)
 class DuringChange:
-    """The instances ``besides`` during a change; ``usd_per_hour`` of everything that runs then,
+    """The ``extra`` instances during a change; ``usd_per_hour`` of everything that runs then,
     ``None`` when unknown."""
 
-    besides: Besides
+    extra: ExtraInstances
     usd_per_hour: float | None
 
 
@@ -37,11 +37,13 @@ def during_update(
     price = own_usd_per_hour(record, live)
     before, seconds = price or 0.0, limit_seconds(revision)
     if len(live.running) > 1:
-        return _during_change(price, Besides(usd_per_hour=before, seconds=seconds), before)
+        return _during_change(price, ExtraInstances(usd_per_hour=before, seconds=seconds), before)
     if is_comparison(revision.fingerprint) and record.comparison:
         added = record.comparison.candidate.served.usd_per_hour
         more = before + (added or 0.0)
-        return _during_change(price, Besides(usd_per_hour=more), None if added is None else more)
+        return _during_change(
+            price, ExtraInstances(usd_per_hour=more), None if added is None else more
+        )
     new_price = revision.served.with_instances(count).usd_per_hour
     after, plan = new_price or 0.0, revision.plan
     extra = update_batch_size(count)
@@ -50,13 +52,13 @@ def during_update(
     more = max(_per_instance(before, live.instance_count), _per_instance(after, count)) * extra
     usd = round(more + max(0.0, before - after), 4)
     added = None if new_price is None else more
-    return _during_change(price, Besides(usd_per_hour=usd, seconds=seconds), added)
+    return _during_change(price, ExtraInstances(usd_per_hour=usd, seconds=seconds), added)
 
 
-def _during_change(before: float | None, besides: Besides, more: float | None) -> DuringChange:
+def _during_change(before: float | None, extra: ExtraInstances, more: float | None) -> DuringChange:
     """``more`` than ``before`` is what everything costs per hour; unknown if one of them is."""
     total = None if before is None or more is None else round(before + more, 4)
-    return DuringChange(besides, total)
+    return DuringChange(extra, total)
 
 
 def _per_instance(usd_per_hour: float, count: int) -> float:
@@ -68,22 +70,21 @@ def during_proof(record: Deployment, revision: Revision) -> DuringChange:
     price, last = revision.served.usd_per_hour or 0.0, record.history.last
     own = last.usd_per_hour if last else None
     total = None if own is None else round(own + price, 4)
-    return DuringChange(Besides(usd_per_hour=price, seconds=limit_seconds(revision)), total)
+    return DuringChange(ExtraInstances(usd_per_hour=price, seconds=limit_seconds(revision)), total)
 
 
-def besides_now(record: Deployment, live: Endpoint | None) -> Besides:
+def extra_instances_now(record: Deployment, live: Endpoint | None) -> ExtraInstances:
     """The candidate of a comparison, which runs until a command ends it."""
     if live is None or not compares_now(record, live):
-        return NOTHING_BESIDES
-    return Besides(usd_per_hour=usd_per_hour_of(record, live)[CANDIDATE] or 0.0)
+        return NO_EXTRA_INSTANCES
+    return ExtraInstances(usd_per_hour=usd_per_hour_of(record, live)[CANDIDATE] or 0.0)
 
 
-def record_price(
-    context: DeploymentContext, usd_per_hour: float | None, besides: float = 0
-) -> None:
-    """Record what everything that runs costs from now on; ``besides`` is a part of it."""
+def record_price(context: DeploymentContext, usd_per_hour: float | None, extra: float = 0) -> None:
+    """Record what everything that runs costs from now on; ``extra`` is a part of it, in USD
+    per hour."""
     record = context.record
-    history = record.history.then(context.clock.now(), usd_per_hour, besides)
+    history = record.history.then(context.clock.now(), usd_per_hour, extra)
     if history is not record.history:
         context.change(history=history)
 
@@ -91,12 +92,12 @@ def record_price(
 def record_end_of_proof(context: DeploymentContext) -> None:
     """Record that a temporary endpoint has ended."""
     last = context.record.history.last
-    if last is not None and last.besides_usd_per_hour:
+    if last is not None and last.extra_usd_per_hour:
         usd = last.usd_per_hour
-        record_price(context, None if usd is None else round(usd - last.besides_usd_per_hour, 4))
+        record_price(context, None if usd is None else round(usd - last.extra_usd_per_hour, 4))
 
 
 def record_running(context: DeploymentContext, live: Endpoint) -> None:
     """Record what the endpoint of the deployment costs from now on, after a change."""
-    candidate = besides_now(context.record, live).usd_per_hour
+    candidate = extra_instances_now(context.record, live).usd_per_hour
     record_price(context, own_usd_per_hour(context.record, live), candidate)

@@ -1,4 +1,4 @@
-"""A budget also pays for what runs besides the most instances: updates, proofs, comparisons. And
+"""A budget also pays for extra instances: updates, proofs, comparisons. And
 the cost so far follows what was started and ended."""
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ def test_an_update_shortens_the_end_by_what_it_may_take_and_then_by_what_it_took
     assert START + 8 * HOUR < ends()[0] < START + 11.4 * HOUR
     # One more instance ran for half an hour, and some minutes.
     assert end_of(budgeted) == pytest.approx(START + 11.5 * HOUR, abs=300)
-    assert float(budgeted.cloud.tags[endpoint_arn()]["peagle:budget-besides"]) == pytest.approx(
+    assert float(budgeted.cloud.tags[endpoint_arn()]["peagle:budget-extra"]) == pytest.approx(
         dollars() / 2, rel=0.2
     )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_ran_besides_counts_to_a_new_budget(budgeted: Terminal, elsewhere: bool) -> None:
+def test_extra_instances_that_have_ended_count_to_a_new_budget(
+    budgeted: Terminal, elsewhere: bool
+) -> None:
     ends_at(budgeted, "update_endpoint", after=HOUR)
     assert budgeted.run(*DEPLOY, "--k", "3").code == 0
     budgeted.cloud.before = lambda operation: None
