@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport as CheckReport
-    from peagle.deploy.compare import PlanComparison as PlanComparison
+    from peagle.deploy.diff import PlanComparison as PlanComparison
     from peagle.deploy.invoke import InvokeResult as InvokeResult
     from peagle.deploy.state import Deployment as Deployment
     from peagle.engine.usage import Usage as Usage
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "peagle.checks.report": ("CheckReport",),
-    "peagle.deploy.compare": ("PlanComparison",),
+    "peagle.deploy.diff": ("PlanComparison",),
     "peagle.deploy.invoke": ("InvokeResult",),
     "peagle.deploy.state": ("Deployment",),
     "peagle.engine.usage": ("Usage",),

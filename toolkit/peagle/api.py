@@ -87,11 +87,11 @@ if TYPE_CHECKING:
     from peagle.deploy.candidate_options import deployed_words as deployed_words
     from peagle.deploy.candidate_options import options_beside as options_beside
     from peagle.deploy.candidate_options import options_of_served as options_of_served
-    from peagle.deploy.compare import compare_plans as compare_plans
     from peagle.deploy.comparison import change_share as change_share
     from peagle.deploy.comparison import require_comparable as require_comparable
     from peagle.deploy.comparison import start_comparison as start_comparison
     from peagle.deploy.costs import require_known_price as require_known_price
+    from peagle.deploy.diff import compare_plans as compare_plans
     from peagle.deploy.drift import find_drift as find_drift
     from peagle.deploy.drift import find_template_drift as find_template_drift
     from peagle.deploy.drift import served_image as served_image
@@ -308,9 +308,9 @@ _FUNCTIONS = {
     "peagle.deploy.candidate_options": (
         "deployed_words", "options_beside", "options_of_served",
     ),
-    "peagle.deploy.compare": ("compare_plans",),
     "peagle.deploy.comparison": ("change_share", "require_comparable", "start_comparison"),
     "peagle.deploy.costs": ("require_known_price",),
+    "peagle.deploy.diff": ("compare_plans",),
     "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
     "peagle.deploy.end_comparison": ("drop", "promote"),
     "peagle.deploy.fallback": ("deploy_where_possible",),

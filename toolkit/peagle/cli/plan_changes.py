@@ -14,7 +14,7 @@ from peagle.cli.output.compare import plan_facts
 from peagle.cli.output.console import align_columns, print_json, print_status, where_text
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import CHOICE, load_project
-from peagle.deploy.compare import PlanComparison
+from peagle.deploy.diff import PlanComparison
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Plan

@@ -5,8 +5,7 @@
     leftovers          what AWS keeps after a deletion
     state              a deployment as a record keeps it, its costs
     records            the files of deployments
-    diff               what an update changes
-    compare            two plans side by side
+    diff               what an update changes; two plans side by side
     desired            a plan as complete requests
     context            a command's connection, record and progress
     revisions          which revision serves, which are kept

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from peagle.catalog.schema import Catalog
     from peagle.checkpoints.models import Checkpoint
     from peagle.checks.report import CheckReport
-    from peagle.deploy.compare import PlanComparison
+    from peagle.deploy.diff import PlanComparison
     from peagle.fit.report import FitReport
     from peagle.planning.plan import Plan
     from peagle.render.files import RenderedFile

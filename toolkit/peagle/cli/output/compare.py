@@ -15,7 +15,7 @@ from peagle.cli.output.console import (
     table_width,
     terminal_width,
 )
-from peagle.deploy.compare import PlanComparison
+from peagle.deploy.diff import PlanComparison
 from peagle.planning.plan import Speculation
 from peagle.text import format_requests, format_usd
 
