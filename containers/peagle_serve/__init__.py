@@ -8,7 +8,7 @@
     safetensors, heads                   parsers, shared with the toolkit
     environment                          vLLM's arguments, as in AWS's container
     warm                                 compile caches of an identical engine
-    command, supervisor, engine          start vLLM as a child: its log, its crash, its end
+    command, supervisor, engine          start vLLM as a child: its secrets, log, crash, end
 
 vLLM loads three middlewares: ``counters`` (speculation counters through ``/invocations``, the one
 route that SageMaker offers), ``warm.route`` (compile caches) and ``lifecycle`` (readiness,

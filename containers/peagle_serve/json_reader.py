@@ -1,9 +1,10 @@
-"""Read untrusted files and JSON: strictly, and within limits that are checked before parsing.
+"""Open untrusted files, those of safetensors too, and read JSON strictly and within limits.
 
 ``json.loads`` accepts NaN, keeps the last of two equal names, raises RecursionError or a bare
 ValueError for deep nesting or long numbers, and builds gigabytes from a few bytes for each of a
 million empty lists. Here each of these raises InvalidJson, which says what is wrong and where.
-Depth and number of values are counted on the text, without recursion, at about 200 MB per second.
+Depth and number of values are counted on the text before parsing, without recursion, at about
+200 MB per second.
 
 Only regular files are read: opening a pipe waits for a writer, and a device such as ``/dev/zero``
 never ends.

@@ -170,8 +170,8 @@ def _archive(content: bytes) -> None:
     shutil.rmtree(root, ignore_errors=True)
     data = ModelData("s3://bucket/model.tar.gz", PurePosixPath("model"), archive=True)
     with (
-        mock.patch("peagle.sandbox.launch.objects", return_value=[("model.tar.gz", None)]),
-        mock.patch("peagle.sandbox.launch.save", save),
+        mock.patch("peagle.sandbox.launch.objects_of", return_value=[("model.tar.gz", None)]),
+        mock.patch("peagle.sandbox.launch.save_object", save),
     ):
         download(data, root, "us-east-1")
 

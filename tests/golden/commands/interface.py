@@ -13,7 +13,8 @@ Description = dict[str, Any]
 """One command: ``options`` and ``arguments``, each a list of descriptions."""
 
 ANY = -1
-"""As ``values``: an argument that takes any number of them, one too."""
+"""The ``values`` of an argument that may be repeated or left out; such an argument also accepts one
+value."""
 
 _SCALARS = (str, int, float, bool)
 

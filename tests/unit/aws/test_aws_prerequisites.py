@@ -11,8 +11,8 @@ import pytest
 from peagle.aws.roles import find_role, trust_policy, trusts_sagemaker
 from peagle.deploy.preflight import Preflight
 from peagle.findings import Finding
+from peagle.planning.operation_model import Capture, Observe
 from peagle.planning.plan import Plan, Weights
-from peagle.planning.serving_model import Capture, Observe
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
 from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another, prefix_of

@@ -14,7 +14,7 @@ from peagle.deploy.discover import current_deployment, find_deployment, find_dep
 from peagle.deploy.owner import adopt, require_own
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment
-from peagle.planning.serving_model import Observe
+from peagle.planning.operation_model import Observe
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan, another

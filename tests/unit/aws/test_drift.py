@@ -17,8 +17,8 @@ from peagle.errors import UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
 from peagle.planning.limit import Limit
+from peagle.planning.operation_model import Capture, Observe
 from peagle.planning.plan import Plan
-from peagle.planning.serving_model import Capture, Observe
 from peagle.render import render
 from peagle.render.limit import limit_name
 from peagle.speed.slo import Slo

@@ -9,8 +9,8 @@ import pytest
 
 from peagle.aws.errors import AccessDenied
 from peagle.errors import PeagleError
+from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
-from peagle.planning.serving_model import AlarmKind, Observe
 from peagle.render.alarms import alarm_names, rollback_alarm_names
 from peagle.render.formats.boto3 import script
 from peagle.render.stack_observability import observability_resources

@@ -11,7 +11,7 @@ from peagle.catalog import load_catalog
 from peagle.errors import Unsupported, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.observe import alarm_kinds, observability_text, usd_per_month
-from peagle.planning.serving_model import Capture, Observe, observe_arguments
+from peagle.planning.operation_model import Capture, Observe, observe_arguments
 from peagle.render import render
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_body, dashboard_name

@@ -41,6 +41,6 @@ def test_moto_keeps_no_list_of_all_objects() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-    operations.install_iam()
+    operations.install_quick_start()
     assert Thing("a").name == "a"
     assert Thing.instances_tracked == []  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""S3: buckets, uploads of weights from folders of this machine, and our own rule of a lifecycle.
+"""S3: buckets, uploads of local weights, and the toolkit's own rule in a bucket's lifecycle.
 
 S3 has no call for one rule of a lifecycle: the whole configuration is read, changed and written, so
 two writers at the same moment may lose a rule. Each rule of others is written back as it was read.

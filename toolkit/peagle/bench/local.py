@@ -25,12 +25,13 @@ from peagle.planning.speculation import without_floor
 from peagle_serve.contract import SPECULATION
 from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
 
-NAME_SUFFIX = "-bench"
-"""Of the engines' name, so that no engine of ``peagle local up`` is replaced."""
+BENCH_SUFFIX = "-bench"
+"""Ends the names of a bench's engines, so that no engine of ``peagle local up`` is replaced."""
+
+ALONE_SUFFIX = "-alone"
+"""Ends the name of the engine that serves the target of another one alone."""
 
 _WORD = re.compile(r"[A-Z0-9]+")
-
-SUFFIX = "-alone"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class LocalEngines:
 
 def bench_plan(plan: Plan) -> Plan:
     """The plan under a name of its own and without a floor: a low acceptance is a result."""
-    return without_floor(plan).model_copy(update={"name": f"{plan.name}{NAME_SUFFIX}"})
+    return without_floor(plan).model_copy(update={"name": f"{plan.name}{BENCH_SUFFIX}"})
 
 
 def local_server(plan: Plan, gpus: Iterable[str], uses_gpus: bool) -> BenchedServer:
@@ -133,13 +134,13 @@ def plan_alone(engine: LocalEngine, catalog: Catalog) -> Plan:
             Fix(
                 "start its target alone, and pass its address with --against",
                 ("peagle", "local", "up", engine.served_as, "--no-speculation",
-                 "--engine", "docker", "--name", f"{engine.name}{SUFFIX}"),
+                 "--engine", "docker", "--name", f"{engine.name}{ALONE_SUFFIX}"),
             ),
             "in-a-container",
         )  # fmt: skip
     options = Options(
         pair=engine.served_as,
-        name=f"{engine.name}{SUFFIX}",
+        name=f"{engine.name}{ALONE_SUFFIX}",
         vllm=engine.vllm,
         speculation=False,
     )

@@ -1,4 +1,4 @@
-"""What the GPUs of a measurement cost, and what a sweep may cost and has cost."""
+"""Prices: of the GPUs of a measurement, and the budget of a sweep."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import status_in_context, typed_command
+from peagle.cli.context import deployment_in_context, typed_command
 from peagle.cli.options import (
     command_catalog,
     complete_pair,
@@ -34,7 +34,7 @@ from peagle.text import parse_share
 
 _DEFAULT_SHARE = 0.1
 
-_FLAG = "--with"
+_WITH = "--with"
 
 
 class _Share(click.ParamType[float]):
@@ -133,7 +133,7 @@ def compare(
     record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     if as_json:
-        print_json(status_in_context(document))
+        print_json(deployment_in_context(document))
     else:
         print_started(document, account)
 
@@ -182,7 +182,7 @@ def _change_share(aws: Aws, record: Deployment, account: Account, share: float, 
 def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
-    pair, own = options_in(ctx, text, _FLAG)
+    pair, own = options_in(ctx, text, _WITH)
     for option, value in (("name", record.name), ("region", record.region)):
         if own.get(option, value) != value:
             raise UserError(
@@ -208,5 +208,5 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
         )
         return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
     words = shlex.join(api.deployed_words(revision.plan))
-    deployed = options_in(ctx, words, _FLAG)
+    deployed = options_in(ctx, words, _WITH)
     return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))

@@ -123,7 +123,7 @@ def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def status_in_context(document: dict[str, Any]) -> dict[str, Any]:
+def deployment_in_context(document: dict[str, Any]) -> dict[str, Any]:
     """The document of a deployment with its ``failure_command`` in the context of the user's
     command line."""
     return document | {"failure_command": in_context(document["failure_command"] or ()) or None}

@@ -14,7 +14,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import status_in_context, typed_command
+from peagle.cli.context import deployment_in_context, typed_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
     fallback_of,
@@ -277,7 +277,7 @@ class _Deploy:
         if self.account.sandbox and self.wait:
             document["not_applied"] = show_not_applied(record.name, self.aws.region)
         if self.as_json:
-            print_json(status_in_context(document))
+            print_json(deployment_in_context(document))
         elif not self.wait:
             to_wait = f"To wait for it and verify acceptance: {self.again}"
             print_status(f"The endpoint was requested. {to_wait}")

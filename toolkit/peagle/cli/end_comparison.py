@@ -8,7 +8,7 @@ import click
 
 from peagle import api
 from peagle.cli.account import Account, find_deployment
-from peagle.cli.context import command_text, status_in_context
+from peagle.cli.context import command_text, deployment_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.comparison import show_end
 from peagle.cli.output.console import confirm, print_json, print_status
@@ -53,7 +53,7 @@ def end_comparison(
     record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     if as_json:
-        print_json(status_in_context(document))
+        print_json(deployment_in_context(document))
     elif not unproved:
         click.secho(f"{name} is {document['state']}{measured(document)}", bold=True)
         click.echo(f"It serves configuration {document['endpoint_config']} alone.")

@@ -8,7 +8,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import command_text, status_in_context
+from peagle.cli.context import command_text, deployment_in_context
 from peagle.cli.options import command_catalog, yes_option
 from peagle.cli.output.console import (
     confirm,
@@ -98,7 +98,7 @@ def _rollback(
     document = api.deployment_status(aws, ended)
     document["changes"] = [change.document() for change in changes]
     if as_json:
-        print_json(status_in_context(document))
+        print_json(deployment_in_context(document))
     elif not unproved:
         click.secho(f"{record.name} is {document['state']}{measured(document)}", bold=True)
         click.echo(f"It serves configuration {document['endpoint_config']} again.")

@@ -7,7 +7,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import status_in_context
+from peagle.cli.context import deployment_in_context
 from peagle.cli.options import REQUESTS_AT_A_TIME, yes_option
 from peagle.cli.output.console import confirm, json_option, print_facts, print_json, print_status
 from peagle.cli.output.progress import DeploymentProgress
@@ -123,7 +123,7 @@ def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
     desired = change.count or (component.desired_copies if component else change.live.desired_count)
     document[f"{counts}_desired"] = desired
     if as_json:
-        print_json(status_in_context(document))
+        print_json(deployment_in_context(document))
         return
     text = f"{record.name} runs {running} {counted(running, copies)}"
     if running != desired:

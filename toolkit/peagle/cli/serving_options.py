@@ -7,8 +7,8 @@ from typing import get_args
 import click
 
 from peagle.cli.options import REQUESTS_AT_A_TIME, USD, duration
+from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
 from peagle.planning.options import AUTO, RolloutKind
-from peagle.planning.serving_model import LONGEST_CAPTURE_DAYS
 from peagle.text import sanitize
 
 

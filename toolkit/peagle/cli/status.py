@@ -10,7 +10,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import command_text, fix_in_context, status_in_context
+from peagle.cli.context import command_text, deployment_in_context, fix_in_context
 from peagle.cli.output.comparison import comparison_text
 from peagle.cli.output.console import indented, json_option, print_json, terminal_width
 from peagle.cli.output.deploy import engine_text
@@ -33,7 +33,7 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     """
     document = api.deployment_status(aws, record)
     if as_json:
-        return print_json(status_in_context(document))
+        return print_json(deployment_in_context(document))
     click.secho(f"{document['name']}: {document['state']}", bold=True)
     lines = [(label, text) for label, text in _facts(document, account).items() if text]
     lines += [("resource", f"{one['type']} {one['name']}") for one in document["resources"]]

@@ -18,10 +18,10 @@ from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, note, warning
+from peagle.planning.operation_model import AlarmKind
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.planning.runtime import DEFAULT_PREFIX
-from peagle.planning.serving_model import AlarmKind
 from peagle.protocol import log_group
 from peagle.render.alarms import (
     alarm_name,

@@ -1,7 +1,7 @@
 """What an update changes, in the user's terms: two ``Served`` compared; and two plans side by side.
 
-Each is made from a plan or read from the account (``peagle.deploy.served``, ``live``), so that
-plans are compared with plans and with what is in service by the same function.
+A ``Served`` is made from a plan or read from the account (``peagle.deploy.served``, ``live``), so
+that plans are compared with plans and with what is in service by the same function.
 """
 
 from __future__ import annotations

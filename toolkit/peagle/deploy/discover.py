@@ -280,7 +280,7 @@ def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Ite
     revision = roles.serving or roles.pending
     fingerprint = revision.fingerprint if revision else ""
     yield from alarms.resources_by_name(aws, name, fingerprint)
-    yield from observe.resources_by_name(aws, name, fingerprint)
+    yield from observe.dashboards_by_name(aws, name, fingerprint)
     configs = ((f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig")
     yield from observe.capture_rules_by_name(aws, name, configs)
 

@@ -24,7 +24,7 @@ from peagle.render.metrics import log_of
 from peagle.s3uri import S3Uri
 
 
-def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
+def put_dashboard_and_log(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     """Create or replace the dashboard, and set the retention of the log, which is created first: a
     new endpoint has none. May be repeated; a plan without a dashboard removes an earlier one, and
     the log keeps its retention."""
@@ -35,7 +35,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
         put_dashboard(context, plan, revision)
         return
     for resource in context.record.of_type("Dashboard"):
-        remove(context.aws, resource)
+        remove_dashboard(context.aws, resource)
         context.write(context.record.without(resource.type, resource.name))
 
 
@@ -55,12 +55,12 @@ def put_dashboard(
         cloudwatch.put_dashboard(context.aws, name, dashboard_body(plan, beside))
 
 
-def remove(aws: Aws, resource: Resource) -> None:
+def remove_dashboard(aws: Aws, resource: Resource) -> None:
     """Remove a dashboard; one that does not exist is ignored."""
     cloudwatch.delete_dashboards(aws, [resource.name])
 
 
-def resources_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
+def dashboards_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
     """The dashboard of the endpoint, which another machine may have made: it carries no tags, but
     its name is known. None where it may not be looked at."""
     called = dashboard_name(name, aws.region)

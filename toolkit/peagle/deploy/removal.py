@@ -9,12 +9,7 @@ from peagle.aws import autoscaling, s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import (
-    alarms,
-    limits,
-    observe,
-    records,
-)
+from peagle.deploy import alarms, limits, observe, records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import remove_copies
 from peagle.deploy.revisions import stale_resources
@@ -101,7 +96,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         limits.remove_resource(context.aws, resource)
         return True
     if resource.type == "Dashboard":
-        observe.remove(context.aws, resource)
+        observe.remove_dashboard(context.aws, resource)
         return True
     if resource.type == "LifecycleRule":
         observe.remove_capture_rule(context.aws, context.record.name, resource)
@@ -211,7 +206,7 @@ def remove_failed_start(
     aws: Aws,
     record: Deployment,
     error: WillNotServe,
-    observe: Observer = unobserved,
+    observer: Observer = unobserved,
     clock: Clock | None = None,
 ) -> Saving:
     """Remove what the deploy that ended with ``error`` created; returns what that saves.
@@ -220,7 +215,7 @@ def remove_failed_start(
     endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
     Refused for an endpoint that has come into service after all.
     """
-    context = DeploymentContext(aws, record, observe, clock or Clock())
+    context = DeploymentContext(aws, record, observer, clock or Clock())
     live = sagemaker.describe(aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
         raise Refused(
@@ -232,7 +227,7 @@ def remove_failed_start(
     if live and live.status == "Creating" and begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
     if record.serving is None:
-        destroy(aws, record, observe, context.clock)
+        destroy(aws, record, observer, context.clock)
     else:
         context.change(pending=None)
         endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]

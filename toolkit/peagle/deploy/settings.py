@@ -35,7 +35,7 @@ def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) ->
 
 def put_observability(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
     """Apply the settings except the end: alarms, dashboard, log, captured data. May be repeated."""
-    observe.put(context, plan, revision)
+    observe.put_dashboard_and_log(context, plan, revision)
     observe.put_capture_rule(context, plan, revision)
     alarms.put(context, plan, revision)
 

@@ -21,8 +21,8 @@ from peagle.deploy.served import MAX_TIMEOUT_SECONDS, Served, start_seconds
 from peagle.deploy.state import Revision
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
+from peagle.planning.operation_model import PROVISIONING_SECONDS
 from peagle.planning.rollout import longest_seconds
-from peagle.planning.serving_model import PROVISIONING_SECONDS
 from peagle_serve.crash import Crash
 
 SILENT_SECONDS = 15 * 60

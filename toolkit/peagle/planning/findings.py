@@ -34,7 +34,8 @@ _STEP = 256
 _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
 
-_CHEAPEST = "leave --instance-type out to get the cheapest type that fits"
+_FIX_OF_IDLE = "leave --instance-type out to get the cheapest type that fits"
+"""What helps against idle GPUs of an instance type that the user chose."""
 
 
 def none_fits(work: PairLoad, largest: Candidate) -> Finding:
@@ -270,7 +271,7 @@ def idle_gpus(evaluator: CandidateEvaluator, candidate: Candidate) -> Iterator[F
         message += f"; {_described(better)}, {_speed(candidate)} as planned"
         yield warning("gpus-idle", "instance_type", message, fix)
     elif options.instance_type is not None:
-        yield note("gpus-idle", "instance_type", message, _CHEAPEST)
+        yield note("gpus-idle", "instance_type", message, _FIX_OF_IDLE)
     else:
         message += "; the plan is the best for this load nevertheless"
         yield note("gpus-idle", "instance_type", message, "")

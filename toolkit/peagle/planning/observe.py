@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from peagle.errors import UserError
 from peagle.findings import Finding, note
+from peagle.planning.operation_model import AlarmKind, Capture, Observe
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
 from peagle.planning.rollout import alarms_for
-from peagle.planning.serving_model import AlarmKind, Capture, Observe
 from peagle.s3uri import S3Uri, lower_scheme
 from peagle.text import format_usd
 from peagle_serve.contract import is_s3_uri

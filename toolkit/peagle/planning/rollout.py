@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.copies import Copies
+from peagle.planning.operation_model import AlarmKind, Rollout, Step
 from peagle.planning.options import Options, RolloutKind
 from peagle.planning.plan import Decision, decide
-from peagle.planning.serving_model import AlarmKind, Rollout, Step
 from peagle.text import format_duration, format_usd
 
 DEFAULT_BAKING_SECONDS = 600

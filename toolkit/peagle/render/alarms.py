@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation_model import AlarmKind
 from peagle.planning.plan import Plan, Speculation
 from peagle.planning.runtime import own_name
-from peagle.planning.serving_model import AlarmKind
 from peagle.proof import MIN_DRAFTS
 from peagle.render.metrics import (
     ACCEPTED,

@@ -1,4 +1,4 @@
-"""The files that formats write into a folder: YAML, JSON, text, the README with the facts."""
+"""The files of a format: YAML, JSON, text, and the README; and the folder they are written to."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from peagle.data import CATALOG_PREFIX
 from peagle.planning.company import company_arguments, model_network
 from peagle.planning.limit import limit_arguments
 from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation_model import observe_arguments
 from peagle.planning.options import Overrides
 from peagle.planning.pins import pin_arguments
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
-from peagle.planning.serving_model import observe_arguments
 from peagle.render.components import component_request, config_for_copies
 from peagle.render.scaling import scaling_arguments
 from peagle.s3uri import S3Uri

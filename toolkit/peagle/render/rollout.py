@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from peagle.planning.operation_model import PROVISIONING_SECONDS, Rollout, Step
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import longest_seconds, rollout_of, rollout_of_copies
-from peagle.planning.serving_model import PROVISIONING_SECONDS, Rollout, Step
 from peagle.render.alarms import rollback_alarm_names
 
 _TIMEOUTS = (600, 28_800)

@@ -1,4 +1,4 @@
-"""A stack's references to its parameters, the conditions on them, and what it offers switched off.
+"""A stack's references to its parameters, conditions on them, and settings that one can switch on.
 
 A plan is rendered under the name ``NAME``. Every text that contains it becomes a reference to the
 parameter ``EndpointName``, so that names of alarms, logs and roles follow the endpoint's.
@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
+from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, own_name
 from peagle.planning.scaling import Scaling
-from peagle.planning.serving_model import AlarmKind, Observe
 from peagle.render.alarms import running_limit
 from peagle.render.dashboard import keeps_log
 from peagle.render.limit import ends_after

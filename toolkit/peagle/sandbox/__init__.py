@@ -3,7 +3,9 @@
     client         start, stop, query      invocations   invoking endpoints, streamed
     rehearsal      faults, quotas, calls   relay         HTTP to an engine
     server         the daemon              protocol      responses, errors, event streams
-    state          state on disk           launch_spec   what to launch for an endpoint
+    state          state on disk,          launch_spec   what to launch for an endpoint;
+                   processes without a                   arguments that no engine got
+                   readable record         objects       weights in the sandbox's S3
     router         which request goes      launch        download weights, start the engine
                    where                   instance      one engine
     signatures     whether the owner       fleet         the engines of an endpoint

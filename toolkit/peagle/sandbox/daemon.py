@@ -11,7 +11,6 @@ from peagle.data import BUNDLED_CATALOG
 from peagle.engine.process import INHERITED_VARIABLES, EngineProcess
 from peagle.errors import EngineError, Fix, UserError
 from peagle.sandbox import state
-from peagle.sandbox.state import SERVER
 from peagle.store import HOME_VARIABLE, home
 
 _INSTALL = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
@@ -41,7 +40,7 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
     for descriptor in (writing, lock):
         os.set_inheritable(descriptor, True)
     argv = [
-        *(sys.executable, *SERVER),
+        *(sys.executable, *state.SERVER),
         *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
     ]
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND

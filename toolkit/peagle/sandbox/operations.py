@@ -1,4 +1,4 @@
-"""What of SageMaker, IAM and ECR differs from moto's: operations, the account's role, a quick IAM.
+"""Where the sandbox differs from moto: operations, the role that exists, and faster starts.
 
 IAM's SimulatePrincipalPolicy   everything is allowed, as the sandbox checks no permissions
 ECR's BatchGetImage             an image exists whenever an endpoint can be created with it
@@ -163,7 +163,7 @@ class Iam(IAMBackend):
         return [copy.copy(policy) for policy in Iam._read]
 
 
-def install_iam() -> None:
+def install_quick_start() -> None:
     """Let this process's moto use ``Iam``, and forget what was deleted: moto keeps a list of all
     objects, for a page that the sandbox does not have. Call it before the first request."""
     iam_backends.backend = Iam

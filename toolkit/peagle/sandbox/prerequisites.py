@@ -16,8 +16,9 @@ from moto.utilities.utils import get_partition
 
 from peagle.checks.facts import parse_ecr_image
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.launch import is_local_image, objects
+from peagle.sandbox.launch import is_local_image
 from peagle.sandbox.launch_spec import model_data
+from peagle.sandbox.objects import objects_of
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -105,7 +106,7 @@ def check_data(containers: list[Mapping[str, Any]], region: str) -> None:
     """Raise ValidationError for model data that is not in S3."""
     for container in containers:
         for data in model_data(container):
-            if not any(objects(data, region)):
+            if not any(objects_of(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
 
 

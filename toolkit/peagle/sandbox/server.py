@@ -189,7 +189,7 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     scheduler.install()
     operations.install()
     cloudwatch.install()
-    operations.install_iam()
+    operations.install_quick_start()
     operations.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     # For every request moto lists its own folder, and tries the patterns of all services.

@@ -2,7 +2,7 @@
 
 A resource of SageMaker keeps the name that the template gives it; else it is
 ``<stack>-<logical id>-<random>``. A changed model or configuration is replaced; an endpoint is
-updated in place. Resources of other services are moto's own.
+updated in place. All others are moto's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defaults of ``vllm serve``, what it derives from its arguments, and the names of its methods.
+"""Defaults of ``vllm serve``, what it derives from arguments; names of vLLM's speculation methods.
 
 Source: engine/arg_utils.py, config/vllm.py, config/speculative.py and v1/cudagraph_dispatcher.py of
 vLLM 0.26.0, 0.27.1 and 0.28.0.

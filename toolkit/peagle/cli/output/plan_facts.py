@@ -1,10 +1,11 @@
-"""A plan in one line each: price, speculation, scaling, proof, licences, pins; and the company."""
+"""Facts of a plan, one line each.
+
+Price, speculation, scaling, observability, proof, licences, pins, what the company prescribes.
+"""
 
 from __future__ import annotations
 
-from peagle.cli.output.answer import (
-    method_name,
-)
+from peagle.cli.output.answer import method_name
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.planning.observe import capture_text, observability_text

@@ -1,4 +1,4 @@
-"""The parts of a plan about serving: how updates roll out, and what is observed. No decisions."""
+"""The rollout, the alarms and the observability of a plan. No decisions."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.removal import destroy
 from peagle.errors import Unsupported
+from peagle.planning.operation_model import Capture, Observe
 from peagle.planning.plan import Plan
-from peagle.planning.serving_model import Capture, Observe
 from peagle.render import render
 from peagle.render.capture import rule_id
 from peagle.render.formats.boto3 import script
