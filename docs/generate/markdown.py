@@ -45,7 +45,7 @@ def _shown(text: Text) -> str:
     if _is_program(text):
         words = [_PLACE.sub(lambda found: _word(found[1]), word) for word in text.command]
         command = " ".join(one if one.isupper() else shlex.quote(one) for one in words)
-        command = command.replace("'…'", "...").replace("…", "...")
+        command = re.sub(r"…( …)+", "…", command.replace("'…'", "…")).replace("…", "...")
         parts.append(f"`{command.replace('|', chr(92) + '|')}`")
     return ": ".join(parts)
 

@@ -20,6 +20,7 @@ from typing import Any
 import peagle
 from docs.generate.syntax import Body, Place, bodies
 from peagle.errors import Fix, nearest
+from peagle.render.requests import plan_arguments
 
 PACKAGE = Path(peagle.__file__).parent
 OPEN, CLOSE = "\x01", "\x02"
@@ -204,6 +205,8 @@ def _words(node: ast.expr | None, scope: Scope) -> tuple[str, ...]:
                 return _words(values[0].node, deeper)
         case ast.BinOp(left=left, right=right):
             return (*_words(left, scope), *_words(right, scope))
+        case ast.Call() if scope.value(node.func) is plan_arguments:
+            return (f"{OPEN}pair{CLOSE}", "…")  # any of the options of a plan
         case ast.Call():
             found = (_words(result, inner) for result, inner in _results(node, scope))
             return next(found, (_place(node).sentence,))

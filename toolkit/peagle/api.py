@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from peagle.deploy.owner import require_own as require_own
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.proving.prove import prove as prove
+    from peagle.deploy.proving.prove import request_of_revision as request_of_revision
     from peagle.deploy.reap import find_ended as find_ended
     from peagle.deploy.reap import reap as reap
     from peagle.deploy.records import deployment_lock as deployment_lock
@@ -319,7 +320,7 @@ _FUNCTIONS = {
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
     "peagle.deploy.owner": ("adopt", "require_own"),
     "peagle.deploy.preflight": ("preflight",),
-    "peagle.deploy.proving.prove": ("prove",),
+    "peagle.deploy.proving.prove": ("prove", "request_of_revision"),
     "peagle.deploy.reap": ("find_ended", "reap"),
     "peagle.deploy.records": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",

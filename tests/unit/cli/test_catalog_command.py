@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
+from peagle.catalog.loading import check_catalog
 from peagle.cli.main import cli
 from peagle.errors import CatalogError, NotFound
 from tests.unit.catalog.catalog_files import GOOD, write_target
@@ -232,10 +233,32 @@ def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     folder = peagle("catalog", "check", str(good), str(good.parents[1]))
 
     assert (checked.exit_code, folder.exit_code) == (2, 0)
-    assert "3 files checked, 1 problem" in checked.stderr
+    assert "2 files checked, 1 problem" in checked.stderr
     (problem,) = checked.stdout.splitlines()
     assert "chat-7b.yaml:29: drafters[0].k_trained" in problem
     assert f"1 of them in {good.parents[1]}, no problems" in folder.stderr
+
+
+def test_check_counts_a_file_of_several_paths_once(tmp_path: Path) -> None:
+    good = write_target(tmp_path, GOOD)
+    number = len({path.resolve() for path in check_catalog(tmp_path)[0]})
+
+    result = peagle("catalog", "check", str(tmp_path), str(tmp_path), str(good))
+
+    assert f"{number} files checked, 1 of them in {tmp_path}, no problems" in result.stderr
+
+
+def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_path: Path) -> None:
+    wrong = write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
+    empty, broken = tmp_path / "empty.json", tmp_path / "broken.json"
+    empty.write_text("{}", encoding="utf-8")
+    broken.write_text("{", encoding="utf-8")
+
+    result = peagle("catalog", "check", str(wrong), str(broken), str(empty))
+
+    assert result.exit_code == 2
+    assert f"{empty} has no results, speeds or starts" in result.stderr
+    assert f"{broken} has no results" not in result.stderr
 
 
 def test_check_of_a_place_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

@@ -102,9 +102,11 @@ def test_more_copies_that_the_gpus_have_room_for_are_deployed_by_the_fix(
     for number, code in ((5, 3), (4, 3), (4, 0)):
         done = terminal.run("scale", NAME, "--to", str(number), "--yes", "--json")
         assert done.code == code, done.err
-        command = code and json.loads(done.err.splitlines()[-1])["error"]["command"]
+        error = json.loads(done.err.splitlines()[-1])["error"] if code else {}
+        command = error.get("command")
         assert bool(command) == (number == 4 and code == 3)
         if command:
+            assert error["fix"].startswith("before scaling again, deploy with more --copies")
             scaled(terminal, *command[1:], "--yes")
     assert copies(terminal) == 4
 

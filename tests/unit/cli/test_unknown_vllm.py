@@ -72,9 +72,13 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
-    def codes(version: str) -> list[str]:
+    def found(version: str) -> dict[str, str]:
         done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
-        return [one["code"] for one in done.document["findings"] if one["where"] == "vllm"]
+        return {
+            one["code"]: one["fix"] for one in done.document["findings"] if one["where"] == "vllm"
+        }
 
-    assert codes("0.99.0") == ["vllm-newer-than-catalogue"]
-    assert codes("0.28.0") == []
+    ((code, fix),) = found("0.99.0").items()
+    assert code == "vllm-newer-than-catalogue"
+    assert fix.startswith("read the release notes of vLLM 0.99.0 about speculative decoding")
+    assert found("0.28.0") == {}

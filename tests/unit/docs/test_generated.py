@@ -17,6 +17,7 @@ from docs.generate.syntax import Place, bodies
 from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, texts
 from tests.support import bundled_evidence
 from tests.unit.checks.test_finding_codes import codes_in
+from tests.unit.local.test_local_command import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,6 +30,20 @@ def _bundled() -> Iterator[None]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_generated_chapter_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
+
+
+@pytest.mark.thorough
+def test_every_warning_and_note_of_a_plan_concerns_a_local_engine_or_not() -> None:
+    """A new code belongs in one of the two sets, and in ``peagle.images.build`` if it is about
+    SageMaker."""
+    of_plans = {
+        code
+        for code, found in findings_found().items()
+        if {"warning", "note"} & set(found.levels)
+        and any(file.startswith(("planning/", "checks/")) for file in found.files)
+    }
+    assert of_plans == ABOUT_ANY_ENGINE | ABOUT_SAGEMAKER
+    assert not ABOUT_ANY_ENGINE & ABOUT_SAGEMAKER
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,9 +19,11 @@ from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.process import is_alive
 from peagle.errors import NotFound, UserError
+from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes
+from peagle.speed.slo import Slo
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
@@ -72,6 +75,66 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
     assert "instance-scarce" in {one.code for one in plan.findings} - shown
     assert {"prefix-caching", "long-context-head", "revision-not-pinned"} <= shown
+
+
+ABOUT_ANY_ENGINE = frozenset(
+    {
+        "amx-small-layers", "code-variable", "context-above-drafter", "drafting-slots", "dynamic-k",
+        "engine-argument", "head-not-public", "head-not-read", "k-training-unknown",
+        "long-context-head", "lora", "model-runner-v2", "norm-before-residual", "pipeline-parallel",
+        "prefix-caching", "revision-not-pinned", "speculators-verifier", "structured-output",
+        "t2d-size", "target-differs", "target-is-gated", "target-not-in-catalogue",
+        "target-numerics", "timeout-at-maximum", "timeout-short", "tokenizer-differs",
+        "vllm-newer-than-catalogue", "vocabulary-download", "warm-unpinned", "weights-unread",
+    }
+)  # fmt: skip
+"""Codes of the warnings and notes of plans that concern a local engine too."""
+
+ABOUT_SAGEMAKER = frozenset(
+    {
+        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
+        "copies-cost-less", "gpus-idle", "host-memory-below-weights", "image-by-tag",
+        "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
+        "no-alarm-topic", "no-ttft-alarm", "price-of-another-region", "price-unknown",
+        "rollout-of-one", "scaling-target-high", "several-instances", "slo-unverified",
+        "speculation-costs-more", "speculation-loses", "speed-unverified", "verdict-other-gpus",
+        "volume-key", "vpc-routes", "weights-streamed",
+    }
+)  # fmt: skip
+"""Codes of those about SageMaker, its instances, their speed and prices."""
+
+
+@pytest.mark.parametrize("engine_kind", ["process", "docker"])
+def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
+    made = make_plan(Options(pair="tiny"), load_catalog())
+    findings = tuple(
+        note(code, "anything", "message", "fix") for code in ABOUT_ANY_ENGINE | ABOUT_SAGEMAKER
+    )
+    shown = findings_on_this_machine(made.model_copy(update={"findings": findings}), engine_kind)
+    assert {one.code for one in shown} == ABOUT_ANY_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ({"min_tokens_per_second": 7000}, "speed-unverified"),
+        ({"slo": Slo(ttft=0.05)}, "slo-unverified"),
+    ],
+)
+def test_the_speed_of_the_planned_instance_is_not_warned_about(
+    wanted: dict[str, Any], code: str
+) -> None:
+    options = Options(pair="tiny", instance_type="ml.g6.xlarge", **wanted)
+    plan = make_plan(options, load_catalog())
+    assert code in {one.code for one in plan.findings}
+    assert code not in {one.code for one in findings_on_this_machine(plan, "process")}
+
+
+def test_of_the_timeouts_only_that_of_the_startup_is_shown() -> None:
+    places = ("download_timeout_seconds", "startup_timeout_seconds")
+    findings = tuple(note("timeout-short", where, "message", "fix") for where in places)
+    plan = make_plan(Options(pair="tiny"), load_catalog()).model_copy(update={"findings": findings})
+    assert findings_on_this_machine(plan, "process") == findings[1:]
 
 
 @pytest.mark.thorough

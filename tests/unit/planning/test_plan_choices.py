@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.checks import check
+from peagle.checks.rules.runtime_unknown import unknown_version
 from peagle.errors import NotFound, Refused, UserError
 from peagle.render.image_names import is_own_image, pinned_base
 from tests.support import raises_code
@@ -108,6 +109,16 @@ def test_the_version_that_a_fix_names_is_not_below_the_minimum() -> None:
     newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
     (finding,) = check(make_case(CATALOG, newer, None, vllm="0.96.0"), only={"runtime-unknown"})
     assert finding.fix == "use your own image with --image"
+
+
+def test_without_a_newer_version_or_an_own_image_the_fix_is_another_pair() -> None:
+    newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
+    known = unknown_version(make_case(CATALOG, CHAT, P_EAGLE, vllm="0.17.0"), takes_image=False)
+    none = unknown_version(make_case(CATALOG, newer, P_EAGLE, vllm="0.96.0"), takes_image=False)
+    assert known is not None
+    assert known.fix == "use --vllm 0.19.0"
+    assert none is not None
+    assert none.fix == "choose another pair: no image is new enough for Chat"
 
 
 def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:

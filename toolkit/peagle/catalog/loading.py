@@ -227,15 +227,15 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
-    """The number of files of the catalogue, bundled and own, and all their problems."""
+def check_catalog(own: Path | None = None) -> tuple[list[Path], list[Problem]]:
+    """The files of the catalogue, bundled and own, and all their problems."""
     targets, checked = target_files(own), _files(own)
     problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
     problems += _misnamed(own, targets)
-    return len(checked), problems
+    return checked, problems
 
 
 def own_file_count(own: Path) -> int:

@@ -97,21 +97,23 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     Exits with 2 if there are problems.
     """
     own = catalog_of(ctx)
-    found = [_checked(path, own) for path in paths or (None,)]
-    checked = sum(number for number, _ in found)
-    problems = list(dict.fromkeys(problem for _, each in found for problem in each))
+    found = {path: _checked(path, own) for path in paths or (None,)}
+    checked = len({file.resolve() for files, _ in found.values() for file in files})
+    problems = list(dict.fromkeys(problem for _, each in found.values() for problem in each))
     if as_json:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        for path in paths:
-            is_evidence = path.is_file() and path.suffix == ".json"
-            if is_evidence and not problems and not api.holds_measurements(path):
+        for path, (_, of_path) in found.items():
+            if path is None or not path.is_file() or path.suffix != ".json" or of_path:
+                continue
+            if not api.holds_measurements(path):
                 print_status(
                     f"{path} has no results, speeds or starts: the catalogue ignores the file"
                 )
-        folders = [path for path in paths or (own,) if path is not None and path.is_dir()]
+        places = (path or own for path in found)
+        folders = [place for place in places if place is not None and place.is_dir()]
         mine = (f", {api.own_file_count(path)} of them in {path}" for path in folders)
         print_status(
             f"{checked} file{'s' * (checked != 1)} checked{''.join(mine)}, "
@@ -120,11 +122,11 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     ctx.exit(2 if problems else 0)
 
 
-def _checked(path: Path | None, own: Path | None) -> tuple[int, list[Problem]]:
-    """The number of files of the catalogue, or at ``path``, and their problems."""
+def _checked(path: Path | None, own: Path | None) -> tuple[list[Path], list[Problem]]:
+    """The files of the catalogue, or at ``path``, and their problems."""
     folder = own if path is None or path.is_file() else path
     if path is not None and path.is_file():
-        checked, problems = 1, api.check_catalog_file(path, own)
+        checked, problems = [path], api.check_catalog_file(path, own)
     else:
         checked, problems = api.check_catalog(folder)
     with suppress(CatalogError):  # of the catalogue's tables or short names, reported above

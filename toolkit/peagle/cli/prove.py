@@ -131,7 +131,7 @@ def prove(
         print_json({"name": chosen, "region": aws.region, **proved.document()})
     else:
         _show(chosen, proved)
-    pair = record.current.catalogue_pair if record else "PAIR"
+    pair = api.request_of_revision(record.current, catalog).pair if record else "PAIR"
     api.require_passed(proved, pair, chosen)
     return None
 

@@ -183,7 +183,7 @@ def _proved(
     context.change(**{role: revision})
     if role == "serving" and not proved.passed:
         _tag_proofs(context, revision, context.record.previous)
-    proof.require_passed(proved, revision.catalogue_pair, context.record.name)
+    proof.require_passed(proved, request.pair, context.record.name)
     return revision
 
 

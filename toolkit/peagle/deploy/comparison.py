@@ -186,7 +186,7 @@ def _prove_candidate(
     request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
     try:
         proved = prove_request(context, request, started)
-        proof.require_passed(proved, candidate.catalogue_pair, name)
+        proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         context.say("Ending the comparison", error.message)
         serve_alone(context, catalog)

@@ -186,7 +186,8 @@ def _more_copies(plan: Plan, asked: int, instances: int) -> Fix | None:
         return None
     copies = plan.copies.model_copy(update={"per_instance": each})
     command = deploy_command(plan.model_copy(update={"copies": copies}))
-    return Fix("deploy more copies on each instance, which has GPUs for them", command)
+    sentence = "before scaling again, deploy with more --copies, for which each instance has GPUs"
+    return Fix(sentence, command)
 
 
 _SCALABLE = ("InService", "Updating")

@@ -18,7 +18,7 @@ from peagle.deploy.served import Served
 from peagle.errors import PeagleError
 from peagle.planning.options import Frozen
 from peagle.planning.plan import Plan
-from peagle.proof import Proof, pair_in_catalogue
+from peagle.proof import Proof
 
 ResourceType = Literal[
     "Endpoint",
@@ -81,11 +81,6 @@ class Revision(Frozen):
     name: str = Field(validation_alias=AliasChoices("name", "config"))
     instances_config: str = ""
     proof: Proof | None = None
-
-    @property
-    def catalogue_pair(self) -> str:
-        """The pair for commands that read the catalogue; ``PAIR`` where it is unknown."""
-        return pair_in_catalogue(self.plan) if self.plan else self.served.pair or "PAIR"
 
     def resource(self, kind: ResourceType, name: str) -> Resource:
         """A resource of this revision, which AWS has not confirmed yet."""

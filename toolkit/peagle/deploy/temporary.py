@@ -50,8 +50,9 @@ def prove_first(context: DeploymentContext, desired: DesiredState) -> None:
             if desired.component:
                 put_copies(context, revision, of_one_copy(desired.component, name))
             steps.wait_in_service(context, revision, request)
-            proved = prove_request(context, request_of_plan(desired.plan, name))
-        proof.require_passed(proved, revision.catalogue_pair, name)
+            asked = request_of_plan(desired.plan, name)
+            proved = prove_request(context, asked)
+        proof.require_passed(proved, asked.pair, name)
     except (NotProved, EngineError, WillNotServe) as error:
         remove(context)
         raise NotProvedFirst(

@@ -49,19 +49,23 @@ from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
 
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
-_SAGEMAKER_OPTIONS = frozenset(
+_OF_SAGEMAKER = frozenset(
     {
-        "--capture-data", "--observe", "ami", "baking-time", "budget", "copies",
-        "download_timeout_seconds", "instance_count", "instance_type", "kms_key", "price", "region",
-        "rollout", "subnets", "target_concurrency", "ttl", "verdict", "weights_by",
+        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
+        "copies-cost-less", "gpus-idle", "host-memory-below-weights", "instance-region-unknown",
+        "instance-scarce", "k-below-fastest", "limit-before-start", "no-alarm-topic",
+        "no-ttft-alarm", "price-not-from-aws", "price-not-listed", "price-of-another-region",
+        "price-snapshot", "price-unknown", "rollout-of-one", "scaling-target-high",
+        "several-instances", "slo-unverified", "speculation-costs-more", "speculation-loses",
+        "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
-"""``where`` of the warnings and notes about what a local engine does not have."""
+"""Warnings and notes about what a local engine does not have: the instance that is planned, its
+memory, speed and price, and what SageMaker does with it."""
 
-_OF_THE_INSTANCE = frozenset(
-    {"cache-below-concurrency", "k-below-fastest", "speculation-costs-more", "speculation-loses"}
-)
-"""Memory, speed and price of the planned instance."""
+_DOWNLOAD_TIMEOUT = "download_timeout_seconds"
+"""``where`` of the findings about the download by SageMaker; those about the startup concern a
+local engine too."""
 
 _GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
 """The platform of AWS's images and of all SageMaker GPU instances in the catalogue."""
@@ -238,7 +242,7 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
 
 
 def _is_of_sagemaker(finding: Finding) -> bool:
-    return finding.where in _SAGEMAKER_OPTIONS or finding.code in _OF_THE_INSTANCE
+    return finding.code in _OF_SAGEMAKER or finding.where == _DOWNLOAD_TIMEOUT
 
 
 def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:

@@ -58,7 +58,8 @@ class Measurer(Planner):
             min_drafts=min_drafts,
             say=say or silent,
         )
-        api.require_passed(proof, record.current.catalogue_pair if record else "PAIR", name)
+        pair = api.request_of_revision(record.current, self.catalog).pair if record else "PAIR"
+        api.require_passed(proof, pair, name)
         return proof
 
     def prove_url(

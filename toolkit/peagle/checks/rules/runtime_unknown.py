@@ -26,7 +26,12 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
         return None
     who, minimum = minimum_of(case.target, case.drafter)
     recent = [name for name in known if versions.compare(name, minimum) >= 0]
-    fixes = [f"--vllm {nearest_version(version, recent)}"] if recent else []
-    fixes += ["your own image with --image"] if takes_image else []
-    fix = f"use {', or '.join(fixes)}" if fixes else f"choose another pair than {who}"
+    if recent:
+        nearest = nearest_version(version, recent)
+        own = ", or your own image with --image" if takes_image else ""
+        fix = f"use --vllm {nearest}{own}"
+    elif takes_image:
+        fix = "use your own image with --image"
+    else:
+        fix = f"choose another pair: no image is new enough for {who}"
     return RULE.error("vllm", f"the catalogue has no image with vLLM {version}", fix)

@@ -19,5 +19,8 @@ def check(case: Case) -> Findings:
         f"vLLM {case.runtime.vllm} is newer than {newest}, the newest in the catalogue: rules "
         "about versions may not apply"
     )
-    fix = f"read its release notes about speculative decoding, or use an image with {newest}"
+    fix = (
+        f"read the release notes of vLLM {case.runtime.vllm} about speculative decoding, or use an "
+        f"image with {newest}"
+    )
     yield RULE.note("vllm", message, fix)

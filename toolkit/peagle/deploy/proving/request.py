@@ -28,8 +28,9 @@ DEFAULT_MAX_TOKENS = 128
 class ProofRequest:
     """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
 
-    ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
-    whose acceptance says nothing about the pair, unless the user set it (``floor_source``).
+    ``pair`` completes the commands of fixes; it is the part that the catalogue has. The floor does
+    not apply to the sandbox's stand-in, whose acceptance says nothing about the pair, unless the
+    user set it (``floor_source``).
     ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
     is known: log streams that are older do not count. ``variant``: prove only that one.
     """
@@ -69,7 +70,7 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
         speculates=speculation is not None,
         floor=speculation.acceptance_floor if speculation else None,
         source=settings.source,
-        pair=plan.pair,
+        pair=proof.pair_in_catalogue(plan),
         floor_source=speculation.floor_source if speculation else None,
     )
 
@@ -88,9 +89,16 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
-        pair=served.pair or "PAIR",
+        pair=_pair_in_catalogue(target, drafter) if served.pair else "PAIR",
         floor_source=None if floor is None else "catalogue",
     )
+
+
+def _pair_in_catalogue(target: Target | None, drafter: Drafter | None) -> str:
+    """What the catalogue has of a pair; empty if it lacks the target."""
+    if target is None:
+        return ""
+    return f"{target.id}+{drafter.name}" if drafter else target.id
 
 
 def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
