@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from click.testing import CliRunner, Result
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.cli.main import cli
+from peagle.data import data_folder
 from peagle.errors import CatalogError, NotFound
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
@@ -246,6 +249,14 @@ def test_check_counts_a_file_of_several_paths_once(tmp_path: Path) -> None:
     result = peagle("catalog", "check", str(tmp_path), str(tmp_path), str(good))
 
     assert f"{number} files checked, 1 of them in {tmp_path}, no problems" in result.stderr
+
+
+def test_check_counts_the_files_of_the_bundled_folder_by_any_path_to_it() -> None:
+    path = os.path.relpath(data_folder("model_catalog"))
+
+    result = peagle("catalog", "check", path, path)
+
+    assert re.search(r"^(\d+) files checked, \1 of them in", result.stderr)
 
 
 def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_path: Path) -> None:

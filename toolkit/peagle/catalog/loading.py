@@ -240,7 +240,8 @@ def check_catalog(own: Path | None = None) -> tuple[list[Path], list[Problem]]:
 
 def own_file_count(own: Path) -> int:
     """The number of files that the catalogue reads from the folder ``own``."""
-    return sum(path.is_relative_to(own) for path in _files(own))
+    folder = own.resolve()
+    return sum(path.resolve().is_relative_to(folder) for path in _files(own))
 
 
 def _files(own: Path | None) -> list[Path]:
