@@ -191,16 +191,7 @@ def digest(document: dict[str, Any]) -> str:
             {key: value for key, value in one.items() if key != "command"}
             for one in rest["findings"]
         ]
-    return _sha256(rest)
-
-
-def _earlier_digest(document: dict[str, Any]) -> str:
-    """The digest of earlier versions, which covers the commands of findings."""
-    return _sha256({key: value for key, value in document.items() if key != "digest"})
-
-
-def _sha256(document: dict[str, Any]) -> str:
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -243,7 +234,7 @@ def plan_from(document: Any, file: str) -> Plan:
             f"{file}: {first_problem(error, Plan)}", recreate_fix(document, file)
         ) from error
     check_agreement(plan, document, file)
-    if document["digest"] not in (digest(document), _earlier_digest(document)):
+    if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
         raise PlanFileError(message, recreate_fix(document, file))
     return _without_stale_finding(plan)
