@@ -124,6 +124,7 @@ def plan(
         flag = "--markdown" if markdown else "--max-price-increase"
         raise UserError(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
+        # Its digest is that of what is printed, so that the output is a plan file too.
         shown = plan.model_copy(update={"findings": findings_in_context(plan.findings)})
         print_json(api.plan_document(shown))
     else:

@@ -183,14 +183,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """SHA-256 of the document without its digest, independent of key order and whitespace, and of
-    the commands of its findings: printed ones name the user's own catalogue and account."""
+    """SHA-256 of the document without its digest, independent of key order and whitespace."""
     rest = {key: value for key, value in document.items() if key != "digest"}
-    if "findings" in rest:
-        rest["findings"] = [
-            {key: value for key, value in one.items() if key != "command"}
-            for one in rest["findings"]
-        ]
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
