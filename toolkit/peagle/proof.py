@@ -233,9 +233,9 @@ def require_passed(
 ) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
 
-    ``pair``, of a plan that of ``pair_in_catalogue``, and ``name`` (of the endpoint) complete the
-    commands of the fix. ``again`` is the
-    command that repeats the proof, where that is not `peagle prove` of the endpoint.
+    ``pair`` (from ``pair_in_catalogue`` where there is a plan) and ``name`` (of the endpoint)
+    complete the commands of the fix. ``again`` is the command that repeats the proof, where that
+    is not `peagle prove` of the endpoint.
     """
     if proof.passed:
         return

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -126,7 +125,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if path.exists():
-            shutil.copymode(path, temporary)
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

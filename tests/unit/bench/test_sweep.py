@@ -253,7 +253,7 @@ def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
 def test_workloads_of_one_name_and_other_sizes_are_other_rows(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
-    other = BenchWorkload(SHORT.name, SHORT.size._replace(output_tokens=64))
+    other = BenchWorkload(SHORT.name, replace(SHORT.size, output_tokens=64))
     engines = Engines()
     run(engines, path, Sweep((ALONE,), (BenchLoad(other, 1, 4),)))
     assert len(engines.measured) == 1

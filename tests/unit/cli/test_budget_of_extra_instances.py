@@ -1,5 +1,5 @@
-"""A budget also pays for extra instances: updates, proofs, comparisons. And
-the cost so far follows what was started and ended."""
+"""A budget also pays for extra instances: updates, proofs, comparisons. And the
+cost so far follows what was started and ended."""
 
 from __future__ import annotations
 

@@ -190,7 +190,11 @@ class _Builder:
         if event.anchor is None:
             return None
         if event.anchor in self._anchors:
-            raise self._bad(f"is not YAML: found duplicate anchor {event.anchor!r}", "", event)
+            raise self._bad(
+                f"is not YAML: found duplicate anchor {event.anchor!r}",
+                "give each anchor its own name",
+                event,
+            )
         text = event.value if isinstance(event, yaml.ScalarEvent) else None
         anchor = self._anchors[event.anchor] = _Anchor(_line(event), text)
         return anchor
@@ -199,7 +203,11 @@ class _Builder:
         """What the alias stands for, which counts as often as it is used."""
         anchor = self._anchors.get(str(alias.anchor))
         if anchor is None:
-            raise self._bad(f"is not YAML: found undefined alias {alias.anchor!r}", "", alias)
+            raise self._bad(
+                f"is not YAML: found undefined alias {alias.anchor!r}",
+                "define the anchor before it, or write the value",
+                alias,
+            )
         if anchor.values is None:
             raise BadFile(self._file, "refers to itself", "remove the alias", anchor.line)
         self._count(anchor.values, alias)

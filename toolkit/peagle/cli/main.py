@@ -186,7 +186,7 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document."""
     gc.set_threshold(*GC_THRESHOLDS)
-    # At the end nothing is collected: the process returns its memory anyway, and sooner.
+    # Skip the last collection: the operating system takes all memory back when the process ends.
     atexit.register(gc.freeze)
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

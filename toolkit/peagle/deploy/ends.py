@@ -1,5 +1,5 @@
-"""When a deployment ends: computed from its limit, its price and the cost of extra instances. Reads
-only.
+"""When a deployment ends: computed from its limit, its price and the cost of extra instances.
+Reads only.
 
 A budget counts since the endpoint was requested, at the price of the most instances that may run.
 Extra instances come on top.

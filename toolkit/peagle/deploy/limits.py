@@ -69,8 +69,8 @@ def _record(context: DeploymentContext, end: End) -> None:
 
 
 def keep_budget(context: DeploymentContext, extra: ExtraInstances | None = None) -> None:
-    """Move the end to where the budget is used up while ``extra`` instances run;
-    by default, to where it is now that a change has ended. Nothing without a budget. Where the end
+    """Move the end to where the budget is used up while ``extra`` instances run; by default,
+    to where it is now that a change has ended. Nothing without a budget. Where the end
     cannot be moved, it stays, with a notice: the change itself goes on."""
     record = context.record
     if record.budget_usd is None or record.ends_at is None or record.owner:

@@ -4,7 +4,8 @@ The tags in the account are the truth and the record is a cache: ``discover`` ma
 another machine deployed. This module does not import boto3, so that listing and completing names
 is quick.
 
-Every command that starts or ends instances records what runs costs from then on.
+Every command that starts or ends instances records the price per hour of all that runs from then
+on, in ``PriceHistory``.
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ class Deployment(Frozen):
     template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
     Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` what it may
     have cost by then since it was requested, if that is limited. ``latest_end`` is the end if
-    no extra instances run beside the most, for which ``most_usd_per_hour`` is counted;
-    ``None`` where that is unknown. ``history`` is what has run.
+    no extra instances run. ``most_usd_per_hour`` is the price of the most instances that may run;
+    either is ``None`` where unknown. ``history`` is what has run.
     """
 
     format: Literal[3] = 3

@@ -20,9 +20,11 @@ ENDS_TAG = "peagle:ends"
 BUDGET_TAG = "peagle:budget"
 """Tag of the same resources: the USD that the end is computed from, if there is a budget."""
 
-EXTRA_TAG, EARLIER_EXTRA_TAG = "peagle:budget-extra", "peagle:budget-besides"
-"""Tag of the endpoint: the USD that instances have cost beyond those that a budget counts. An
-earlier version of the toolkit gave it another name."""
+EXTRA_TAG = "peagle:budget-extra"
+"""Tag of the endpoint: what extra instances have cost, in USD."""
+
+EARLIER_EXTRA_TAG = "peagle:budget-besides"
+"""Its name in earlier versions; only read."""
 
 LATEST_TAG = "peagle:ends-latest"
 """Tag of the endpoint: its end where a budget pays for no extra instances."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 Basis = Literal["measured", "estimated", "unknown"]
 """``measured``: evidence has this pair, GPU, vLLM version and workload, at or around this load."""
@@ -16,14 +17,16 @@ SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 
-class Workload(NamedTuple):
+@dataclass(frozen=True)
+class Workload:
     """Requests of one size: tokens of the prompt and of the answer."""
 
     prompt_tokens: int
     output_tokens: int
 
 
-class Acceptance(NamedTuple):
+@dataclass(frozen=True)
+class Acceptance:
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
     text, file or publication."""
 
@@ -32,7 +35,8 @@ class Acceptance(NamedTuple):
     source: str
 
 
-class Performance(NamedTuple):
+@dataclass(frozen=True)
+class Performance:
     """One engine (one copy of the model) at one load. Seconds are means.
 
     ``low`` and ``high`` bound ``tokens_per_second``, output tokens of all requests together.
