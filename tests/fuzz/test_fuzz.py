@@ -56,7 +56,8 @@ def test_the_corpus_has_no_folder_without_a_parser() -> None:
 def test_what_exceeds_a_limit_is_a_failure(
     parse: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.fuzz.measure._STOP_SECONDS", 1.0)
+    if why == "still runs":  # the others may take longer on a busy machine
+        monkeypatch.setattr("tests.fuzz.measure._STOP_SECONDS", 1.0)
     parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
     assert why in measure(parser, "x").failure
     with pytest.raises(Failed, match=why):
