@@ -416,3 +416,30 @@ def test_an_override_and_a_plan_file_are_not_combined(
 )
 def test_an_override_that_cannot_be_read_is_refused(words: tuple[str, ...], message: str) -> None:
     assert refusal("tiny", *words).message == message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("tiny", "--k", "3", "--max-model-len", "1k", "--prompt-tokens", "500"),
+        ("gpt-oss-20b", "--k", "3", "--vllm", "0.28.0", "--ttl", "2h", "--min-instances", "1",
+         "--max-instances", "3", "--model-source", "s3://amzn-s3-demo-bucket/gpt",
+         "--instance-type", "ml.g6e.xlarge", "--observe"),
+    ],
+)  # fmt: skip
+@pytest.mark.thorough
+def test_the_command_that_renews_a_plan_file_keeps_its_options(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    made, refused = tmp_path / "made.json", tmp_path / "refused.json"
+    assert run(*options, "--output", str(made)).exit_code == 0
+    before = json.loads(made.read_text())
+    refused.write_text(json.dumps({**before, "format": 99}))
+
+    command = refusal(str(refused)).command
+
+    assert command[:2] == ("peagle", "plan")
+    assert run(*command[2:]).exit_code == 0
+    after = json.loads(refused.read_text())
+    for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
+        assert after[key] == before[key], key

@@ -17,7 +17,7 @@ from peagle.deploy.served import weight_prefixes
 from peagle.deploy.state import Deployment, Failure, Resource, ResourceType, Revision
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
-from peagle.render.requests import PROOF_TAG, plan_arguments
+from peagle.render.requests import PROOF_TAG, image_arguments, plan_arguments
 
 _OF_REVISIONS: tuple[ResourceType, ...] = (
     "EndpointConfig",
@@ -210,9 +210,7 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
 
 def deploy_command(plan: Plan) -> tuple[str, ...]:
     """The command that deploys the plan again, with its image if the user chose that."""
-    is_planned = any(reason.what == "image" for reason in plan.reasons)
-    image = () if is_planned else ("--image", plan.runtime.image)
-    return ("peagle", "deploy", *plan_arguments(plan), *image)
+    return ("peagle", "deploy", *plan_arguments(plan), *image_arguments(plan))
 
 
 def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:

@@ -30,7 +30,12 @@ from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.documents import first_problem, read_document
-from peagle.render.requests import override_arguments, requests
+from peagle.render.requests import (
+    image_arguments,
+    override_arguments,
+    plan_arguments,
+    requests,
+)
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 from peagle_serve import json_reader
 from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
@@ -254,8 +259,16 @@ _RENEWED = {
 
 
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
-    """The fix for a plan file that cannot be read: the command that creates it again, with the
-    options in the document. Without a pair there is no command."""
+    """The fix for a plan file that cannot be read: the command that creates it again, with all
+    options of the plan, else with those that the document still has. Without a pair there is no
+    command."""
+    known = {key: value for key, value in document.items() if key in Plan.model_fields}
+    with suppress(ValidationError):
+        plan = plan_of({**known, "format": PLAN_FORMAT})
+        size = ("--prompt-tokens", plan.prompt_tokens), ("--output-tokens", plan.output_tokens)
+        sizes = [word for flag, tokens in size if tokens for word in (flag, str(tokens))]
+        options = [*plan_arguments(plan), *image_arguments(plan), *sizes]
+        return Fix("create the plan again", ("peagle", "plan", *options, "--output", file))
     pair = document.get("pair")
     if not isinstance(pair, str) or not pair:
         return _AGAIN
@@ -266,7 +279,9 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         value = document.get(key)
         if isinstance(value, type) and not isinstance(value, bool) and value:
             command += [f"--{key.replace('_', '-')}", str(value)]
-    copies = document.get("copies")
+    speculation, copies = document.get("speculation"), document.get("copies")
+    if isinstance(speculation, dict) and type(speculation.get("k")) is int:
+        command += ["--k", str(speculation["k"])]
     if isinstance(copies, dict) and type(copies.get("per_instance")) is int:
         command += ["--copies", str(copies["per_instance"])]
     with suppress(ValidationError):

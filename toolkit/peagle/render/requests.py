@@ -270,6 +270,12 @@ def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
     return [*pair_arguments(plan), *words, *own]
 
 
+def image_arguments(plan: Plan) -> list[str]:
+    """The option of the plan's image if the user chose that."""
+    is_planned = any(reason.what == "image" for reason in plan.reasons)
+    return [] if is_planned else ["--image", plan.runtime.image]
+
+
 def _copies(plan: Plan) -> int | None:
     """The engines on each instance, where their number is a choice."""
     if plan.copies is not None:
