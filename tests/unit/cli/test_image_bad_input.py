@@ -76,7 +76,7 @@ def test_stopped_docker_is_an_error_with_the_alternative(
 
     assert done.returncode == 2
     assert "the Docker daemon does not respond" in _only_error(done)
-    assert "--engine process works without Docker" in done.stderr
+    assert "local engines also run without it (--engine process)" in done.stderr
 
 
 @pytest.mark.thorough

@@ -29,7 +29,7 @@ from peagle.errors import (
 from peagle_serve import json_reader
 
 DOCKER = "docker"
-WITHOUT_DOCKER = "install and start Docker; --engine process works without Docker"
+WITHOUT_DOCKER = "install and start Docker; local engines also run without it (--engine process)"
 
 Progress = Callable[[str], object]
 """Called with each line that tells the user what happens."""

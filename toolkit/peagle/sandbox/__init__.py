@@ -20,12 +20,15 @@
     metrics        data points, math       cloudwatch    metrics, dashboards, metric filters
     traffic        metrics of AWS/SageMaker
     log_metrics    metrics from logs       alarms        states of alarms
-    rollout        updates in steps
+    rollout        updates in steps      daemon        start the daemon
+    autoscaling    Application Auto      scalable_targets  what is registered with it
+                   Scaling               scheduler     schedules that call their targets
+    components     inference components  component_operations  their operations
 
 Only ``server`` and the modules that it uses import moto.
 
 Not supported: permissions are not checked; an endpoint runs at most four engines of each variant's
-first container; an engine that dies is not restarted, and its endpoint is Failed; no automatic
-scaling, inference components, asynchronous invocations or data capture; stacks skip the types of
-resources that moto lacks, such as scaling policies; nothing is kept after ``stop``.
+first container; an engine that dies is not restarted, and its endpoint is Failed; no asynchronous
+invocations or data capture; stacks skip the types of resources that moto lacks, such as scaling
+policies; nothing is kept after ``stop``.
 """
