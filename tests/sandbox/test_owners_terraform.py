@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,24 +70,43 @@ def initialized(folder: Path) -> Path:
 
 
 def applied(folder: Path, machine: Machine) -> subprocess.CompletedProcess[str]:
-    """An apply. Where the provider loses the answer of a create operation, its AWS SDK calls the
-    operation again, and the resource exists, but not in Terraform's state: as a user would, delete
-    the resource and apply again."""
-    done = run(folder, "apply", "-auto-approve", *OPTIONS)
-    lost = _LOST_ANSWER.search(" ".join(done.stderr.replace("│", " ").split()))
-    if lost is None:
-        return done
-    sagemaker = machine.account.sagemaker
-    if lost["kind"] == "model":
-        sagemaker.delete_model(ModelName=lost["name"])
-    else:
-        sagemaker.delete_endpoint_config(EndpointConfigName=lost["name"])
+    """An apply. Where the provider loses an answer, its AWS SDK calls the operation again, and what
+    was created or is updated is not in Terraform's state: as a user would, wait for the update or
+    delete the resource, and apply again."""
+    for _ in range(MOST_LOST_ANSWERS):
+        done = run(folder, "apply", "-auto-approve", *OPTIONS)
+        lost = _LOST_ANSWER.search(" ".join(done.stderr.replace("│", " ").split()))
+        if lost is None:
+            return done
+        sagemaker = machine.account.sagemaker
+        if lost["kind"] == "model":
+            sagemaker.delete_model(ModelName=lost["name"])
+        elif lost["kind"] == "endpoint-config":
+            sagemaker.delete_endpoint_config(EndpointConfigName=lost["name"])
+        else:
+            wait_for_change(machine, lost["name"])
+            if lost["operation"] == "create already existing":
+                sagemaker.delete_endpoint(EndpointName=lost["name"])
     return run(folder, "apply", "-auto-approve", *OPTIONS)
 
 
+MOST_LOST_ANSWERS = 3
+
+
+def wait_for_change(machine: Machine, endpoint: str) -> None:
+    """Wait until the endpoint is neither created nor updated."""
+    until = time.monotonic() + 60
+    while True:
+        found = machine.account.sagemaker.describe_endpoint(EndpointName=endpoint)
+        if found["EndpointStatus"] not in ("Creating", "Updating"):
+            return
+        assert time.monotonic() < until, found
+        time.sleep(0.2)
+
+
 _LOST_ANSWER = re.compile(
-    r"Cannot create already existing [^\"]+ \"arn:aws:sagemaker:[^\"]*:"
-    r"(?P<kind>model|endpoint-config)/(?P<name>[\w-]+)\""
+    r"Cannot (?P<operation>create already existing|update in-progress) [^\"]+ "
+    r"\"arn:aws:sagemaker:[^\"]*:(?P<kind>model|endpoint-config|endpoint)/(?P<name>[\w-]+)\""
 )
 
 
