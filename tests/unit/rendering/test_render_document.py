@@ -271,6 +271,11 @@ def test_a_plan_file_of_the_previous_version_is_read(name: str) -> None:
     assert "was edited" in refused(written)
 
 
+@pytest.mark.parametrize("format", [0, 1])
+def test_alternatives_that_are_no_list_are_refused(format: int) -> None:
+    assert refused({**document(), "format": format, "alternatives": 5})
+
+
 def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_it() -> None:
     older = {**document(), "format": 0}
     with raises_code("plan-file", PlanFileError) as raised:

@@ -273,7 +273,8 @@ def plan_of(fields: dict[str, Any]) -> Plan:
 
 def without_old_speeds(fields: dict[str, Any]) -> dict[str, Any]:
     """A plan's fields without the speeds of an earlier version, which had no range and no basis."""
-    speeds = [fields.get("speed"), *(fields.get("alternatives") or ())]
+    others = fields.get("alternatives")
+    speeds = [fields.get("speed"), *(others if isinstance(others, list) else ())]
     if all(not isinstance(one, dict) or "basis" in one for one in speeds):
         return fields
     return {key: value for key, value in fields.items() if key not in ("speed", "alternatives")}
