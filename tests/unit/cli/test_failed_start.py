@@ -90,9 +90,22 @@ def test_json_has_the_error_and_nothing_on_stdout(deletable: Terminal) -> None:
     done = deletable.run(*FIRST, "--yes", "--json")
 
     assert done.out == ""
-    error = json.loads(done.err.splitlines()[-1])["error"]
-    assert error["code"] == "will-not-serve"
-    assert "saves up to" in error["message"]
+    document = json.loads(done.err.splitlines()[-1])
+    assert document["error"]["code"] == "will-not-serve"
+    assert "saves up to" in document["error"]["message"]
+    assert document["remaining"] == {"resources": []}
+
+
+def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes", "--keep-failed", "--json")
+
+    remaining = json.loads(done.err.splitlines()[-1])["remaining"]
+    endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
+    assert endpoint in remaining["resources"]
+    assert remaining["price_per_hour_usd"] == pytest.approx(1.408)
+    assert remaining["continue_command"] == ["peagle", *FIRST]
+    assert remaining["undo_command"] is None
+    assert remaining["remove_command"] == ["peagle", "destroy", NAME]
 
 
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
@@ -101,8 +114,11 @@ def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None
             raise KeyboardInterrupt
 
     failing.cloud.before = interrupt
-    done = failing.run(*FIRST, "--yes")
+    done = failing.run(*FIRST, "--yes", "--json")
 
     assert done.code == 130
     assert f"Endpoint {NAME}" in done.err
     assert f"Remove   peagle destroy {NAME}" in done.err
+    document = json.loads(done.err.splitlines()[-1])
+    assert document["error"]["code"] == "interrupted"
+    assert document["remaining"]["remove_command"] == ["peagle", "destroy", NAME]

@@ -167,7 +167,7 @@ def _start(
         raise
     except (PeagleError, KeyboardInterrupt):
         left = api.load_record(*record.key) or record
-        show_remaining_resources(aws, left, account, shlex.join(typed_command(ctx, "compare")))
+        show_remaining_resources(aws, left, account, typed_command(ctx, "compare"))
         raise
 
 

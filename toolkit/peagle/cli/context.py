@@ -174,6 +174,13 @@ def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
     )
 
 
+def add_to_error(key: str, document: Any) -> None:
+    """Put ``document`` beside ``error`` into what ``--json`` prints if the command fails."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None and isinstance(ctx.obj, dict):
+        ctx.obj[key] = document
+
+
 def _parent(path: str) -> str:
     """The folder of a path, written as a folder."""
     folder = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")

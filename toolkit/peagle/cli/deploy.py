@@ -29,6 +29,7 @@ from peagle.cli.output.deploy import (
     print_calls,
     show_cost,
     show_not_applied,
+    show_nothing_remains,
     show_plan,
     show_remaining_resources,
 )
@@ -154,7 +155,7 @@ def deploy(
             choices,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
-            again=shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED)),
+            again=typed_command(ctx, "deploy", without=_NOT_REPEATED),
             remove_failed=False if keep_failed else (yes or None),
             as_json=as_json,
         ).run(found)
@@ -190,7 +191,7 @@ def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None
 class _Deploy:
     """A deploy after the confirmation.
 
-    ``again`` is the command that continues it; ``remove_failed``: remove an endpoint that will
+    ``again`` is the argv that continues it; ``remove_failed``: remove an endpoint that will
     never serve, ``None`` to ask.
     """
 
@@ -199,7 +200,7 @@ class _Deploy:
     choices: ProofChoices
     fallback: Fallback
     wait: bool
-    again: str
+    again: Sequence[str]
     remove_failed: bool | None
     as_json: bool
 
@@ -252,7 +253,7 @@ class _Deploy:
             return
         if left:
             api.remove_record(left)
-        print_status("Nothing was created.")
+        show_nothing_remains()
 
     def _report(
         self,
@@ -279,7 +280,7 @@ class _Deploy:
         if self.as_json:
             print_json(deployment_in_context(document))
         elif not self.wait:
-            to_wait = f"To wait for it and verify acceptance: {self.again}"
+            to_wait = f"To wait for it and verify acceptance: {shlex.join(self.again)}"
             print_status(f"The endpoint was requested. {to_wait}")
         elif not unproved:
             print_calls(document, found, self.account)

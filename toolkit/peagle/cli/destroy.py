@@ -18,7 +18,7 @@ from peagle.cli.account import (
     default_region,
     find_deployment,
 )
-from peagle.cli.context import command_text
+from peagle.cli.context import command_text, in_context
 from peagle.cli.options import yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
@@ -262,7 +262,7 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*record.key)
             if left:
-                again = command_text(("peagle", "destroy", record.name))
+                again = in_context(("peagle", "destroy", record.name))
                 show_remaining_resources(aws, left, account, again)
             raise
 

@@ -8,7 +8,7 @@ import click
 
 from peagle import api
 from peagle.cli.account import Account, find_deployment
-from peagle.cli.context import command_text, deployment_in_context
+from peagle.cli.context import deployment_in_context, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.comparison import show_end
 from peagle.cli.output.console import confirm, print_json, print_status
@@ -47,7 +47,7 @@ def end_comparison(
             unproved = error
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*record.key) or record
-            again = command_text(("peagle", ctx.command.name or "", name))
+            again = in_context(("peagle", ctx.command.name or "", name))
             show_remaining_resources(aws, left, account, again)
             raise
     record = api.load_record(*record.key) or record

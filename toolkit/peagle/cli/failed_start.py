@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account
+from peagle.cli.context import add_to_error
 from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
@@ -24,11 +26,11 @@ def end_failed_start(
     name: str,
     error: WillNotServe,
     account: Account,
-    again: str,
+    again: Sequence[str],
     remove: bool | None,
 ) -> WillNotServe:
     """Remove what the deploy created, unless the user wants to keep it: ``remove`` is ``None`` for
-    a question. Returns the error, which says what was done. ``again`` is the deploy's command.
+    a question. Returns the error, which says what was done. ``again`` is the deploy's argv.
 
     Raises what the removal raises, with what remains shown.
     """
@@ -48,6 +50,7 @@ def end_failed_start(
         left = api.load_record(aws.scope, aws.region, name) or record
         show_remaining_resources(aws, left, account, again)
         raise
+    add_to_error("remaining", {"resources": []})
     error.message = f"{error.message}; {_outcome(error, saving, account)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
         error.fix, error.command = "deploy with --keep-failed to read its log", ()

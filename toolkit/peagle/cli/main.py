@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -184,7 +185,8 @@ def cli(catalog_folder: str | None) -> None:
 
 def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
-    with ``--json`` a JSON document."""
+    with ``--json`` a JSON document, to which a command adds keys with ``add_to_error``."""
+    beside: dict[str, Any] = {}
     gc.set_threshold(*GC_THRESHOLDS)
     # Skip the last collection: the operating system takes all memory back when the process ends.
     atexit.register(gc.freeze)
@@ -192,26 +194,29 @@ def main() -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         with interruptible():
-            result = cli.main(prog_name="peagle", standalone_mode=False)
+            result = cli.main(prog_name="peagle", standalone_mode=False, obj=beside)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
-        _end(error)
+        _end(error, beside)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.NoSuchOption as error:
-        _end(_unknown_option(error))
+        _end(_unknown_option(error), beside)
     except click.UsageError as error:
-        _end(UserError(error.format_message().rstrip("."), _help_of(error)))
+        _end(UserError(error.format_message().rstrip("."), _help_of(error)), beside)
     except click.ClickException as error:
-        _end(UserError(error.format_message()))
+        _end(UserError(error.format_message()), beside)
     except (KeyboardInterrupt, click.Abort):
-        _end(_Interrupted("interrupted"))
+        _end(_Interrupted("interrupted"), beside)
     except OSError as error:
         if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
         where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
-        _end(UserError(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}"))
+        _end(
+            UserError(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}"),
+            beside,
+        )
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
@@ -268,12 +273,12 @@ def _help_of(error: click.UsageError) -> Fix:
     return Fix("show the help", (*command, "--help"))
 
 
-def _end(error: PeagleError) -> NoReturn:
-    """End with the error. A line that click could not parse has no context, so ``--json`` is
-    searched on the line itself."""
+def _end(error: PeagleError, beside: Mapping[str, Any]) -> NoReturn:
+    """End with the error, in JSON with the keys ``beside``. A line that click could not parse has
+    no context, so ``--json`` is searched on the line itself."""
     words = sys.argv[1:]
     if "--json" in words[: words.index("--") if "--" in words else len(words)]:
-        click.echo(json.dumps({"error": error.document()}, ensure_ascii=False), err=True)
+        click.echo(json.dumps({"error": error.document(), **beside}, ensure_ascii=False), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
     sys.exit(error.exit_code)

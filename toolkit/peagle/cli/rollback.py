@@ -8,7 +8,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import command_text, deployment_in_context
+from peagle.cli.context import deployment_in_context, in_context
 from peagle.cli.options import command_catalog, yes_option
 from peagle.cli.output.console import (
     confirm,
@@ -82,7 +82,7 @@ def _rollback(
     as_json: bool,
 ) -> None:
     """Roll back and report; if something ends it early, show what exists."""
-    again = command_text(("peagle", "rollback", record.name))
+    again = in_context(("peagle", "rollback", record.name))
     unproved: NotProved | None = None
     try:
         with DeploymentProgress(account.sandbox) as status:

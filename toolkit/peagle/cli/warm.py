@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def _collect_locally(
             print_status(f"The engine is still running. Stop it: {stop}")
         else:
             again = typed_command(ctx, "warm", without=("--yes", "--json"))
-            say_interrupted("the engine has stopped", shlex.join(again))
+            say_interrupted("the engine has stopped", again)
         raise
     folder.chmod(0o755)  # the container's own user reads it
     if as_json:
@@ -190,7 +191,7 @@ def _collect_on_aws(
             api.check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
-        again = shlex.join(typed_command(ctx, "warm", without=("--yes", "--json")))
+        again = typed_command(ctx, "warm", without=("--yes", "--json"))
         stored = _collect(aws, found, account, place, again)
     if as_json:
         print_json(collected_document(found.desired.plan, stored))
@@ -199,10 +200,10 @@ def _collect_on_aws(
 
 
 def _collect(
-    aws: Aws, found: Preflight, account: Account, place: WeightsPrefix, again: str
+    aws: Aws, found: Preflight, account: Account, place: WeightsPrefix, again: Sequence[str]
 ) -> CollectedWarmStart:
     """Collect from the temporary endpoint, after the confirmation; if its removal fails, show what
-    is left. ``again`` is the command that starts over."""
+    is left. ``again`` is the argv that starts over."""
     name = found.desired.plan.name
     causes: list[BaseException] = []
 

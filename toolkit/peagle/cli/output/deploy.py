@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
-from peagle.cli.context import command_text
+from peagle.cli.context import add_to_error, command_text, in_context
 from peagle.cli.output.answer import speed_of_plan
 from peagle.cli.output.console import print_facts, print_status
 from peagle.cli.output.plan_facts import (
@@ -203,23 +204,44 @@ def show_cost(aws: Aws, record: Deployment, account: Account) -> None:
     print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
 
 
-def show_remaining_resources(aws: Aws, record: Deployment, account: Account, again: str) -> None:
-    """Show on stderr which resources remain after a failure, what they cost, and how to continue.
+def show_remaining_resources(
+    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
+) -> None:
+    """Show on stderr which resources remain after a failure, what they cost, and how to continue;
+    with ``--json`` the error's document has all of it as ``remaining``.
 
-    ``again`` is the command that continues.
+    ``again`` is the argv that continues.
     """
-    destroy = command_text(("peagle", "destroy", record.name))
+    destroy = in_context(("peagle", "destroy", record.name))
+    rollback = in_context(("peagle", "rollback", record.name))
+    has_undo = bool(record.serving and record.pending)
     print_status("These resources exist:")
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
         print_status(f"  {resource.text}{uncertain}")
-    show_cost(aws, record, account)
-    print_status(f"Continue {again}")
-    undo = command_text(("peagle", "rollback", record.name))
-    if record.serving and record.pending and again != undo:
-        print_status(f"Undo     {undo}")
-    if again != destroy:
-        print_status(f"Remove   {destroy}")
+    usd_per_hour = api.cost_of_remaining(aws, record)
+    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
+    print_status(f"Continue {shlex.join(again)}")
+    if has_undo and tuple(again) != rollback:
+        print_status(f"Undo     {shlex.join(rollback)}")
+    if tuple(again) != destroy:
+        print_status(f"Remove   {shlex.join(destroy)}")
+    add_to_error(
+        "remaining",
+        {
+            "resources": [one.document() | {"confirmed": one.made} for one in record.resources],
+            "price_per_hour_usd": usd_per_hour,
+            "continue_command": again,
+            "undo_command": rollback if has_undo else None,
+            "remove_command": destroy,
+        },
+    )
+
+
+def show_nothing_remains() -> None:
+    """Show on stderr that a command that failed left nothing."""
+    print_status("Nothing was created.")
+    add_to_error("remaining", {"resources": []})
 
 
 def show_not_applied(name: str, region: str) -> list[str]:

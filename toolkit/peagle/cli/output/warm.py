@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -49,9 +51,9 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
     return print_status(f"A second Ctrl-C leaves the endpoint running, at {price}.")
 
 
-def say_interrupted(removed: str, again: str) -> None:
+def say_interrupted(removed: str, again: Sequence[str]) -> None:
     """Say what was removed after an interrupt, and the command that starts over."""
-    print_status(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
+    print_status(f"Interrupted: {removed}. Nothing was kept. Start over: {shlex.join(again)}")
 
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:
