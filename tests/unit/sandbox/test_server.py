@@ -1,16 +1,127 @@
-"""The sandbox's HTTP server when no answer can be given."""
+"""The sandbox's HTTP server: how answers are sent, and when none can be given."""
 
 from __future__ import annotations
 
 import http.client
 import re
+import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
 from peagle.sandbox.server import RequestHandler, Server
+
+Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
+
+
+@contextmanager
+def serving(application: Application) -> Iterator[Server]:
+    server = Server("127.0.0.1", 0, application, RequestHandler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the server hands to the connection, call by call."""
+    found: list[bytes] = []
+
+    class Connection(socket.socket):
+        def sendall(self, data: Any, flags: int = 0, /) -> None:
+            if data:
+                found.append(bytes(data))
+            super().sendall(data, flags)
+
+    accept = Server.get_request
+
+    def get_request(server: Server) -> tuple[socket.socket, Any]:
+        accepted, address = accept(server)
+        return Connection(fileno=accepted.detach()), address
+
+    monkeypatch.setattr(Server, "get_request", get_request)
+    return found
+
+
+def _of(parts: Iterable[bytes], *headers: tuple[str, str]) -> Application:
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", list(headers))
+        return parts
+
+    return application
+
+
+def test_headers_and_body_are_sent_together(sent: list[bytes]) -> None:
+    """terraform-provider-aws loses an answer whose body comes later, and creates twice."""
+    body = b'{"EndpointArn": "arn"}'
+    with serving(_of([body], ("Content-Length", str(len(body))))) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("POST", "/", b"{}")
+        assert client.getresponse().read() == body
+    assert len(sent) == 1
+    assert sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert sent[0].endswith(b"\r\n\r\n" + body)
+
+
+def test_an_answer_without_a_body_is_sent(sent: list[bytes]) -> None:
+    with serving(_of([], ("Content-Length", "0"))) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("POST", "/", b"{}")
+        assert client.getresponse().read() == b""
+    assert len(sent) == 1
+
+
+def test_each_chunk_of_a_stream_is_sent_when_it_is_there(sent: list[bytes]) -> None:
+    read = threading.Event()
+
+    def tokens() -> Iterator[bytes]:
+        yield b"first"
+        assert read.wait(20)
+        yield b"second"
+
+    with serving(_of(tokens())) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("POST", "/", b"{}")
+        answer = client.getresponse()
+        assert answer.read(5) == b"first"
+        read.set()
+        assert answer.read() == b"second"
+    assert sent[0].endswith(b"\r\n\r\n5\r\nfirst\r\n")
+    assert sent[1:] == [b"6\r\nsecond\r\n", b"0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 1_000_003])
+def test_a_large_body_arrives_whole(size: int, sent: list[bytes]) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+    with serving(_of([body[:size]], ("Content-Length", str(size)))) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        client.request("GET", "/")
+        assert client.getresponse().read() == body[:size]
+    assert b"".join(sent).endswith(b"\r\n\r\n" + body[:size])
+
+
+def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    """botocore asks before it sends an object; without an answer it waits a second."""
+    with (
+        serving(_of([b"ok"], ("Content-Length", "2"))) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as client,
+    ):
+        client.sendall(
+            b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert client.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        client.shutdown(socket.SHUT_WR)
+        assert client.makefile("rb").read().endswith(b"\r\n\r\nok")
 
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("reset")])
@@ -20,18 +131,11 @@ def test_a_request_without_an_answer_ends_its_connection(
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         raise error
 
-    server = Server("127.0.0.1", 0, application, RequestHandler)
-    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-    serving.start()
-    try:
+    with serving(application) as server:
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         client.request("POST", "/", b"{}", {"X-Amz-Target": "SageMaker.CreateModel"})
         with pytest.raises(http.client.RemoteDisconnected):
             client.getresponse()
         client.close()
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
     line = rf"\S+ SageMaker\.CreateModel connection lost after \d+ ms: {error}\n"
     assert re.fullmatch(line, capsys.readouterr().out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -64,6 +65,44 @@ class Server(ThreadedWSGIServer):
             self._free.release()
 
 
+class AnswerWriter(io.BufferedIOBase):
+    """Sends what is written until ``flush`` with one call: status, headers and the first data, or a
+    chunk with its length.
+
+    A client in Go, such as Terraform, that gets the headers before it has noticed that its request
+    is sent closes the connection without waiting for the body, and sends the request again. That
+    happens where both run on one busy machine.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._held = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Hold the data, at most 64 KiB; what no ``flush`` follows is sent at
+        once."""
+        view = memoryview(data).cast("B")
+        self._held += view[:_LARGEST_HELD]
+        if len(self._held) >= _LARGEST_HELD or bytes(view[:32]) in _WITHOUT_FLUSH:
+            self.flush()
+            self._connection.sendall(view[_LARGEST_HELD:])
+        return len(view)
+
+    def flush(self) -> None:
+        """Send what is held; after an error it is lost, as the connection is."""
+        held, self._held = self._held, bytearray()
+        if held:
+            self._connection.sendall(held)
+
+
+_LARGEST_HELD = 65_536
+_WITHOUT_FLUSH = (b"HTTP/1.1 100 Continue\r\n\r\n", b"0\r\n\r\n")
+"""What werkzeug writes without a ``flush``: the request to go on, and the end of the chunks."""
+
+
 class RequestHandler(MotoRequestHandler):
     """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
 
@@ -71,6 +110,11 @@ class RequestHandler(MotoRequestHandler):
     disable_nagle_algorithm = True
     timeout = 120
     """Seconds without a byte of a request, or without a byte taken of its response."""
+
+    def setup(self) -> None:
+        """Write answers in whole parts."""
+        super().setup()
+        self.wfile = AnswerWriter(self.connection)
 
     def parse_request(self) -> bool:
         """Note when the request came, for its line in the log."""
