@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,50 +68,13 @@ def initialized(folder: Path) -> Path:
     return folder
 
 
-def applied(folder: Path, machine: Machine) -> subprocess.CompletedProcess[str]:
-    """An apply. Where the provider loses an answer, its AWS SDK calls the operation again, and what
-    was created or is updated is not in Terraform's state: as a user would, wait for the update or
-    delete the resource, and apply again."""
-    for _ in range(MOST_LOST_ANSWERS):
-        done = run(folder, "apply", "-auto-approve", *OPTIONS)
-        lost = _LOST_ANSWER.search(" ".join(done.stderr.replace("│", " ").split()))
-        if lost is None:
-            return done
-        sagemaker = machine.account.sagemaker
-        if lost["kind"] == "model":
-            sagemaker.delete_model(ModelName=lost["name"])
-        elif lost["kind"] == "endpoint-config":
-            sagemaker.delete_endpoint_config(EndpointConfigName=lost["name"])
-        else:
-            wait_for_change(machine, lost["name"])
-            if lost["operation"] == "create already existing":
-                sagemaker.delete_endpoint(EndpointName=lost["name"])
+def applied(folder: Path) -> subprocess.CompletedProcess[str]:
     return run(folder, "apply", "-auto-approve", *OPTIONS)
-
-
-MOST_LOST_ANSWERS = 3
-
-
-def wait_for_change(machine: Machine, endpoint: str) -> None:
-    """Wait until the endpoint is neither created nor updated."""
-    until = time.monotonic() + 60
-    while True:
-        found = machine.account.sagemaker.describe_endpoint(EndpointName=endpoint)
-        if found["EndpointStatus"] not in ("Creating", "Updating"):
-            return
-        assert time.monotonic() < until, found
-        time.sleep(0.2)
-
-
-_LOST_ANSWER = re.compile(
-    r"Cannot (?P<operation>create already existing|update in-progress) [^\"]+ "
-    r"\"arn:aws:sagemaker:[^\"]*:(?P<kind>model|endpoint-config|endpoint)/(?P<name>[\w-]+)\""
-)
 
 
 def apply(folder: Path, machine: Machine) -> None:
     """An apply that succeeds."""
-    done = applied(folder, machine)
+    done = applied(folder)
     assert done.returncode == 0, f"{done.stderr}\n{machine.account.sandbox.log_end()}"
 
 
@@ -141,11 +103,11 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     good = (module / "values.json").read_text()
 
     change(module, lambda values: values["model"]["environment"].update(FAKE_ENGINE="crash"))
-    failed = applied(module, machine)
+    failed = applied(module)
 
     assert_serves_as_before(failed, account, serving)
     change(module, lambda values: values["model"]["environment"].update(ANOTHER="try"))
-    again = applied(module, machine)
+    again = applied(module)
     assert_serves_as_before(again, account, serving)
 
     (module / "values.json").write_text(good)
@@ -163,16 +125,25 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
 def test_an_answer_that_the_provider_loses_leaves_a_resource_to_delete(
     machine: Machine, tmp_path: Path
 ) -> None:
+    """The AWS SDK of the provider calls the operation again."""
     module = rendered(machine, tmp_path / "module")
     upload_weights(machine.account, NAME)
     fault = ("sandbox", "fault", "add", "CreateEndpointConfig", "answer-lost", "--times", "once")
     assert machine.account.sandbox.peagle(*fault).returncode == 0
 
+    failed = applied(module)
+
+    exists = _EXISTS.search(" ".join(failed.stderr.replace("│", " ").split()))
+    assert exists, failed.stderr
+    machine.account.sagemaker.delete_endpoint_config(EndpointConfigName=exists["name"])
     apply(module, machine)
 
     done = run(module, "destroy", "-auto-approve", *OPTIONS)
     assert done.returncode == 0, done.stderr
     assert left_of(machine.account, NAME) == []
+
+
+_EXISTS = re.compile(r"Cannot create already existing .*:endpoint-config/(?P<name>[\w-]+)\"")
 
 
 def assert_serves_as_before(
