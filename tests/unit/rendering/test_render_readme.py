@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ from peagle.cli.output.plan_facts import price_text
 from peagle.findings import note
 from peagle.planning.plan import Plan
 from peagle.render.files import readme
+from peagle.render.formats import format_names, render
 from peagle.render.formats.dockerfile import _HOW_TO
 from tests.unit.aws.plans import a_plan
+from tests.unit.rendering.plans import CATALOG, plan_of
 
 STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an account knows")
 
@@ -28,15 +31,28 @@ STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an accou
 )
 def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> None:
     assert plan.price_per_hour_usd is not None
-    assert words in readme(plan, "costs{price}").content.decode()
+    assert words in readme(plan, CATALOG, "costs{price}").content.decode()
     assert words in price_text(plan)
 
 
 def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:
     plan = a_plan()
     company = plan.company.model_copy(update={"tags": {"team": "search"}})
-    text = readme(plan.model_copy(update={"company": company}), _HOW_TO).content.decode()
+    text = readme(plan.model_copy(update={"company": company}), CATALOG, _HOW_TO).content.decode()
     commands = re.findall(r"peagle (image build|deploy) ([^`\n]*)", text)
     flags = {command: "--resource-tag" in words.split() for command, words in commands}
     assert flags == {"image build": True, "deploy": False}
     assert all("team=search" in words for _, words in commands)
+
+
+@pytest.mark.parametrize("format", format_names())
+def test_commands_that_name_the_pair_keep_the_users_catalogue(format: str) -> None:
+    own = replace(CATALOG, arguments=("--catalog", "our models"))
+    (text,) = (
+        file.content.decode()
+        for file in render(format, plan_of("from-hub"), own)
+        if file.path == "README.md"
+    )
+    for command in re.findall(r"peagle [^`\n]*openai/gpt-oss-20b", text):
+        assert command.startswith("peagle --catalog 'our models' "), command
+    assert ("--catalog" in text) == (format in {"dockerfile", "hyperpod", "kserve"})

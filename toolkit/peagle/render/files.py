@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError
 from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
@@ -74,8 +75,9 @@ def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
     return RenderedFile(path, text.encode(), executable)
 
 
-def readme(plan: Plan, form: str, **own: object) -> RenderedFile:
-    """``README.md`` from a form filled in with the plan's values, and with the format's ``own``."""
+def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFile:
+    """``README.md`` from a form filled in with the plan's values, and with the format's ``own``.
+    ``catalog`` is the one that commands with the plan's pair need."""
     facts = {
         "name": plan.name,
         "pair": plan.pair,
@@ -83,6 +85,7 @@ def readme(plan: Plan, form: str, **own: object) -> RenderedFile:
         "instance_type": plan.instance_type,
         "region": plan.region,
         "domain": domain(plan.region),
+        "peagle": shlex.join(["peagle", *catalog.arguments]),
         "words": shlex.join(plan_arguments(plan)),
         "built": shlex.join(plan_arguments(plan, "--resource-tag")),
         "calling": _calling(plan),

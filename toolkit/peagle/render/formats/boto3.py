@@ -50,7 +50,7 @@ FILES = (SCRIPT, "README.md")
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    return (text_file(SCRIPT, script(plan), executable=True), readme(plan, _HOW_TO))
+    return (text_file(SCRIPT, script(plan), executable=True), readme(plan, catalog, _HOW_TO))
 
 
 def script(plan: Plan) -> str:

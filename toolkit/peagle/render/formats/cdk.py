@@ -23,7 +23,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     return (
         *(RenderedFile(name, (source / name).read_bytes()) for name in _OWN),
         json_file(VALUES, values(plan, "cdk")),
-        readme(plan, _HOW_TO),
+        readme(plan, catalog, _HOW_TO),
     )
 
 

@@ -44,7 +44,7 @@ _STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     heading = f"{plan.pair} on {plan.instance_type}, from `peagle render cloudformation`"
-    return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, _HOW_TO))
+    return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, catalog, _HOW_TO))
 
 
 def unsupported(plan: Plan) -> str:

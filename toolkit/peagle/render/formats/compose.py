@@ -60,6 +60,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     )
     how_to = readme(
         plan,
+        catalog,
         _HOW_TO,
         cuda=plan.runtime.cuda,
         gpus=plan.fit.tensor_parallel_size,

@@ -50,6 +50,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         plan_file(plan),
         readme(
             plan,
+            catalog,
             filled,
             body=request_example(plan),
             **applying(plan, name, prometheus=plan.scaling is not None),
@@ -188,7 +189,7 @@ _HOW_TO = """\
 of the package `sagemaker-hyperpod`; they were not run on a cluster. To write them again:
 
 ```
-peagle render hyperpod {words} -o .
+{peagle} render hyperpod {words} -o .
 ```
 {upload}{hub}
 Replace the placeholders and apply. The Job fails, with the cause in its log, unless the head fits

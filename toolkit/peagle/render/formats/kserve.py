@@ -80,6 +80,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         plan_file(plan),
         readme(
             plan,
+            catalog,
             _HOW_TO,
             api=API_VERSION,
             documented=DOCUMENTED,
@@ -237,7 +238,7 @@ of the type of {instance_type}; `gate.yaml` proves it. **These files follow the 
 {documented}. They were not run on a cluster.** To write them again:
 
 ```
-peagle render kserve {words} -o .
+{peagle} render kserve {words} -o .
 ```
 {upload}{hub}
 The pods need read access to the image and the bucket, by their service account or their node.

@@ -38,7 +38,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         ),
         json_file(VALUES, values(plan, "terraform")),
         *(RenderedFile(f"{MODULE}/{name}", (source / name).read_bytes()) for name in _PARTS),
-        readme(plan, form),
+        readme(plan, catalog, form),
     )
 
 
