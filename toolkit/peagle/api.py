@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
     from peagle.catalog.loading import holds_measurements as holds_measurements
     from peagle.catalog.loading import load_storage as load_storage
-    from peagle.catalog.loading import own_file_count as own_file_count
     from peagle.catalog.schema import kv_bytes as kv_bytes
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
@@ -297,7 +296,6 @@ _FUNCTIONS = {
     ),
     "peagle.catalog.loading": (
         "check_catalog", "check_catalog_file", "holds_measurements", "load_storage",
-        "own_file_count",
     ),
     "peagle.catalog.schema": ("kv_bytes",),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
+from peagle.catalog.documents import evidence_files
 from peagle.catalog.loading import check_catalog
 from peagle.cli.main import cli
 from peagle.data import data_folder
@@ -257,6 +258,24 @@ def test_check_counts_the_files_of_the_bundled_folder_by_any_path_to_it() -> Non
     result = peagle("catalog", "check", path, path)
 
     assert re.search(r"^(\d+) files checked, \1 of them in", result.stderr)
+
+
+def test_check_lists_the_files_of_a_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_target(tmp_path, GOOD)
+    listed: list[Path | None] = []
+
+    def evidence_of(own: Path | None) -> list[Path]:
+        listed.append(own)
+        return evidence_files(own)
+
+    monkeypatch.setattr("peagle.catalog.loading.evidence_files", evidence_of)
+
+    result = peagle("catalog", "check", str(tmp_path))
+
+    assert f"1 of them in {tmp_path}, no problems" in result.stderr
+    assert listed == [tmp_path]
 
 
 def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_path: Path) -> None:

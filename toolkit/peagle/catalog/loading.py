@@ -230,24 +230,15 @@ def _read(path: Path, model: type[Model]) -> Model:
 
 def check_catalog(own: Path | None = None) -> tuple[list[Path], list[Problem]]:
     """The files of the catalogue, bundled and own, and all their problems."""
-    targets, checked = target_files(own), _files(own)
+    targets = target_files(own)
+    tables = [table_file(name, own) for name in _TABLES]
+    checked = [*targets.values(), *tables, *evidence_files(own)]
     problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
     problems += _misnamed(own, targets)
     return checked, problems
-
-
-def own_file_count(own: Path) -> int:
-    """The number of files that the catalogue reads from the folder ``own``."""
-    folder = own.resolve()
-    return sum(path.resolve().is_relative_to(folder) for path in _files(own))
-
-
-def _files(own: Path | None) -> list[Path]:
-    tables = [table_file(name, own) for name in _TABLES]
-    return [*target_files(own).values(), *tables, *evidence_files(own)]
 
 
 def check_catalog_file(path: Path, own: Path | None = None) -> list[Problem]:

@@ -112,14 +112,20 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
                 print_status(
                     f"{path} has no results, speeds or starts: the catalogue ignores the file"
                 )
-        places = (path or own for path in found)
-        folders = [place for place in places if place is not None and place.is_dir()]
-        mine = (f", {api.own_file_count(path)} of them in {path}" for path in folders)
+        places = ((path or own, files) for path, (files, _) in found.items())
+        folders = [(place, files) for place, files in places if place and place.is_dir()]
+        mine = (f", {_below(place, files)} of them in {place}" for place, files in folders)
         print_status(
             f"{checked} file{'s' * (checked != 1)} checked{''.join(mine)}, "
             f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}"
         )
     ctx.exit(2 if problems else 0)
+
+
+def _below(folder: Path, files: list[Path]) -> int:
+    """How many of the files are below ``folder``; the others are bundled."""
+    below = folder.resolve()
+    return sum(file.resolve().is_relative_to(below) for file in files)
 
 
 def _checked(path: Path | None, own: Path | None) -> tuple[list[Path], list[Problem]]:
