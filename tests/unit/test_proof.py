@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog import find_pair, load_catalog
+from peagle.checkpoints.entries import OWN
 from peagle.errors import NotProved
 from peagle.planning import Options, make_plan
 from peagle.planning.plan import FloorSource
@@ -85,10 +86,8 @@ def test_failed_proof_is_an_error_with_a_fix(
     [
         ("peagle/tiny+p-eagle", "peagle/tiny+p-eagle"),
         ("a/target+acme/head", "a/target+acme/head"),
-        ("peagle/tiny+/tmp/h1", "peagle/tiny"),
-        ("peagle/tiny+./bad-head", "peagle/tiny"),
-        ("peagle/tiny+s3://bucket/heads/h1", "peagle/tiny"),
-        ("own/model+/tmp/h1", None),
+        ("peagle/tiny", "peagle/tiny"),
+        ("", None),
     ],
 )
 def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> None:
@@ -117,9 +116,22 @@ def test_a_plan_names_a_pair_that_the_catalogue_has(
     options: dict[str, Any], pair: str | None
 ) -> None:
     catalog = load_catalog()
-    named = pair_in_catalogue(make_plan(Options(**options), catalog))
+    plan = make_plan(Options(**options), catalog)
+    named = pair_in_catalogue(plan.target, plan.drafter)
     assert named == (pair or named)
     assert find_pair(catalog, named).target.id == named.partition("+")[0]
+
+
+@pytest.mark.parametrize("drafter", ["/tmp/h1", "./bad-head", "s3://bucket/heads/h1"])
+def test_the_catalogue_has_no_head_or_target_of_the_users_own(drafter: str) -> None:
+    plan = make_plan(Options(pair="tiny"), load_catalog())
+    assert plan.drafter is not None
+    own_head = plan.drafter.model_copy(update={"id": drafter, "name": OWN})
+    own_target = plan.target.model_copy(update={"id": f"{OWN}/model"})
+
+    assert pair_in_catalogue(plan.target, own_head) == "peagle/tiny"
+    assert pair_in_catalogue(own_target, own_head) == ""
+    assert pair_in_catalogue(None, None) == ""
 
 
 def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:

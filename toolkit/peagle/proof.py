@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.entries import OWN
-from peagle.checkpoints.models import is_folder
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, NotProved
-from peagle.planning.plan import FloorSource, Plan
+from peagle.planning.plan import DrafterChoice, FloorSource, TargetChoice
 from peagle.protocol import Counters, acceptance_length, request_body
-from peagle_serve.contract import is_s3_uri
 
 Source = Literal["counters", "log"]
 
@@ -233,9 +232,9 @@ def require_passed(
 ) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
 
-    ``pair`` (from ``pair_in_catalogue`` where there is a plan) and ``name`` (of the endpoint)
-    complete the commands of the fix. ``again`` is the command that repeats the proof, where that
-    is not `peagle prove` of the endpoint.
+    ``pair`` (from ``pair_in_catalogue``; empty if the catalogue lacks it) and ``name`` (of the
+    endpoint) complete the commands of the fix. ``again`` is the command that repeats the proof,
+    where that is not `peagle prove` of the endpoint.
     """
     if proof.passed:
         return
@@ -271,7 +270,6 @@ def require_passed(
 
 def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     least = "1.00: no draft was accepted"
-    pair = _in_catalogue(pair)
     fix = Fix(
         "the head may not fit this target: check its revision and its known problems",
         ("peagle", "catalog", "show", pair),
@@ -292,21 +290,14 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     )
 
 
-def pair_in_catalogue(plan: Plan) -> str:
-    """The plan's pair as the catalogue has it: with a head of the user's own the target alone."""
-    drafter = plan.drafter
-    if drafter is None or drafter.name == OWN:
-        return plan.target.id
-    return f"{plan.target.id}+{drafter.name}"
-
-
-def _in_catalogue(pair: str) -> str:
-    """The part of ``pair`` that the catalogue can have: of a head in a folder or in S3 the target
-    alone, and nothing of a target of the user's own."""
-    target, _, head = pair.partition("+")
-    if target.startswith(f"{OWN}/"):
+def pair_in_catalogue(
+    target: Target | TargetChoice | None, drafter: Drafter | DrafterChoice | None
+) -> str:
+    """The pair as the catalogue has it: with a head of the user's own the target alone, and nothing
+    of an unknown target or one of the user's own."""
+    if target is None or target.id.startswith(f"{OWN}/"):
         return ""
-    return target if is_folder(head) or is_s3_uri(head) else pair
+    return target.id if drafter is None or drafter.name == OWN else f"{target.id}+{drafter.name}"
 
 
 def prompt_rejected(message: str) -> NotProved:

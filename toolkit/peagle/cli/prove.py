@@ -17,6 +17,7 @@ from peagle.cli.output.console import json_option, print_json
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.errors import UserError
+from peagle.planning import Plan
 from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
 
 
@@ -149,8 +150,13 @@ def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
     else:
         _show(asked.url, proved)
     again = ("peagle", "prove", "--url", asked.url)
-    pair = api.pair_in_catalogue(asked.plan) if asked.plan else "PAIR"
+    pair = _pair_of(asked.plan)
     api.require_passed(proved, pair, asked.url, again)
+
+
+def _pair_of(plan: Plan | None) -> str:
+    """The pair in the commands of a fix, where the plan is known."""
+    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else "PAIR"
 
 
 def _show(name: str, proved: Proof) -> None:

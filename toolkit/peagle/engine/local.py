@@ -227,7 +227,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         **settings,
     )
     judged = replace(found, floor_source=plan.speculation.floor_source)
-    proof.require_passed(judged, proof.pair_in_catalogue(plan))
+    proof.require_passed(judged, proof.pair_in_catalogue(plan.target, plan.drafter))
     return replace(
         engine, ready=True, acceptance_length=found.acceptance_length, drafts=found.drafts
     )

@@ -103,7 +103,8 @@ class Measurer(Planner):
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
         proof = api.prove_url(asked, self.catalog, say=say or silent)
         again = ("peagle", "prove", "--url", url)
-        api.require_passed(proof, api.pair_in_catalogue(plan) if plan else "PAIR", url, again)
+        pair = api.pair_in_catalogue(plan.target, plan.drafter) if plan else "PAIR"
+        api.require_passed(proof, pair, url, again)
         return proof
 
     def _find(

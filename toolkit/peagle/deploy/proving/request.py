@@ -70,7 +70,7 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
         speculates=speculation is not None,
         floor=speculation.acceptance_floor if speculation else None,
         source=settings.source,
-        pair=proof.pair_in_catalogue(plan),
+        pair=proof.pair_in_catalogue(plan.target, plan.drafter),
         floor_source=speculation.floor_source if speculation else None,
     )
 
@@ -89,16 +89,9 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
-        pair=_pair_in_catalogue(target, drafter) if served.pair else "PAIR",
+        pair=proof.pair_in_catalogue(target, drafter) if served.pair else "PAIR",
         floor_source=None if floor is None else "catalogue",
     )
-
-
-def _pair_in_catalogue(target: Target | None, drafter: Drafter | None) -> str:
-    """What the catalogue has of a pair; empty if it lacks the target."""
-    if target is None:
-        return ""
-    return f"{target.id}+{drafter.name}" if drafter else target.id
 
 
 def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
