@@ -40,14 +40,16 @@ _INTRODUCTION = f"""\
 
 {NOTE}
 
-With `--json` a finding or an error has a `code`, which programs compare, and a `message` and a
-`fix` for people. A **finding** is what a check reports: an error prevents any change (exit code 3),
-a warning should be read before one, a note is information; some have several, by the case. An
-**error** ends a command, or is raised by the [library](library.md). If `deploy`, `compare`,
-`rollback`, `warm` or `destroy` fails, its document also has `remaining`: the resources that exist,
-their price per hour, and the commands that continue, undo or remove. What only the case at hand
-knows is in *italics*, and in capitals in commands. AWS's own codes, such as `ThrottlingException`,
-are kept where AWS rejects a request, and are in AWS's documentation.
+With `--json` a finding or an error has a `code`, which programs compare, a `message` and a `fix`
+for people, and as `command`, where one helps, the arguments of a complete command: where an option
+has to change, that is the user's own command with the other value. A **finding** is what a check
+reports: an error prevents any change (exit code 3), a warning should be read before one, a note is
+information; some have several, by the case. An **error** ends a command, or is raised by the
+[library](library.md). If `deploy`, `compare`, `rollback`, `warm` or `destroy` fails, its document
+also has `remaining`: the resources that exist, their price per hour, and the commands that
+continue, undo or remove. What only the case at hand knows is in *italics*, and in capitals in
+commands. AWS's own codes, such as `ThrottlingException`, are kept where AWS rejects a request, and
+are in AWS's documentation.
 """
 
 

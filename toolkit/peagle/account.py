@@ -20,7 +20,7 @@ from peagle.deploy.discover import complete_deployment, current_deployment
 from peagle.deploy.records import Ambiguous, deployment_names, find_record
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
-from peagle.errors import CloudError, EngineError, Fix, NotFound, UserError
+from peagle.errors import CloudError, EngineError, NotFound, UserError
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.sandbox import client as sandbox_client
 from peagle.store import SANDBOX
@@ -196,7 +196,7 @@ def _find_by_tag(
         if not account.sandbox and _sandbox_serves(name):
             raise _in_sandbox(unknown) from None
         message = f"{unknown.message} on this machine, and the account is unknown: {error.message}"
-        raise NotFound(message, Fix(error.fix, tuple(error.command)), code=NOT_SEARCHED) from error
+        raise NotFound(message, error.remedy, code=NOT_SEARCHED) from error
     if found is None:
         if not account.sandbox and _sandbox_serves(name):
             raise _in_sandbox(unknown)

@@ -17,10 +17,20 @@ from peagle_serve.json_reader import InvalidJson
 
 @dataclass(frozen=True)
 class Fix:
-    """A remedy: a sentence and, where one exists, a complete command as argv."""
+    """A remedy: a sentence and, where one exists, a complete command as argv; or the ``options``,
+    such as ``--k 5``, that replace those of the user's own command. First among them may be another
+    PAIR."""
 
     sentence: str
     command: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+def either(fixes: Iterable[Fix], joint: str = "; or ") -> Fix:
+    """One fix with the sentences of all, and the command or options of the first that has some."""
+    offered = tuple(fixes)
+    best = next((one for one in offered if one.command or one.options), Fix(""))
+    return Fix(joint.join(one.sentence for one in offered), best.command, best.options)
 
 
 def fix_text(fix: str, command: Sequence[str] | None) -> str:
@@ -34,8 +44,8 @@ class PeagleError(Exception):
     """An error that a user can fix.
 
     ``message`` says what happened and where; ``fix`` is a sentence and ``command``, where one
-    exists, a complete command as argv. Message and fix are one line each. ``code`` identifies the
-    kind of error for programs; callers compare codes or classes, never text.
+    exists, a complete command as argv, or ``options`` as in Fix. Message and fix are one line each.
+    ``code`` identifies the kind of error for programs: callers compare codes or classes, not text.
     """
 
     exit_code = 1
@@ -50,8 +60,14 @@ class PeagleError(Exception):
         self.message = " ".join(message.split())
         self.fix = " ".join(remedy.sentence.split())
         self.command: Sequence[str] = remedy.command
+        self.options = remedy.options
         self.code = code or type(self).code
         super().__init__(str(self))
+
+    @property
+    def remedy(self) -> Fix:
+        """The fix as it was given."""
+        return Fix(self.fix, tuple(self.command), self.options)
 
     def __str__(self) -> str:
         fix = fix_text(self.fix, self.command)
@@ -201,8 +217,14 @@ def count_of(value: Any) -> int:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known names nearest to ``name``: ``did you mean a, b?``; empty if none."""
+    found = close_matches(name, known)
+    return f"did you mean {', '.join(found)}?" if found else ""
+
+
+def close_matches(name: str, known: Iterable[str]) -> list[str]:
+    """At most three known names that are close to ``name``, the closest first."""
     from difflib import get_close_matches  # takes a while to load, and few commands need it
 
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(by_lower[match] for match in found)}?" if found else ""
+    return [by_lower[match] for match in found]

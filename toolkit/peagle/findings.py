@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from peagle.errors import Fix, Refused
 
@@ -25,7 +25,11 @@ _RENAMED_CODES = {
 
 
 class Finding(BaseModel):
-    """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv."""
+    """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv.
+
+    ``options`` are as in Fix. Documents do not have them, but the command that they make of the
+    user's own.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -35,6 +39,14 @@ class Finding(BaseModel):
     message: str
     fix: str
     command: tuple[str, ...] | None = None
+    options: tuple[str, ...] = Field(default=(), exclude=True)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the documents are equal, so that a plan that was read equals the one written."""
+        return isinstance(other, Finding) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
 
 
 def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -> Finding:
@@ -47,6 +59,7 @@ def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -
         message=message,
         fix=remedy.sentence,
         command=remedy.command or None,
+        options=remedy.options,
     )
 
 
@@ -73,5 +86,5 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 def refused(finding: Finding, where: str = "") -> Refused:
     """The error of a command or a call that this finding ends, with its code; ``where`` replaces
     the finding's own for people."""
-    fix = Fix(finding.fix, finding.command or ())
+    fix = Fix(finding.fix, finding.command or (), finding.options)
     return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)

@@ -12,7 +12,7 @@ from peagle.catalog.schema import Catalog
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.models import location_hint
 from peagle.data import weights_folder
-from peagle.errors import Fix, NotFound
+from peagle.errors import NotFound
 from peagle.planning.options import Options
 from peagle.planning.pins import local_weights, with_contents
 from peagle.planning.plan import Plan
@@ -56,7 +56,7 @@ def plan_pair(
             made = make_plan(options, catalog)
     except NotFound as error:
         hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
-        fix = hint or Fix(error.fix, tuple(error.command))
+        fix = hint or error.remedy
         raise NotFound(error.message, fix, error.code) from None
     return _of_these_files(made)
 

@@ -405,7 +405,11 @@ def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Termina
     arguments = ("qwen3-8b", "--k", str(k), "--json")
     planned, checked = (terminal.run(name, *arguments).document for name in ("plan", "check"))
     notes = [
-        [finding for finding in found["findings"] if finding["code"] == "k-training-unknown"]
+        [
+            finding | {"command": None}  # each has the command that the user typed
+            for finding in found["findings"]
+            if finding["code"] == "k-training-unknown"
+        ]
         for found in (planned, checked)
     ]
 

@@ -11,7 +11,7 @@ from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, support_of
-from peagle.errors import Fix, NotFound, UserError, nearest
+from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
 from peagle_serve.contract import is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
@@ -58,7 +58,9 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
     families = sorted({_family(other) for other in known})
     hint = nearest(name, known) or f"families with GPUs: {', '.join(families)}"
     hint = f"available in this family: {', '.join(family)}" if family else hint
-    raise NotFound(f"the catalogue has no GPU instance type {name!r}", hint)
+    close = close_matches(name, family or known)[:1]
+    fix = Fix(hint, options=("--instance-type", *close) if close else ())
+    raise NotFound(f"the catalogue has no GPU instance type {name!r}", fix)
 
 
 def _family(instance_type: str) -> str:

@@ -57,7 +57,7 @@ class PeagleCommand(click.Command):
             error.command = _with_folder(ctx, error.file) if error.is_in_checkpoint else ()
             raise
         except PeagleError as error:
-            error.command = in_context(error.command, ctx)
+            error.command = in_context(error.command or changed_command(ctx, error.options), ctx)
             raise
 
 
@@ -117,10 +117,13 @@ def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
 
 def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings with their commands in the context of the user's command line, for a document."""
-    return tuple(
-        one.model_copy(update={"command": in_context(one.command)}) if one.command else one
-        for one in findings
-    )
+    ctx = click.get_current_context(silent=True)
+
+    def command(one: Finding) -> tuple[str, ...] | None:
+        own = changed_command(ctx, one.options) if ctx and one.options else ()
+        return in_context(one.command or own) or None
+
+    return tuple(one.model_copy(update={"command": command(one)}) for one in findings)
 
 
 def deployment_in_context(document: dict[str, Any]) -> dict[str, Any]:
@@ -163,6 +166,27 @@ def typed_command(
     if any(len(word) > 1 and word.startswith("-") for word in arguments):
         return in_context(("peagle", *name, *given, "--", *arguments), ctx, options)
     return in_context(("peagle", *name, *arguments, *given), ctx, options)
+
+
+def changed_command(ctx: click.Context, options: Sequence[str]) -> tuple[str, ...]:
+    """The user's own command with these options in place of its own; empty where the command does
+    not take them. Options that can be repeated are added. A first word that is no option replaces
+    PAIR."""
+    flags = {word for word in options if word.startswith("--")}
+    by_flag = {opt: parameter for parameter in ctx.command.params for opt in parameter.opts}
+    if not options or not flags <= by_flag.keys():
+        return ()
+    once = [by_flag[flag] for flag in flags if not getattr(by_flag[flag], "multiple", False)]
+    replaced = {opt for parameter in once for opt in parameter.opts}
+    words = list(typed_command(ctx, *ctx.command_path.split()[1:], without=replaced))
+    pair = options[0] if not options[0].startswith("--") else None
+    if pair:
+        typed = ctx.meta.get(TYPED, {}).get("pair")
+        if typed not in words:
+            return ()
+        words[words.index(typed)] = pair
+    end = words.index("--") if "--" in words else len(words)
+    return (*words[:end], *options[1 if pair else 0 :], *words[end:])
 
 
 def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.planned import plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, PeagleError, UserError
 from peagle.planning import Plan
 from peagle.text import format_duration, format_usd
 
@@ -68,9 +68,13 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
     names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
-    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
-    for one in plans:
-        raise_first_error(one.findings)
+    try:
+        plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+        for one in plans:
+            raise_first_error(one.findings)
+    except PeagleError as error:
+        error.options = ()  # those of a plan on that type, not of the user's command
+        raise
     return plans
 
 

@@ -257,7 +257,7 @@ def _check_names(ctx: click.Context, choice: EndpointChoice) -> None:
         try:
             find(str(one.value))
         except NotFound as error:
-            fix = Fix(error.fix, tuple(error.command))
+            fix = error.remedy
             raise choice.project.error(one.location, error.message, fix) from None
 
 

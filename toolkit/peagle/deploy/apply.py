@@ -204,7 +204,7 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
         ) from failed
     rolled_back = RolledBack(
         f"{error.message}; {name} was rolled back and serves {before.name} again, as before",
-        Fix(error.fix, tuple(error.command)),
+        error.remedy,
     )
     context.change(pending=None, failure=Failure.of(rolled_back))
     remove_stale(context)
@@ -222,7 +222,7 @@ def _stays(context: DeploymentContext, before: Revision | None, error: PeagleErr
     if context.record.previous:
         reason = f"the previous revision is {context.record.previous.name}"
     message = f"{error.message}; {name} stays in service unproved: {reason}"
-    return type(error)(message, Fix(error.fix, tuple(error.command)), error.code)
+    return type(error)(message, error.remedy, error.code)
 
 
 def require_weights_of(context: DeploymentContext, revision: Revision) -> None:

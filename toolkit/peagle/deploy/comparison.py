@@ -192,7 +192,7 @@ def _prove_candidate(
         serve_alone(context, catalog)
         raise CandidateNotProved(
             f"{error.message} with the compared plan; {name} serves what it served before, alone",
-            Fix(error.fix, tuple(error.command)),
+            error.remedy,
         ) from error
     except PeagleError as error:
         context.change(failure=Failure.of(error))

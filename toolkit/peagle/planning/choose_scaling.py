@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from peagle.case import MOST_COUNT
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate, PairLoad
 from peagle.planning.copies import Copies
@@ -120,7 +120,10 @@ def choose_scaling(
         reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
     elif target > most:
         message = f"--target-concurrency {target:g} is more than one {one} should get: {because}"
-        fix = f"use --target-concurrency {most}, or omit it"
+        fix = Fix(
+            f"use --target-concurrency {most}, or omit it",
+            options=("--target-concurrency", f"{most}"),
+        )
         found.append(warning("scaling-target-high", "target_concurrency", message, fix))
     return Decision(scaling, tuple(reasons), tuple(found))
 
@@ -144,7 +147,9 @@ def _price_findings(options: Options, candidate: Candidate, scaling: Scaling) ->
     message = f"{scaling.max_instances} instances cost {format_usd(prices[1])} an hour; the limit "
     message += f"is {format_usd(limit)}"
     enough = allowed > max(1, scaling.min_instances)
-    fix = f"use --max-instances {allowed}" if enough else "raise the limit"
+    fix = Fix("raise the limit")
+    if enough:
+        fix = Fix(f"use --max-instances {allowed}", options=("--max-instances", f"{allowed}"))
     return [error("scaling-above-price-limit", "max_instances", message, fix)]
 
 

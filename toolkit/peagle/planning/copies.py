@@ -12,7 +12,7 @@ from pydantic import Field
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.fit.advice import divisions
 from peagle.planning.options import AUTO, Frozen, Options
 
@@ -111,5 +111,8 @@ def check_copies(options: Options, table: InstanceTable) -> None:
         count = f"{most.gpu_count} GPU{'' if most.gpu_count == 1 else 's'}"
         raise UserError(
             f"--copies {copies} needs a GPU for each copy; {which} has {count}",
-            f"use --copies {most.gpu_count} or less, or --copies auto",
+            Fix(
+                f"use --copies {most.gpu_count} or less, or --copies auto",
+                options=("--copies", f"{most.gpu_count}"),
+            ),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import Instance
+from peagle.errors import Fix, either
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.planning.candidates import (
@@ -44,8 +45,9 @@ def none_fits(work: PairLoad, largest: Candidate) -> Finding:
         f"the pair does not fit on any instance type; on {largest.instance.type}, the largest: "
         f"{refusal_reason(largest.on_instance.case)}"
     )
-    fix = _fitting_options(work, largest.instance)
-    fix = fix or "choose a smaller target: no single option makes it fit"
+    fixes = _fitting_options(work, largest.instance)
+    smaller = Fix("choose a smaller target: no single option makes it fit")
+    fix = fixes[0] if fixes else smaller
     return error("instance-too-small", "instance_type", message, fix)
 
 
@@ -83,16 +85,16 @@ class Review:
             f"the pair does not fit on {instance.type} ({fit.gpu_count} x {fit.gpu}, "
             f"{fit.gpu_memory_gib:.1f} GiB each): {refusal_reason(self.candidate.on_instance.case)}"
         )
-        fixes = filter(None, (self._larger(), _fitting_options(self._work, instance)))
-        fix = "; or ".join(fixes) or "no instance type and no single option makes it fit"
+        fixes = [*self._larger(), *_fitting_options(self._work, instance)]
+        fix = either(fixes) if fixes else Fix("no instance type and no single option makes it fit")
         return error("instance-too-small", "instance_type", message, fix)
 
-    def _larger(self) -> str:
-        """Types to use instead; empty when none fits."""
-        if not self.fitting:
-            return ""
-        best = self.fitting[0]
-        return f"use --instance-type {best.instance.type}, the best for this load{best.at_cost}"
+    def _larger(self) -> Iterator[Fix]:
+        """The type to use instead, if one fits."""
+        for best in self.fitting[:1]:
+            type = best.instance.type
+            sentence = f"use --instance-type {type}, the best for this load{best.at_cost}"
+            yield Fix(sentence, options=("--instance-type", type))
 
     def _cache(self) -> Iterator[Finding]:
         """That the KV cache holds less than the load at full length; a warning if much less."""
@@ -105,27 +107,29 @@ class Review:
             "full length, excess requests queue or are preempted"
         )
         if self.candidate.holds_load:
-            fix = (
+            fix = Fix(
                 "lower --max-model-len or --concurrency, unless requests have about "
                 f"{fit.kv_cache_tokens // load:,} tokens or less, prompt and output together"
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            fix = "; or ".join(self._larger_cache())
+            fix = either(self._larger_cache())
             yield warning("cache-below-concurrency", "concurrency", message, fix)
 
-    def _larger_cache(self) -> Iterator[str]:
+    def _larger_cache(self) -> Iterator[Fix]:
         """What makes the load fit in the cache: another type, fewer requests, or shorter ones."""
         other = next((other for other in self.fitting if other.holds_load), None)
         if other is not None and other.instance != self.candidate.instance:
-            yield f"use --instance-type {other.instance.type}{other.at_cost}, which holds that load"
+            type = other.instance.type
+            sentence = f"use --instance-type {type}{other.at_cost}, which holds that load"
+            yield Fix(sentence, options=("--instance-type", type))
         count, copies = self.candidate.count, self.candidate.copies
         held = self.candidate.on_instance.most_requests * copies
         enough = math.ceil(self.evaluator.work.concurrency / max(held, 1))
         if held and count < enough <= MOST_INSTANCES:
-            yield f"use --instance-count {enough}"
+            yield Fix(f"use --instance-count {enough}", options=("--instance-count", f"{enough}"))
         if held:
-            yield f"lower --concurrency to {held * count}"
+            yield _lower("--concurrency", held * count)
         work, load = self._work, self.candidate.load
         length = _largest(
             max(_SHORTEST, work.request_tokens),
@@ -133,7 +137,7 @@ class Review:
             lambda n: self._fit_at(n).holds(load),
         )
         if length:
-            yield f"lower --max-model-len to {_rounded(length, work.request_tokens)}"
+            yield _lower("--max-model-len", _rounded(length, work.request_tokens))
 
     def _fit_at(self, length: int) -> InstanceFit:
         """The fit with that context: of one engine on the instance, or of a copy on its GPUs."""
@@ -169,9 +173,11 @@ class Review:
             key=lambda c: (not c.holds_load, not c.meets(options), c.instance.scarce is not None)
         )
         types = ",".join(other.instance.type for other in others[:_FALLBACKS])
-        fix = "choose another --instance-type"
+        other = "choose another --instance-type"
+        fix = Fix(other)
         if types:
-            fix = f"deploy with --fallback-instance-types {types}, or {fix}"
+            sentence = f"deploy with --fallback-instance-types {types}, or {other}"
+            fix = Fix(sentence, options=("--fallback-instance-types", types))
         yield warning("instance-scarce", "instance_type", message, fix)
 
     def _price(self) -> Iterator[Finding]:
@@ -185,19 +191,21 @@ class Review:
         message += f"; the limit is {format_usd(limit)}"
         yield error("price-above-limit", "max_price_per_hour", message, self._cheaper(limit))
 
-    def _cheaper(self, limit: float) -> str:
+    def _cheaper(self, limit: float) -> Fix:
         priced = (other for other in self.fitting if other.usd_per_hour is not None)
         cheapest = min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
         if cheapest is None or cheapest.usd_per_hour is None:
-            return "leave --max-price-per-hour out: no price is known of any type that fits"
+            return Fix("leave --max-price-per-hour out: no price is known of any type that fits")
         price = f"{format_usd(cheapest.usd_per_hour)} an hour"
         if cheapest.usd_per_hour <= limit:
             type = cheapest.instance.type
-            return f"use --instance-type {type}, the cheapest that fits, at {price}"
+            sentence = f"use --instance-type {type}, the cheapest that fits, at {price}"
+            return Fix(sentence, options=("--instance-type", type))
         enough = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
         is_chosen = cheapest.instance == self.candidate.instance
         which = "this is" if is_chosen else f"{cheapest.text} is"
-        return f"use --max-price-per-hour {enough:.2f}: {which} the cheapest that fits"
+        sentence = f"use --max-price-per-hour {enough:.2f}: {which} the cheapest that fits"
+        return Fix(sentence, options=("--max-price-per-hour", f"{enough:.2f}"))
 
     def _several(self) -> Finding:
         """The warning that several instances are planned and billed."""
@@ -208,12 +216,19 @@ class Review:
         if held * (candidate.count - 1) < self._work.concurrency:
             because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
         message = f"{candidate.count} instances are planned and billed, because {because}"
-        fix = f"confirm the number with --instance-count {candidate.count}"
+        count = str(candidate.count)
+        sentence = f"confirm the number with --instance-count {count}"
+        fix = Fix(sentence, options=("--instance-count", count))
         return warning("several-instances", "instance_count", message, fix)
 
 
-def _fitting_options(work: PairLoad, instance: Instance) -> str:
-    """The single options that make it fit: ``lower --concurrency to 5461 or lower --k to 1``."""
+def _lower(flag: str, value: int) -> Fix:
+    return Fix(f"lower {flag} to {value}", options=(flag, str(value)))
+
+
+def _fitting_options(work: PairLoad, instance: Instance) -> list[Fix]:
+    """One fix with the single options that make it fit: ``lower --concurrency to 5461 or lower --k
+    to 1``; empty without any."""
 
     def largest(low: int, field: str) -> int | None:
         def fits(value: int) -> bool:
@@ -224,12 +239,12 @@ def _fitting_options(work: PairLoad, instance: Instance) -> str:
 
     found = []
     if length := largest(max(_SHORTEST, work.request_tokens), "max_model_len"):
-        found.append(f"lower --max-model-len to {_rounded(length, work.request_tokens)}")
+        found.append(_lower("--max-model-len", _rounded(length, work.request_tokens)))
     if load := largest(1, "concurrency"):
-        found.append(f"lower --concurrency to {load}")
+        found.append(_lower("--concurrency", load))
     if work.drafter is not None and (k := largest(1, "k")):
-        found.append(f"lower --k to {k}")
-    return " or ".join(found)
+        found.append(_lower("--k", k))
+    return [either(found, " or ")] if found else []
 
 
 def _rounded(length: int, least: int) -> int:
@@ -255,9 +270,12 @@ def idle_gpus(evaluator: CandidateEvaluator, candidate: Candidate) -> Iterator[F
     known to be better; a note where all work, and copies cost clearly less per token."""
     idle, options = candidate.idle_gpus, evaluator.options
     better = _with_copies(evaluator, candidate)
-    fix = f"use --copies {better.copies} (an inference component)" if better else ""
-    if fix and (excluding := without_copies(options)):
-        fix = f"{fix}, without {' and '.join(excluding)}"
+    fix = Fix("")
+    if better is not None:
+        sentence = f"use --copies {better.copies} (an inference component)"
+        fix = Fix(sentence, options=("--copies", f"{better.copies}"))
+        if excluding := without_copies(options):  # then other options have to go, too
+            fix = Fix(f"{sentence}, without {' and '.join(excluding)}")
     if not idle:
         if better is not None and _costs_clearly_less(better, candidate):
             message = f"{_described(better)}, {_speed(candidate)} as planned"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peagle.catalog.schema import Target
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
@@ -58,7 +58,7 @@ def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
     if length >= least:
         return ()
     message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
-    fix = f"use --max-model-len {least} or more"
+    fix = Fix(f"use --max-model-len {least} or more", options=("--max-model-len", f"{least}"))
     return (error("context-too-small", "max_model_len", message, fix),)
 
 
@@ -129,5 +129,9 @@ def _above_context(
     shorter = f"lower --{where.replace('_', '-')}"
     if where == "prompt_tokens" and options.output_tokens is not None:
         shorter += " or --output-tokens"
-    fix = f"use --max-model-len {tokens}, or {shorter}" if tokens <= longest else shorter
+    fix = Fix(shorter)
+    if tokens <= longest:
+        fix = Fix(
+            f"use --max-model-len {tokens}, or {shorter}", options=("--max-model-len", f"{tokens}")
+        )
     return (error("requests-above-context", where, message, fix),)

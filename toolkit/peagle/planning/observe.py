@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, note
 from peagle.planning.operation_model import AlarmKind, Capture, Observe
 from peagle.planning.options import Options
@@ -45,7 +45,10 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         later = next((one for one in LOG_DAYS if one > days), LOG_DAYS[-1])
         raise UserError(
             f"CloudWatch Logs keeps no log for {days} days",
-            f"use --log-retention {later}; it has {', '.join(map(str, LOG_DAYS))}",
+            Fix(
+                f"use --log-retention {later}; it has {', '.join(map(str, LOG_DAYS))}",
+                options=("--log-retention", f"{later}"),
+            ),
             "log-retention",
         )
     if not (options.observe or days or capture or topic):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from peagle.errors import Fix, either
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate
 from peagle.planning.evaluation import CandidateEvaluator
@@ -18,8 +19,8 @@ from peagle.text import format_concurrency
 class _Requirement(NamedTuple):
     """The findings about one requirement: perhaps or certainly not met."""
 
-    unverified: Callable[[str, str], Finding]
-    missed: Callable[[str, str], Finding]
+    unverified: Callable[[str, Fix], Finding]
+    missed: Callable[[str, Fix], Finding]
 
 
 _SPEED_UNVERIFIED = "speed-unverified"
@@ -79,22 +80,22 @@ class RequirementReview:
     def _required(self, only: Options, asked: str, finds: _Requirement) -> Iterator[Finding]:
         """The finding about one requirement, that of ``only``."""
         candidate, excess = self.candidate, self.candidate.excess(only)
-        benchmark = "run a benchmark before you rely on it"
+        benchmark = Fix("run a benchmark before you rely on it")
         if excess is None:
             message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
-            fix = "; or ".join([*self._better(), benchmark])
+            fix = either([*self._better(), benchmark])
             yield finds.unverified(message, fix)
         elif excess > 1:
             load = format_concurrency(self.evaluator.work_on(candidate).concurrency)
             message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
-            fix = "; or ".join([*self._better(), self._lower(only)])
+            fix = either([*self._better(), self._lower(only)])
             yield finds.missed(message, fix)
         elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
             message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
-            fix = "; or ".join([*self._better(certain=True), benchmark])
+            fix = either([*self._better(certain=True), benchmark])
             yield finds.unverified(message, fix)
 
-    def _better(self, certain: bool = False) -> Iterator[str]:
+    def _better(self, certain: bool = False) -> Iterator[Fix]:
         """Options that meet what is required: another type, K, or more instances; with ``certain``
         also at the lower end of the range."""
         evaluator, candidate, options = self.evaluator, self.candidate, self.evaluator.options
@@ -107,23 +108,29 @@ class RequirementReview:
         limit = options.max_price_per_hour
         for other in self.fitting:
             if other.instance != candidate.instance and enough(other) and other.within(limit):
-                type = f"--instance-type {other.instance.type}"
-                yield f"use {type}{other.at_cost} ({other.speed_text})"
+                type = other.instance.type
+                sentence = f"use --instance-type {type}{other.at_cost} ({other.speed_text})"
+                yield Fix(sentence, options=("--instance-type", type))
                 break
         if options.k is not None:
             best = evaluator.with_options(k=None).candidate(candidate.instance)
             if enough(best) and best.drafter is not None:
-                yield f"use --k {best.k} ({best.speed_text})"
+                yield Fix(f"use --k {best.k} ({best.speed_text})", options=("--k", f"{best.k}"))
         if options.instance_count is not None:
             more = evaluator.with_options(instance_count=None).candidate(candidate.instance)
             if enough(more) and more.count > options.instance_count:
-                yield f"use --instance-count {more.count} ({more.speed_text})"
+                sentence = f"use --instance-count {more.count} ({more.speed_text})"
+                yield Fix(sentence, options=("--instance-count", f"{more.count}"))
 
-    def _lower(self, only: Options) -> str:
+    def _lower(self, only: Options) -> Fix:
         """The requirement of ``only`` as the candidate meets it."""
         one, speed = self.candidate.performance, self.candidate.tokens_per_second
         if only.slo is None:
-            return f"lower --min-tokens-per-second to {math.floor(speed or 0)}"
+            reached = str(math.floor(speed or 0))
+            return Fix(
+                f"lower --min-tokens-per-second to {reached}",
+                options=("--min-tokens-per-second", reached),
+            )
         times = {
             name: max(limit, math.ceil(time * 1000) / 1000)
             for name, limit, time in (
@@ -132,7 +139,8 @@ class RequirementReview:
             )
             if limit is not None and time is not None
         }
-        return f"use --slo {Slo(**times).text}"
+        slo = Slo(**times).text
+        return Fix(f"use --slo {slo}", options=("--slo", slo))
 
 
 def _reached(candidate: Candidate) -> str:

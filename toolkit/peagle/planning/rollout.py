@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import AlarmKind, Rollout, Step
@@ -248,7 +248,10 @@ def _findings(
             "baking-time",
             f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
             f"{format_duration(rollout.baking_seconds)}, the update has ended",
-            f"use --baking-time {LEAST_BAKING_SECONDS}s or more",
+            Fix(
+                f"use --baking-time {LEAST_BAKING_SECONDS}s or more",
+                options=("--baking-time", f"{LEAST_BAKING_SECONDS}s"),
+            ),
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.schema import Drafter, SpeedRun
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
@@ -176,7 +176,8 @@ def speculation_findings(
             f"K={k} reaches {by_k[k]:,.0f} tokens/s with {format_concurrency(compared.load)}, "
             f"K={best} {by_k[best]:,.0f}: {origin}"
         )
-        yield note("k-below-fastest", "k", message, f"use --k {best}, or leave --k out")
+        faster = Fix(f"use --k {best}, or leave --k out", options=("--k", f"{best}"))
+        yield note("k-below-fastest", "k", message, faster)
 
 
 def build_speculation(drafter: Drafter, k: int) -> Speculation:

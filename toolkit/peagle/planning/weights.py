@@ -120,10 +120,12 @@ def _without_streamer(runtime: Runtime, table: RuntimeTable) -> Iterator[Finding
         f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
         "streamer, which reads weights from S3"
     )
-    fix = "leave --weights-by stream out, so that SageMaker mounts the weights"
+    omit = "leave --weights-by stream out, so that SageMaker mounts the weights"
     with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
+    fix = Fix(omit)
     if with_it:
-        fix = f"use --vllm {' or '.join(with_it)}, or {fix}"
+        names = " or ".join(with_it)
+        fix = Fix(f"use --vllm {names}, or {omit}", options=("--vllm", with_it[-1]))
     yield error(WITHOUT_STREAMER, "weights_by", message, fix)
 
 

@@ -131,7 +131,7 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
     except AccessDenied as error:
         raise AccessDenied(
             f"the artifact cannot be written to {place.part_uri(WARM_FOLDER)}: {error.message}",
-            Fix(error.fix, tuple(error.command)), error.code,
+            error.remedy, error.code,
         ) from error  # fmt: skip
 
 

@@ -248,7 +248,7 @@ class _PrefixCheck:
             files_read(part.prefix.uri.rstrip("/"), below,
                        lambda name: self._bucket.read(part.prefix.key + name))  # fmt: skip
         except CheckpointError as wrong:
-            yield error(PARTIAL, part.option, wrong.message, Fix(wrong.fix, tuple(wrong.command)))
+            yield error(PARTIAL, part.option, wrong.message, wrong.remedy)
 
     def _by_manifest(
         self, part: _PlannedPart, folder: FolderEntry, below: Mapping[str, int] | None

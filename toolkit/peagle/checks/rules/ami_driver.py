@@ -6,6 +6,7 @@ A driver of the same CUDA major version works; with an older major version vLLM 
 from peagle.case import Case
 from peagle.catalog.tables import Ami
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("ami-driver", about="hardware", vllm_notices="at start")
 
@@ -17,7 +18,13 @@ def check(case: Case) -> Findings:
             f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
             f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
         )
-        yield RULE.error("ami", message, f"use --ami {case.runtime.ami}")
+        yield RULE.error("ami", message, planned_ami(case))
+
+
+def planned_ami(case: Case) -> Fix:
+    """To use the AMI of the case's runtime."""
+    name = case.runtime.ami
+    return Fix(f"use --ami {name}", options=("--ami", name) if name else ())
 
 
 def ami_of(case: Case) -> Ami | None:

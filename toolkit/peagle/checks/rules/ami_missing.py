@@ -5,6 +5,7 @@ CUDA 13 images do not start on the default AMI of some instance families: vLLM f
 
 from peagle.case import Case, family_of
 from peagle.checks.registry import Findings, Rule
+from peagle.checks.rules.ami_driver import planned_ami
 
 RULE = Rule("ami-missing", about="hardware", vllm_notices="at start")
 
@@ -16,4 +17,4 @@ def check(case: Case) -> Findings:
     if family in case.runtimes.ami_families:
         cuda = case.runtime.cuda
         message = f"the image uses CUDA {cuda}; the default AMI of {family} has an older driver"
-        yield RULE.error("ami", message, f"use --ami {case.runtime.ami}")
+        yield RULE.error("ami", message, planned_ami(case))

@@ -7,6 +7,7 @@ request, without a warning. Older versions can read beyond a table (issue 48894)
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules import context_above_target
+from peagle.errors import Fix
 
 RULE = Rule("context-above-drafter", about="load", vllm_notices="never")
 
@@ -20,5 +21,8 @@ def check(case: Case) -> Findings:
         message = (
             f"{drafter.title}: at most {most:,} tokens; the context allows {case.max_model_len:,}"
         )
-        fix = f"use --max-model-len {most}, or expect few accepted drafts in longer requests"
+        fix = Fix(
+            f"use --max-model-len {most}, or expect few accepted drafts in longer requests",
+            options=("--max-model-len", f"{most}"),
+        )
         yield RULE.warning("max_model_len", message, fix)

@@ -5,6 +5,7 @@ SageMaker fails to pull it.
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("image-not-in-region", about="hardware", vllm_notices="never")
 
@@ -16,6 +17,9 @@ def check(case: Case) -> Findings:
     if not runtime.regions or region in runtime.regions:
         return
     others = [r.vllm for r in case.runtimes.runtimes if not r.regions or region in r.regions]
-    fix = f"use --vllm {others[-1]}" if others else "use another --region"
+    newest = others[-1] if others else ""
+    fix = Fix(f"use --vllm {newest}, or --image", options=("--vllm", newest))
+    if not newest:
+        fix = Fix("use another --region, or --image")
     message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
-    yield RULE.error("region", message, f"{fix}, or --image")
+    yield RULE.error("region", message, fix)

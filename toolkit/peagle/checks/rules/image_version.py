@@ -7,7 +7,7 @@ versions. AWS's own repository has only the tags of the catalogue.
 from peagle.case import Case
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Findings, Rule
-from peagle.errors import nearest
+from peagle.errors import Fix, nearest
 from peagle.vllm import versions
 
 RULE = Rule("image-version", about="hardware", vllm_notices="never")
@@ -20,7 +20,8 @@ def check(case: Case) -> Findings:
         return
     if versions.compare(tagged.vllm, runtime.vllm):
         message = f"the image is tagged for vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
-        yield RULE.error("image", message, f"add --vllm {tagged.vllm}, or use another image")
+        own = f"add --vllm {tagged.vllm}, or use another image"
+        yield RULE.error("image", message, Fix(own, options=("--vllm", tagged.vllm)))
     elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
         message = (
             f"the image is tagged for CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses "

@@ -6,7 +6,7 @@ SageMaker rejects it, but only after weights are uploaded.
 from peagle.case import Case
 from peagle.catalog.find import find_instance
 from peagle.checks.registry import Findings, Rule
-from peagle.errors import NotFound
+from peagle.errors import Fix, NotFound
 
 RULE = Rule("instance-unknown", about="hardware", vllm_notices="never")
 
@@ -17,5 +17,6 @@ def check(case: Case) -> Findings:
     try:
         find_instance(case.instances, case.instance_type)
     except NotFound as missing:
-        fix = missing.fix or "leave --instance-type out to use the cheapest type that fits"
+        cheapest = "leave --instance-type out to use the cheapest type that fits"
+        fix = Fix(missing.fix or cheapest, options=missing.options)
         yield RULE.error("instance_type", missing.message, fix)

@@ -7,6 +7,7 @@ than a smaller K.
 from peagle.case import Case
 from peagle.checkpoints.heads import trained_k
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("k-above-trained", about="load", vllm_notices="never")
 
@@ -16,7 +17,8 @@ def check(case: Case) -> Findings:
     if drafter is not None and trained is not None and case.k > trained:
         message = f"{drafter.title}: K={case.k} exceeds the trained K of {trained}"
         best = min(drafter.k_recommended, trained)
-        yield RULE.error("k", message, f"use --k {trained} or less; {best} is recommended")
+        fix = Fix(f"use --k {trained} or less; {best} is recommended", options=("--k", f"{best}"))
+        yield RULE.error("k", message, fix)
 
 
 def k_trained(case: Case) -> int | None:

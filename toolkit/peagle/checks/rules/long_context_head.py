@@ -6,6 +6,7 @@ an acceptance length of 1.20 and the long one 2.19; on short prompts 3.25 and 2.
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("long-context-head", about="load", vllm_notices="never")
 
@@ -27,8 +28,10 @@ def check(case: Case) -> Findings:
             f"prompts, and the context allows {length:,}"
         )
         level = RULE.warning if length > target.default_max_model_len else RULE.note
-        yield level("drafter", message, f"for longer prompts use {target.short_name}+{long}")
+        pair = f"{target.short_name}+{long}"
+        yield level("drafter", message, Fix(f"for longer prompts use {pair}", options=(pair,)))
     elif length < LONG and plain != drafter.name and plain in names:
         message = f"{drafter.title}: for {LONG:,} tokens or more; the context allows {length:,}"
-        fix = f"use {target.short_name}+{plain}, which has a higher acceptance there"
+        pair = f"{target.short_name}+{plain}"
+        fix = Fix(f"use {pair}, which has a higher acceptance there", options=(pair,))
         yield RULE.note("drafter", message, fix)

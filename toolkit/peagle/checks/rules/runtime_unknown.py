@@ -6,6 +6,7 @@ SageMaker fails to pull an image that AWS never published.
 from peagle.case import Case, nearest_version
 from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules.vllm_below_minimum import minimum_of
+from peagle.errors import Fix
 from peagle.findings import Finding
 from peagle.vllm import versions
 
@@ -29,9 +30,9 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     if recent:
         nearest = nearest_version(version, recent)
         own = ", or your own image with --image" if takes_image else ""
-        fix = f"use --vllm {nearest}{own}"
+        fix = Fix(f"use --vllm {nearest}{own}", options=("--vllm", nearest))
     elif takes_image:
-        fix = "use your own image with --image"
+        fix = Fix("use your own image with --image")
     else:
-        fix = f"choose another pair: no image is new enough for {who}"
+        fix = Fix(f"choose another pair: no image is new enough for {who}")
     return RULE.error("vllm", f"the catalogue has no image with vLLM {version}", fix)

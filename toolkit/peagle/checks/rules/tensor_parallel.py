@@ -5,6 +5,7 @@ vLLM rejects it at start.
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("tensor-parallel", about="load", vllm_notices="at start")
 
@@ -13,7 +14,8 @@ def check(case: Case) -> Findings:
     size, instance = case.tensor_parallel_size, case.instance
     if instance is not None and size > instance.gpu_count:
         message = f"tensor parallelism needs {size} GPUs; {instance.type} has {instance.gpu_count}"
-        fix = f"use --tp {instance.gpu_count} or less, or a larger instance"
+        most = str(instance.gpu_count)
+        fix = Fix(f"use --tp {most} or less, or a larger instance", options=("--tp", most))
         yield RULE.error("tensor_parallel_size", message, fix)
         return
     counts = {case.target.id: case.architecture.query_heads}
@@ -22,6 +24,7 @@ def check(case: Case) -> Findings:
     for who, heads in counts.items():
         if heads % size:
             message = f"{who}: {heads} attention heads cannot be divided among {size} GPUs"
-            fix = f"use --tp {max(n for n in (1, 2, 4, 8) if heads % n == 0 and n <= size)}"
+            most = str(max(n for n in (1, 2, 4, 8) if heads % n == 0 and n <= size))
+            fix = Fix(f"use --tp {most}", options=("--tp", most))
             yield RULE.error("tensor_parallel_size", message, fix)
             return
