@@ -173,7 +173,7 @@ def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> Non
 def test_a_list_shows_partial_files_warm_starts_and_unknown_objects(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", "200")
     unknown = Finding(level="error", code="unknown-object", where="x", message="m", fix="f")
     files = (FileStatus("config.json", "whole", 34, 34, "SHA256:abc"),
              FileStatus("model.safetensors", "half", 5_000_000, 2_000_000))  # fmt: skip

@@ -9,9 +9,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.cli.output.console import align_columns, fit_columns, indented
 from peagle.cli.output.image import image_table
-from peagle.cli.output.weights import file_line
 from peagle.images import Image
-from peagle.weights.inspect import FileStatus
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 
 WIDTH = 60
@@ -162,12 +160,3 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
     assert indented("see https://example.com/a-b-c now", 10, 2) == (
         "see\n  https://example.com/a-b-c\n  now"
     )
-
-
-def test_weights_list_keeps_each_checksum_whole() -> None:
-    name = "model-00001-of-00005.safetensors"
-    line = file_line(FileStatus(name, "whole", 15_000_000_000, 0, "ab" * 32), WIDTH)
-
-    first, second = line.split("\n")
-    assert len(first) <= WIDTH + 8
-    assert second.strip() == "ab" * 32

@@ -9,7 +9,7 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
 from peagle.cli.context import command_text
 from peagle.cli.options import yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.state import Deployment
@@ -45,10 +45,10 @@ def adopt(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bo
     if as_json:
         print_json({"name": adopted.name, "from": owner or "peagle", "id": adopted.id})
         return
-    click.echo(f"{adopted.name} is adopted{f' from {owner}' if owner else ''}.")
+    print_line(f"{adopted.name} is adopted{f' from {owner}' if owner else ''}.")
     if "script" in owner:
         print_status(f"Do not run {owner} for it again.")
     elif owner:
         print_status(f"Remove its resources from {owner} now, and keep them: see the documentation")
         print_status("of DeletionPolicy: Retain (CloudFormation) or of removed blocks (Terraform).")
-    print_status(f"Prove it: {command_text(('peagle', 'prove', adopted.name))}")
+    print_status("Prove it", command_text(("peagle", "prove", adopted.name)))

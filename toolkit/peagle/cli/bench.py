@@ -31,7 +31,7 @@ from peagle.cli.options import (
     requests_option,
 )
 from peagle.cli.output.bench import print_check, print_result
-from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
@@ -269,7 +269,7 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     state = "is already installed" if present else "is installed"
     size = format_size(installed.megabytes * 1e6)
     took = f" in {installed.seconds:.0f} s" if not present else ""
-    click.echo(f"aiperf {installed.version} {state}{took}, {size}: {installed.program}")
+    print_line(f"aiperf {installed.version} {state}{took}, {size}: {installed.program}")
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
@@ -281,7 +281,7 @@ def status(as_json: bool) -> None:
         return
     found = api.find_sender()
     size = format_size(found.megabytes * 1e6)
-    click.echo(
+    print_line(
         f"aiperf {found.version}, {size}, installed in {found.seconds:.0f} s: {found.program}"
     )
 

@@ -197,7 +197,7 @@ def _on_endpoint(
                 if kept := prepared.plan_to_return_to:
                     back = command_text(("peagle", "deploy", str(kept)), ctx)
                     print_status(
-                        f"{name} serves one of the settings. To end with what it was: {back}"
+                        f"{name} serves one of the settings. To end with what it was", back
                     )
                 raise
 
@@ -295,5 +295,5 @@ def _kept(
         if last and last[0].done:
             again = command_text(typed_command(ctx, *_NAME, without=("--again",)), ctx)
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
-            print_status(f"{rows}. To continue: {again}")
+            print_status(f"{rows}. To continue", again)
         raise

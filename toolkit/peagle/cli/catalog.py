@@ -13,7 +13,7 @@ from peagle import api
 from peagle.catalog.documents import Problem
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair
-from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.errors import CatalogError
 
 
@@ -104,7 +104,7 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
-            click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
+            print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
         for path, (_, of_path) in found.items():
             if path is None or not path.is_file() or path.suffix != ".json" or of_path:
                 continue

@@ -98,4 +98,4 @@ def init(
         return
     print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
     words = ("peagle", "--catalog", str(file.parent.parent), "plan", entry.target.short_name)
-    print_status(f"Next: {command_text(words)}")
+    print_status("Next", command_text(words))

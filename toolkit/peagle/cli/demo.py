@@ -54,7 +54,7 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
         commands: list[tuple[str, ...]] = [("peagle", "destroy", NAME, "--sandbox")]
         commands += [] if was_running else [("peagle", "sandbox", "stop")]
         remove = " && ".join(map(command_text, commands))
-        print_status(f"The endpoint is still running. Remove it: {remove}")
+        print_status("The endpoint is still running. Remove it", remove)
 
 
 def _run(*arguments: str, check: bool = True) -> None:

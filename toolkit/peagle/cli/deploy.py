@@ -280,8 +280,8 @@ class _Deploy:
         if self.as_json:
             print_json(deployment_in_context(document))
         elif not self.wait:
-            to_wait = f"To wait for it and verify acceptance: {shlex.join(self.again)}"
-            print_status(f"The endpoint was requested. {to_wait}")
+            requested = "The endpoint was requested. To wait for it and verify acceptance"
+            print_status(requested, shlex.join(self.again))
         elif not unproved:
             print_calls(document, found, self.account)
         return str(document["state"])

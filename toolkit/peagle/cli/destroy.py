@@ -20,7 +20,7 @@ from peagle.cli.account import (
 )
 from peagle.cli.context import command_text, in_context
 from peagle.cli.options import yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
@@ -296,12 +296,12 @@ def _report(
         )
         return
     for line in _texts(gone):
-        click.echo(f"removed {line}")
+        print_line(f"removed {line}")
     for resource in removed:
         if resource.type == "LifecycleRule":
             print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
     for line in _texts(kept):
-        click.echo(f"kept {line}: in use by others")
+        print_line(f"kept {line}: in use by others")
     if left:
         command = command_text(("peagle", "destroy", name, "--all"))
-        print_status(f"Left: {', '.join(_texts(left))}; to remove this too: {command}")
+        print_status(f"Left: {', '.join(_texts(left))}; to remove this too", command)

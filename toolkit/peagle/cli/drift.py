@@ -20,7 +20,10 @@ from peagle.cli.output.console import (
     align_columns,
     json_option,
     print_json,
+    print_line,
     print_status,
+    table_width,
+    terminal_width,
 )
 from peagle.cli.output.progress import show_hashing
 from peagle.cli.planned import plan_in_project
@@ -116,13 +119,18 @@ def _show(found: Drift, fields: tuple[FieldDrift, ...], account: Account) -> Non
     where = account.where(found.region)
     if not fields:
         areas = ", ".join(found.compared)
-        click.echo(f"{found.name} in {where}: no drift in {areas}")
+        print_line(f"{found.name} in {where}: no drift in {areas}")
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-    click.secho(f"{found.name} in {where}: {count} from the plan", bold=True)
+    print_line(f"{found.name} in {where}: {count} from the plan", bold=True)
     rows = [("FIELD", "PLANNED", "FOUND")]
     rows += [(one.field, _shown(one.planned), _shown(one.found)) for one in fields]
-    click.echo("\n".join(align_columns(rows)))
+    if table_width(rows) <= terminal_width():
+        click.echo("\n".join(align_columns(rows)))
+        return
+    for field, planned, seen in rows[1:]:
+        for line in (field, f"  planned  {planned}", f"  found    {seen}"):
+            print_line(line)
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,7 @@ from peagle.cli.account import Account, find_deployment
 from peagle.cli.context import deployment_in_context, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.comparison import show_end
-from peagle.cli.output.console import confirm, print_json, print_status
+from peagle.cli.output.console import confirm, print_json, print_line, print_status
 from peagle.cli.output.deploy import measured, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.state import Deployment
@@ -55,8 +55,8 @@ def end_comparison(
     if as_json:
         print_json(deployment_in_context(document))
     elif not unproved:
-        click.secho(f"{name} is {document['state']}{measured(document)}", bold=True)
-        click.echo(f"It serves configuration {document['endpoint_config']} alone.")
+        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
+        print_line(f"It serves configuration {document['endpoint_config']} alone.")
         price = format_price(document["price_per_hour_usd"], account.sandbox)
         print_status(f"Costs    {price}")
     if unproved:

@@ -7,9 +7,16 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, fix_in_context
+from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.console import (
+    json_option,
+    message_with_fix,
+    print_json,
+    print_line,
+    print_status,
+    terminal_width,
+)
 from peagle.errors import EngineMissing
 
 
@@ -44,7 +51,7 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
         print_json({"vllm": version, "python": str(python), "was_installed": present})
         return
     state = "is already installed" if present else "is installed"
-    click.echo(f"vLLM {version} {state}: {installed.python}")
+    print_line(f"vLLM {version} {state}: {installed.python}")
 
 
 @engine.command(cls=PeagleCommand, epilog="Example: peagle engine status --json")
@@ -53,12 +60,11 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
 def status(ctx: click.Context, as_json: bool) -> None:
     """Show the engine in use and all installed engines."""
     version = command_catalog(ctx).runtimes.default
-    used, summary = None, ""
+    used, missing = None, None
     try:
         used = str(api.find_engine(version).python)
-        summary = f"vLLM {version}: {used}"
     except EngineMissing as error:
-        summary = f"{error.message} ({fix_in_context(error.fix, error.command)})"
+        missing = error
     engines = [{"vllm": one.vllm, "python": str(one.python)} for one in api.installed_engines()]
     libraries = list(api.missing_libraries())
     if as_json:
@@ -66,9 +72,13 @@ def status(ctx: click.Context, as_json: bool) -> None:
             {"vllm": version, "python": used, "installed": engines, "missing_packages": libraries}
         )
         return
-    click.echo(summary)
+    if missing:
+        width = terminal_width()
+        click.echo(message_with_fix(missing.message, missing.fix, missing.command, width))
+    else:
+        print_line(f"vLLM {version}: {used}")
     for one in engines:
         if one["python"] != used:
-            click.echo(f"also vLLM {one['vllm']}: {one['python']}")
+            print_line(f"also vLLM {one['vllm']}: {one['python']}")
     if libraries:
-        click.echo(f"missing system packages: {', '.join(libraries)}")
+        print_line(f"missing system packages: {', '.join(libraries)}")

@@ -16,6 +16,7 @@ from peagle.cli.options import command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
     json_option,
     print_json,
+    print_line,
     print_status,
     print_written,
     terminal_width,
@@ -125,7 +126,7 @@ def build_(
     built = build_with_status(request, account)
     if not as_json:
         print_image(built.image)
-        click.echo(f"built in {built.seconds:.1f} s")
+        print_line(f"built in {built.seconds:.1f} s")
     listed = _write_sbom(built.image, sbom)
     tags = plan.company.tags
     pushed = push_built(built.image, plan.region, account, tags) if push else None
@@ -136,7 +137,7 @@ def build_(
         more = {"seconds": seconds, "pushed": pushed, "sbom": listed and str(listed)}
         print_json({**image_document(built.image), **more})
     elif pushed is None:
-        print_status(f"Next: {next_command(plan, built.image, account)}")
+        print_status("Next", next_command(plan, built.image, account))
     else:
         _show_pushed(pushed, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
 
@@ -194,7 +195,7 @@ def list_(as_json: bool) -> None:
     elif found:
         click.echo("\n".join(image_table(found, terminal_width())))
     else:
-        print_status(f"No images. Build one: {command_text(('peagle', 'image', 'build', 'PAIR'))}")
+        print_status("No images. Build one", command_text(("peagle", "image", "build", "PAIR")))
 
 
 @image.command(
@@ -214,7 +215,7 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
         print_json({"removed": removed})
         return
     for name in removed:
-        click.echo(f"removed {name}")
+        print_line(f"removed {name}")
 
 
 def _is_configured(ctx: click.Context) -> bool:
@@ -288,7 +289,7 @@ def push_built(built: Image, region: str, account: Account, tags: Mapping[str, s
         return _push(built, None, region, account, tags)
     except (PeagleError, KeyboardInterrupt):
         push = command_text(_push_command(built.name, region=region))
-        print_status(f"{built.name} is built. Push it: {push}")
+        print_status(f"{built.name} is built. Push it", push)
         raise
 
 
@@ -336,6 +337,6 @@ def _show_pushed(
     if as_json:
         return print_json({"pushed": address, "next": deploy})
     click.echo(address)
-    return print_status(
-        f"Deploy it: {deploy}" if deploy else "SageMaker pulls images from ECR only, not from here."
-    )
+    if deploy:
+        return print_status("Deploy it", deploy)
+    return print_status("SageMaker pulls images from ECR only, not from here.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -11,12 +12,15 @@ from peagle.cli.account import Account, cloud_options, default_region
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
+    Row,
     align_columns,
     fit_columns,
     hidden_columns,
     json_option,
     print_json,
+    print_line,
     print_status,
+    table_width,
     terminal_width,
 )
 from peagle.deploy.status import GONE, Listing
@@ -88,18 +92,29 @@ def _print(found: list[dict[str, Any]]) -> None:
     if all(row["ends_at"] is None for row in found):
         table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
     rows, dropped = fit_columns(table, terminal_width(), _DISPENSABLE)
-    for line in align_columns(rows, _NUMBERS):
-        click.echo(line)
+    click.echo("\n".join(_lines(rows)))
     if dropped:
         print_status(hidden_columns(dropped))
     for row in found:
         if row["compared_share"] is not None:
             print_status(
                 f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
-                f"the requests: {command_text(('peagle', 'compare', row['name']))}"
+                "the requests",
+                command_text(("peagle", "compare", row["name"])),
             )
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
-        click.echo(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
+        print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    """The table, or, where names are too long for that, each name above its other columns."""
+    if table_width(rows) <= terminal_width():
+        yield from align_columns(rows, _NUMBERS)
+        return
+    heading, *others = align_columns([row[1:] for row in rows], _NUMBERS)
+    yield f"{rows[0][0]}\n  {heading}"
+    for row, line in zip(rows[1:], others, strict=True):
+        yield f"{row[0]}\n  {line}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
@@ -117,9 +117,9 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
         print_json({"ended": stopped, "removed": list(chosen)})
     else:
         for one in chosen:
-            click.echo(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
+            print_line(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
         if not chosen:
-            click.echo("No engines are running.")
+            print_line("No engines are running.")
     for one in unreadable:
         api.read_local_engine(one)  # raises the error
 
@@ -150,15 +150,15 @@ def list_(as_json: bool) -> None:
         proof = f", acceptance length {accepted:.2f}" if accepted else ""
         where = ", in a container" if engine.image else ""
         health = "healthy" if api.is_healthy(engine.process.port) else "unhealthy"
-        click.echo(
+        print_line(
             f"{engine.name}: {engine.pair}, {engine.state}, {health}, "
             f"{engine.openai_base_url}{where}{proof}"
         )
     for name, path in unreadable.items():
-        click.echo(f"{name}: unknown, {path} cannot be read")
+        print_line(f"{name}: unknown, {path} cannot be read")
     if not engines and not unreadable:
         start = command_text(("peagle", "local", "up", "PAIR"))
-        print_status(f"No engines are running. Start one: {start}")
+        print_status("No engines are running. Start one", start)
 
 
 def document(engine: LocalEngine) -> dict[str, Any]:
@@ -200,23 +200,23 @@ def _stop(name: str, now: bool) -> bool:
 
 def _print_engine(engine: LocalEngine) -> None:
     if engine.acceptance_length is not None:
-        click.echo(
+        print_line(
             f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
             f"{engine.drafts} drafts."
         )
     else:
-        click.echo(f"{engine.pair} responds.")
+        print_line(f"{engine.pair} responds.")
     if warm := api.read_warm_start(Path(engine.process.log)):
-        click.echo(warm.text)
+        print_line(warm.text)
     if engine.notes:
-        click.echo(
+        print_line(
             f"{len(engine.notes)} settings were changed for the CPU; the log lists them first."
         )
     body = api.request_body("Hello!", chat=True, max_tokens=64)
     body |= {"model": engine.served_as, "stream": True}
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
                "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
-    click.echo(f"OpenAI base URL:  {engine.openai_base_url}")
+    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
     click.echo(f"Send a request:   {shlex.join(request)}")
     click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
     click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
@@ -274,4 +274,4 @@ def _write_compose(
         print_json({"file": str(file), "port": published})
     elif str(file) != "-":
         up = f"{api.compose_command()} --file {file} up"
-        print_status(f"{file} publishes port {published}: {up}")
+        print_status(f"{file} publishes port {published}", up)

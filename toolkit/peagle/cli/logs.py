@@ -57,17 +57,18 @@ def logs(
         # the usual end, so without an error message
         click.get_current_context().exit(_INTERRUPTED)
     if not shown:
-        print_status(_no_lines(aws, record, since))
+        print_status(*_no_lines(aws, record, since))
 
 
-def _no_lines(aws: Aws, record: Deployment, since: int | None) -> str:
-    """The message if there are no lines; if ``since`` excludes them all, how to see the newest."""
+def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, ...]:
+    """The message if there are no lines; if ``since`` excludes them all, with the command for the
+    newest."""
     age = None if since is None else api.age_of_newest_line(aws, record, since)
     if since is None or age is None:
-        return "No lines yet."
+        return ("No lines yet.",)
     command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
     none = f"No lines in the last {format_duration(since)}"
-    return f"{none}; the newest line is {format_duration(age)} old: {command}"
+    return f"{none}; the newest line is {format_duration(age)} old", command
 
 
 def _document(event: LogEvent) -> dict[str, str]:

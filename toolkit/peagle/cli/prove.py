@@ -13,7 +13,7 @@ from peagle.bench.openai_server import KEY_VARIABLE
 from peagle.bench.prove_url import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.options import Decimal, command_catalog, duration
-from peagle.cli.output.console import json_option, print_json
+from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.errors import UserError
@@ -161,12 +161,12 @@ def _pair_of(plan: Plan | None) -> str:
 
 def _show(name: str, proved: Proof) -> None:
     verdict = "is proved" if proved.passed else "is not proved"
-    click.secho(f"{name} {verdict}{_measured(proved)}", bold=True)
+    print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
     for one in proved.instances:
         if one.stream:
-            click.echo(f"  {one.stream}: {_drafted(one)}")
+            print_line(f"  {one.stream}: {_drafted(one)}")
             continue
-        click.echo(f"  {_drafted(one)}")
+        print_line(f"  {_drafted(one)}")
 
 
 def _measured(proved: Proof) -> str:

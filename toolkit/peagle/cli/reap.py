@@ -9,7 +9,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.cli.account import Account, account_options, default_region
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog, complete_region, yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.reap import Ended, Reaped, Search
 from peagle.errors import CloudError, Fix
@@ -106,12 +106,12 @@ def _report(found: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: boo
             }
         )
     elif not found.own and not found.unknown:
-        click.echo("Nothing to delete: no deployment is past its end.")
+        print_line("Nothing to delete: no deployment is past its end.")
     for one in () if as_json else done:
         for resource in one.removed:
-            click.echo(f"removed {resource.text} ({one.ended.record.region})")
+            print_line(f"removed {resource.text} ({one.ended.record.region})")
         for resource in one.kept:
-            click.echo(f"kept {resource.text}: in use by others")
+            print_line(f"kept {resource.text}: in use by others")
     if failed:
         first = failed[0]
         names = ", ".join(one.ended.record.name for one in failed)

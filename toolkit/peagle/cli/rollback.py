@@ -15,6 +15,7 @@ from peagle.cli.output.console import (
     json_option,
     print_facts,
     print_json,
+    print_line,
     print_status,
 )
 from peagle.cli.output.deploy import measured, show_changes, show_remaining_resources
@@ -100,8 +101,8 @@ def _rollback(
     if as_json:
         print_json(deployment_in_context(document))
     elif not unproved:
-        click.secho(f"{record.name} is {document['state']}{measured(document)}", bold=True)
-        click.echo(f"It serves configuration {document['endpoint_config']} again.")
+        print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
+        print_line(f"It serves configuration {document['endpoint_config']} again.")
     api.end_rollback(record)
     if unproved:
         raise unproved

@@ -12,7 +12,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import region_option
-from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.sandbox.client import EndpointStatus
@@ -50,7 +50,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return
-    click.echo(f"The sandbox is running at {address.url} (process {address.pid}).")
+    print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
     environment = command_text(("peagle", "sandbox", "env"))
     deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
     click.echo(f'To use it in this shell:  eval "$({environment})"')
@@ -66,9 +66,9 @@ def stop(as_json: bool) -> None:
     if as_json:
         print_json(asdict(stopped))
         return
-    click.echo("Stopped the sandbox." if stopped.was_running else "The sandbox was not running.")
+    print_line("Stopped the sandbox." if stopped.was_running else "The sandbox was not running.")
     if stopped.engines:
-        click.echo(f"Engines stopped: {stopped.engines}")
+        print_line(f"Engines stopped: {stopped.engines}")
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
@@ -81,16 +81,16 @@ def status(as_json: bool) -> None:
         return
     if not found.running:
         start, end = (command_text(("peagle", "sandbox", word)) for word in ("start", "stop"))
-        click.echo(f"The sandbox is not running. Start it: {start}")
+        print_line("The sandbox is not running. Start it", start)
         if found.leftover_engines:
             left = found.leftover_engines
-            print_status(f"The sandbox was killed; engines still running: {left}. End them: {end}")
+            print_status(f"The sandbox was killed; engines still running: {left}. End them", end)
             for engine in found.leftovers:
                 print_status(f"  {engine.text}")
         return
-    click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
+    print_line(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:
-        click.echo(_line(endpoint))
+        print_line(_line(endpoint))
 
 
 @sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')

@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import Decimal, command_catalog, complete_instance_type, region_option
-from peagle.cli.output.console import json_option, print_json
+from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
 _ADD_HELP = """Let OPERATION fail from now on.
@@ -91,7 +91,7 @@ def add(
     if as_json:
         print_json(asdict(added))
         return
-    click.echo(_line(added))
+    print_line(_line(added))
 
 
 @fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
@@ -103,9 +103,9 @@ def list_(as_json: bool) -> None:
         print_json([asdict(one) for one in found])
         return
     for one in found:
-        click.echo(_line(one))
+        print_line(_line(one))
     if not found:
-        click.echo("No faults.")
+        print_line("No faults.")
 
 
 @fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
@@ -117,7 +117,7 @@ def clear(operation: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"removed": removed})
         return
-    click.echo(f"Faults removed: {removed}")
+    print_line(f"Faults removed: {removed}")
 
 
 @click.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -136,7 +136,7 @@ def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
     if as_json:
         print_json({"instance_type": instance_type, "region": region, "value": value})
         return
-    click.echo(f"{instance_type} for endpoint usage in {region}: {value}")
+    print_line(f"{instance_type} for endpoint usage in {region}: {value}")
 
 
 @quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
@@ -148,9 +148,9 @@ def list_quotas(as_json: bool) -> None:
         print_json([asdict(one) for one in found])
         return
     for one in found:
-        click.echo(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
+        print_line(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
     if not found:
-        click.echo("Every quota is 2, the default of the sandbox.")
+        print_line("Every quota is 2, the default of the sandbox.")
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
@@ -172,7 +172,7 @@ def scaling(speed: float, as_json: bool) -> None:
     if as_json:
         print_json({"speed": speed})
         return
-    click.echo(f"Scaling passes {speed:g} times as fast.")
+    print_line(f"Scaling passes {speed:g} times as fast.")
 
 
 def _line(one: Fault) -> str:

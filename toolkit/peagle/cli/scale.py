@@ -9,7 +9,14 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context
 from peagle.cli.options import REQUESTS_AT_A_TIME, yes_option
-from peagle.cli.output.console import confirm, json_option, print_facts, print_json, print_status
+from peagle.cli.output.console import (
+    confirm,
+    json_option,
+    print_facts,
+    print_json,
+    print_line,
+    print_status,
+)
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.scale import Scale
@@ -129,4 +136,4 @@ def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
     if running != desired:
         text += f", on the way to {desired}"
     after = change.scaling.after if change.scaling else None
-    click.secho(f"{text}; scaling: {after.text}" if after else text, bold=True)
+    print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)

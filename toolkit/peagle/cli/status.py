@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,15 +11,24 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import command_text, deployment_in_context, fix_in_context
+from peagle.cli.context import command_text, deployment_in_context
 from peagle.cli.output.comparison import comparison_text
-from peagle.cli.output.console import indented, json_option, print_json, terminal_width
+from peagle.cli.output.console import (
+    fix_lines,
+    json_option,
+    print_json,
+    print_line,
+    terminal_width,
+    wrapped,
+)
 from peagle.cli.output.deploy import engine_text
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.costs import ENDED
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import GONE
 from peagle.text import bounds_text, format_duration, format_price, format_usd
+
+_INDENT = 16
 
 
 @click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
@@ -34,12 +44,21 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     document = api.deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
-    click.secho(f"{document['name']}: {document['state']}", bold=True)
-    lines = [(label, text) for label, text in _facts(document, account).items() if text]
-    lines += [("resource", f"{one['type']} {one['name']}") for one in document["resources"]]
-    for label, text in lines:
-        click.echo(f"  {label:<14}{indented(text, terminal_width(), 16)}")
+    print_line(f"{document['name']}: {document['state']}", bold=True)
+    width = terminal_width() - _INDENT
+    for label, text in _facts(document, account).items():
+        _print_fact(label, wrapped(text, width))
+    if document["failure_fix"]:
+        _print_fact("fix", fix_lines(document["failure_fix"], document["failure_command"], width))
+    for one in document["resources"]:
+        _print_fact("resource", wrapped(f"{one['type']} {one['name']}", width))
     return None
+
+
+def _print_fact(label: str, lines: Sequence[str]) -> None:
+    """A label and its text, if there is any, in lines below each other."""
+    if lines:
+        click.echo(f"  {label:<14}" + f"\n{' ' * _INDENT}".join(lines))
 
 
 def _price(document: dict[str, Any], account: Account) -> str:
@@ -93,7 +112,6 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "ends": _ends(document),
         "OpenAI URL": document["openai_base_url"] or "",
         "failure": document["failure_reason"] or "",
-        "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),
     }
 
 

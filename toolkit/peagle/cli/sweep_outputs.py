@@ -17,7 +17,7 @@ from peagle.cli.context import command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench import print_sweep
 from peagle.cli.output.bench_text import print_lossless
-from peagle.cli.output.console import print_json
+from peagle.cli.output.console import print_json, print_line
 from peagle.errors import UserError
 from peagle.speed.slo import Slo
 from peagle.store import write_output
@@ -63,7 +63,7 @@ def write_outputs(
     if not given["as_json"]:
         # Before anything is written, so that a failure there hides no measurement.
         print_sweep(result, api.summaries(result, slo))
-        click.echo(f"Result:   {file}")
+        print_line(f"Result:   {file}")
     written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
     try:
         _write(given, result, slo, written)
@@ -74,12 +74,12 @@ def write_outputs(
             print_json({**result.document(), **summary, **written, **answers})
     if not given["as_json"]:
         if written["evidence"]:
-            click.echo(f"Evidence: {written['evidence']}")
+            print_line(f"Evidence: {written['evidence']}")
             pair = result.server.pair or given["pair"]
             plan = ("peagle", "--catalog", str(given["save"]), "plan", pair)
-            click.echo(f"Plan with it: {command_text(plan, ctx)}")
+            print_line("Plan with it", command_text(plan, ctx))
         if written["report"]:
-            click.echo(f"Report:   {written['report']}")
+            print_line(f"Report:   {written['report']}")
         for one in compared:
             print_lossless(one)
     _require_lossless(compared)

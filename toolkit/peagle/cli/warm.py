@@ -123,7 +123,7 @@ def _collect_locally(
         engine = api.read_local_engine(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
             stop = command_text(("peagle", "local", "down", name))
-            print_status(f"The engine is still running. Stop it: {stop}")
+            print_status("The engine is still running. Stop it", stop)
         else:
             again = typed_command(ctx, "warm", without=("--yes", "--json"))
             say_interrupted("the engine has stopped", again)

@@ -21,7 +21,14 @@ from peagle.cli.options import (
     region_option,
     yes_option,
 )
-from peagle.cli.output.console import confirm, json_option, print_json, print_status, show_findings
+from peagle.cli.output.console import (
+    confirm,
+    json_option,
+    print_json,
+    print_line,
+    print_status,
+    show_findings,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.output.weights import (
     SyncProgressBar,
@@ -246,7 +253,7 @@ def remove_command(
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
     one, uri = found.warm_start(key), found.prefix.uri
     if not as_json:
-        click.echo(warm_start_line(one))
+        print_line(warm_start_line(one))
     if not yes:
         confirm(f"Remove this warm start from {uri}?", "not removed")
     api.remove_warm_start(aws, found.prefix, one)

@@ -290,24 +290,39 @@ def _finding_lines(findings: Sequence[Finding], width: int, most: int) -> list[s
     shown: list[str] = []
     for number, finding in enumerate(findings):
         if finding.level == "note":
-            return [*shown, _rest(findings[number:])]
-        fix = fix_in_context(finding.fix, finding.command)
-        text = f"{where_text(finding.where)}: {finding.message}" + (fix and f"; fix: {fix}")
-        lines = [*_labelled(finding.level, text, width, _COLORS[finding.level])]
-        left = number + 1 < len(findings)
+            return [*shown, *_rest(findings[number:], width)]
+        lines = _finding_text(finding, width)
+        left = len(_rest(findings[number + 1 :], width))
         urgent = finding.level == "error" and not shown
         if not urgent and len(shown) + len(lines) + left > most:
-            return [*shown, _rest(findings[number:])]
+            return [*shown, *_rest(findings[number:], width)]
         shown += lines
     return shown
 
 
-def _rest(findings: Sequence[Finding]) -> str:
-    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``."""
+def _finding_text(finding: Finding, width: int) -> list[str]:
+    """A finding with its fix, whose command has its own line where it would be broken."""
+    color = _COLORS[finding.level]
+    start = f"{where_text(finding.where)}: {finding.message}"
+    fix = fix_in_context(finding.fix, finding.command)
+    whole = [*_labelled(finding.level, f"{start}; fix: {fix}" if fix else start, width, color)]
+    command = fix_in_context("", finding.command) if finding.command else ""
+    if not command or command in click.unstyle(whole[-1]):
+        return whole
+    fix = f"; fix: {finding.fix}:" if finding.fix else "; fix:"
+    return [
+        *_labelled(finding.level, f"{start}{fix}", width, color),
+        f"{' ' * _LABEL}{command}",
+    ]
+
+
+def _rest(findings: Sequence[Finding], width: int) -> list[str]:
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; no line without
+    findings."""
     parts = []
     for level in ("error", "warning", "note"):
         found = [finding.code for finding in findings if finding.level == level]
         names = f" ({', '.join(dict.fromkeys(found))})" if level != "note" else ""
         if found:
             parts.append(f"{len(found)} {level}{'' if len(found) == 1 else 's'}{names}")
-    return f"{_label('more')}{', '.join(parts)}: --verbose"
+    return [*_labelled("more", f"{', '.join(parts)}: --verbose", width)] if parts else []

@@ -12,6 +12,7 @@ from peagle.cli.output.console import (
     align_columns,
     fit_columns,
     hidden_columns,
+    print_line,
     print_status,
     terminal_width,
 )
@@ -30,11 +31,11 @@ _NONE = "-"
 
 def print_result(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
-    click.echo(f"{sanitize(result.server.name)}: {_server(result.server)}")
+    print_line(f"{sanitize(result.server.name)}: {_server(result.server)}")
     workloads = list(dict.fromkeys(row.load.workload for row in result.rows))
     for workload in workloads:
         rows = [row for row in result.rows if row.load.workload == workload]
-        click.echo(_workload(workload, rows))
+        print_line(_workload(workload, rows))
         table, dropped = fit_columns(
             [_HEADINGS, *map(_cells, rows)], terminal_width(), _DISPENSABLE
         )
@@ -110,13 +111,13 @@ def _print_notes(row: BenchRow) -> None:
         rates = ", ".join(f"{rate:.0%}" for rate in row.acceptance.per_position)
         basis = "" if row.acceptance.basis == "measured" else f" ({row.acceptance.basis})"
         text = "the file's prompts" if row.load.workload.prompts else "random words"
-        click.echo(
+        print_line(
             f"{of} accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
         )
     if row.saturated:
-        click.echo(f"{of} saturated: {row.saturated}")
+        print_line(f"{of} saturated: {row.saturated}")
     if row.incomplete:
-        click.echo(f"{of} incomplete: {row.incomplete}")
+        print_line(f"{of} incomplete: {row.incomplete}")
 
 
 def _print_footer(result: BenchResult) -> None:
@@ -157,7 +158,7 @@ def print_check(found: SenderCheck) -> None:
     share = f"{share_text(found.cpu_share)} of a CPU"
     if found.machine_share is not None:
         share += f", this machine {found.machine_share:.0%} busy"
-    click.echo(
+    print_line(
         f"{name} {version}: {found.requests} requests, {found.concurrency} at a time, "
         f"{found.tokens_per_second:,.0f} tokens/s; busiest process {share}"
     )
@@ -168,14 +169,14 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
     names = dict.fromkeys(row.load.workload.name for row in result.rows)
     for name in names:
         rows = [row for row in result.rows if row.load.workload.name == name]
-        click.echo(f"{name}: output tokens per second, with 95 % confidence interval")
+        print_line(f"{name}: output tokens per second, with 95 % confidence interval")
         table = _table(rows)
         for line in align_columns(table, table[0]):
             click.echo(f"  {line}")
     for summary in summaries:
-        click.echo(summary)
+        print_line(summary)
     if any(row.saturated for row in result.rows):
-        click.echo("* saturated: more requests only wait longer; the report has the reasons.")
+        print_line("* saturated: more requests only wait longer; the report has the reasons.")
 
 
 def _table(rows: Sequence[BenchRow]) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from peagle.cli.output.console import (
     Row,
     align_columns,
     fit_columns,
+    print_line,
     print_status,
     table_width,
     terminal_width,
@@ -25,7 +26,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
     """A table by domain, and what is uncertain."""
     where = "the engine's counters" if result.source == "counters" else "the endpoint's log"
     kind = "imposed" if result.total.acceptance.basis == "imposed" else "measured"
-    click.secho(
+    print_line(
         f"Acceptance of {result.server.name} with K={result.k}: {kind} on "
         f"{result.total.prompts:,} prompts, from {where}",
         bold=True,
@@ -90,22 +91,22 @@ def print_lossless(result: LosslessResult) -> None:
     """How many answers are the same, and the differences."""
     same = result.prompts - len(result.differences)
     verdict = "the same" if result.passed else "not the same"
-    click.secho(
+    print_line(
         f"Greedy answers of {result.server} and {result.against} are {verdict}: {same} of "
         f"{result.prompts} equal, {result.tokens:,} tokens compared",
         bold=True,
     )
     explained = [one for one in result.differences if one.explained]
     if explained:
-        click.echo(
+        print_line(
             f"{len(explained)} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
     for one in result.unexplained[:_MOST_DIFFERENCES]:
         gap = "ended" if one.gap is None else f"{one.gap:.4f}"
-        click.echo(f"Line {one.line}, token {one.position}, gap {gap}:")
-        click.echo(f"  with speculation  {_shown(one.other_text)}")
-        click.echo(f"  without           {_shown(one.target_text)}")
+        print_line(f"Line {one.line}, token {one.position}, gap {gap}:")
+        print_line(f"  with speculation  {_shown(one.other_text)}")
+        print_line(f"  without           {_shown(one.target_text)}")
     more = len(result.unexplained) - _MOST_DIFFERENCES
     if more > 0:
         print_status(f"{more} more differences are in --json.")

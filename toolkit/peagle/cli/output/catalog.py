@@ -47,22 +47,32 @@ def print_list(targets: list[dict[str, Any]]) -> None:
     for target in targets:
         needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
         if not target["drafters"]:
-            click.echo(f"{click.style(target['id'], bold=True)}  {needs}, no drafters")
+            _print_heading(target["id"], f"{needs}, no drafters", console.width)
             continue
         rows = [_COLUMNS, *_rows(target)]
         rows, _ = fit_columns(rows, console.width, _DISPENSABLE)
         if table_width(rows) > console.width or not f"{needs}{rows}".isascii():
-            console.print(f"[bold]{escape(target['id'])}[/]  {escape(needs)}")
+            _print_heading(target["id"], needs, console.width)
             console.print(_drafters(console, target))
             continue
         lines = [*align_columns(rows)]
-        click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
+        _print_heading(target["id"], needs, console.width)
         click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
     console.print(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
     )
     show = command_text(("peagle", "catalog", "show", "PAIR"))
     console.print(f"Details of a pair: {show}", markup=False, soft_wrap=True)
+
+
+def _print_heading(target_id: str, needs: str, width: int) -> None:
+    """A target with what it needs: beside it, or below where the line would be too long."""
+    name = click.style(target_id, bold=True)
+    if len(target_id) + _GAP + len(needs) <= width:
+        click.echo(f"{name}{' ' * _GAP}{needs}")
+        return
+    lines = wrapped(needs, width - _GAP)
+    click.echo("\n".join((name, *(f"{' ' * _GAP}{line}" for line in lines))))
 
 
 def print_pair(

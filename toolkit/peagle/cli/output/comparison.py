@@ -13,7 +13,7 @@ from peagle.bench.models import Interval
 from peagle.bench.variants import VariantComparison, VariantResult
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.console import align_columns, print_facts, print_status
+from peagle.cli.output.console import align_columns, print_facts, print_line, print_status
 from peagle.cli.output.deploy import show_changes
 from peagle.cli.output.plan_facts import proof_text, speculation_text
 from peagle.deploy.preflight import Preflight
@@ -74,12 +74,12 @@ def _together(more: float | None, document: dict[str, Any], account: Account) ->
 def print_started(document: dict[str, Any], account: Account) -> None:
     """What serves, and what to do next, on stdout."""
     comparison, name = document["comparison"], document["name"]
-    click.secho(
+    print_line(
         f"{name} serves two plans: {comparison['share']:.1%} of the requests go to "
         f"{comparison['variant']} ({_plan_text(comparison)})",
         bold=True,
     )
-    click.echo(f"  Price    {format_price(document['price_per_hour_usd'], account.sandbox)}")
+    print_line(f"  Price    {format_price(document['price_per_hour_usd'], account.sandbox)}")
     for label, command in (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop")):
         click.echo(f"  {label:<9}{command_text(('peagle', command, name))}")
 
@@ -121,12 +121,12 @@ def print_report(report: VariantComparison, account: Account) -> None:
     """A line per number with both variants and the difference, the verdict and the notes."""
     first, second = report.variants
     span = format_duration(max(report.until - report.since, 0))
-    click.secho(f"{report.name}: two plans under the same requests, {span}", bold=True)
+    print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
     rows = [("", first.variant, second.variant, "difference")]
     rows += list(_rows(first, second, report.changes))
     heading, *lines = align_columns(rows)
     click.echo("\n".join([click.style(heading, dim=True), *lines]))
-    click.echo(_verdict(report))
+    print_line(_verdict(report))
     for note in report.notes:
         print_status(f"note: {note}")
 

@@ -69,9 +69,16 @@ def can_print(text: str) -> bool:
     return True
 
 
-def print_status(message: str) -> None:
-    """Print a message to stderr, which keeps stdout for results."""
-    click.echo(message, err=True)
+def print_line(text: str, command: str = "", bold: bool = False) -> None:
+    """Print a text to stdout, as wide as the terminal; a command at its end is not broken."""
+    lines = folded(text, command, terminal_width())
+    click.echo(click.style(lines, bold=True) if bold else lines)
+
+
+def print_status(message: str, command: str = "") -> None:
+    """Print a message to stderr, which keeps stdout for results. It is as wide as the terminal; a
+    command at its end is not broken."""
+    click.echo(folded(message, command, stderr_width()), err=True)
 
 
 def print_written(path: Path) -> None:
@@ -137,7 +144,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
             lines += fix_lines(finding.fix, finding.command, stderr_width())
         else:
             lines = wrapped(line, stderr_width())
-        print_status("\n".join(lines))
+        click.echo("\n".join(lines), err=True)
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
@@ -161,6 +168,15 @@ def fix_lines(fix: str, command: Sequence[str] | None, width: int) -> list[str]:
     if not command or len(text) <= width:
         return wrapped(text, width)
     return [*wrapped(f"{fix}:", width), fix_in_context("", command)]
+
+
+def message_with_fix(message: str, fix: str, command: Sequence[str] | None, width: int) -> str:
+    """A message with its fix in parentheses, or below it where a command would be broken."""
+    text = fix_in_context(fix, command)
+    line = f"{message} ({text})" if text else message
+    if not command or len(line) <= width:
+        return folded(line, "", width)
+    return "\n".join((*wrapped(message, width), *fix_lines(fix, command, width)))
 
 
 def where_text(where: str) -> str:
@@ -226,6 +242,33 @@ def wrapped(text: str, width: int) -> list[str]:
     return wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
 
 
+def folded(text: str, command: str, width: int) -> str:
+    """Each line of ``text`` in lines of ``width``; what continues it is indented by two more.
+
+    A command that does not fit beside the text has its own line, however long.
+    """
+    *before, last = text.split("\n")
+    whole = f"{last}: {command}" if command else last
+    if not command or len(click.unstyle(whole)) <= width:
+        return "\n".join(_continued(line, width) for line in (*before, whole))
+    lines = [_continued(line, width) for line in (*before, f"{last}:")]
+    return "\n".join((*lines, f"{_blanks(last)}  {command}"))
+
+
+def _continued(line: str, width: int) -> str:
+    if len(click.unstyle(line)) <= width:
+        return line
+    first, *others = wrapped(line, width)
+    indent = f"{_blanks(line)}  "
+    others = wrapped(" ".join(others), width - len(indent))
+    return f"\n{indent}".join((first, *others))
+
+
+def _blanks(line: str) -> str:
+    """The blanks before the first word of a line."""
+    return line[: len(line) - len(line.lstrip(" "))]
+
+
 def indented(text: str, width: int, indent: int) -> str:
     """``text`` in lines of ``width``, all but the first indented."""
     return f"\n{' ' * indent}".join(wrapped(text, width - indent))
@@ -235,7 +278,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print labels and texts to stderr in two columns, as wide as the terminal."""
     width = stderr_width()
     for label, text in facts:
-        print_status(f"  {label:<12}{indented(text, width, 14)}")
+        click.echo(f"  {label:<12}{indented(text, width, 14)}", err=True)
 
 
 def stderr_width() -> int:

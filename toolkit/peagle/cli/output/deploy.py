@@ -14,7 +14,7 @@ from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import add_to_error, command_text, in_context
 from peagle.cli.output.answer import speed_of_plan
-from peagle.cli.output.console import print_facts, print_status
+from peagle.cli.output.console import print_facts, print_line, print_status
 from peagle.cli.output.plan_facts import (
     licences_text,
     observability_facts,
@@ -147,12 +147,12 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     """How to call the endpoint, on stdout."""
     name = document["name"]
     where = account.where(document["region"])
-    click.secho(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
+    print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if document["stand_in"]:
-        click.echo(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
-        click.echo("the acceptance length is the stand-in's. Everything else is as planned.")
+        print_line(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
+        print_line("the acceptance length is the stand-in's. Everything else is as planned.")
     if document["vllm_here"]:
-        click.echo(f"Engine: {engine_text(document['vllm'], document['vllm_here'])}.")
+        print_line(f"Engine: {engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
@@ -162,7 +162,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     price = format_price(document["price_per_hour_usd"], account.sandbox)
     click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
     click.echo(f"  OpenAI API key   $({command_text(('peagle', 'token', name))})")
-    click.echo(f"\n  Price            {price}")
+    print_line(f"\n  Price            {price}")
     click.echo(f"  Remove it        {command_text(('peagle', 'destroy', name))}")
 
 
@@ -221,11 +221,11 @@ def show_remaining_resources(
         print_status(f"  {resource.text}{uncertain}")
     usd_per_hour = api.cost_of_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    print_status(f"Continue {shlex.join(again)}")
+    _show_command("Continue", again)
     if has_undo and tuple(again) != rollback:
-        print_status(f"Undo     {shlex.join(rollback)}")
+        _show_command("Undo", rollback)
     if tuple(again) != destroy:
-        print_status(f"Remove   {shlex.join(destroy)}")
+        _show_command("Remove", destroy)
     add_to_error(
         "remaining",
         {
@@ -236,6 +236,11 @@ def show_remaining_resources(
             "remove_command": destroy,
         },
     )
+
+
+def _show_command(label: str, command: Sequence[str]) -> None:
+    """A command on stderr, in one line however long."""
+    click.echo(f"{label:<9}{shlex.join(command)}", err=True)
 
 
 def show_nothing_remains() -> None:

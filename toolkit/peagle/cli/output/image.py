@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import click
-
 from peagle.cli.output.console import (
     UNLIMITED,
     align_columns,
     fit_columns,
     hidden_columns,
+    print_line,
     wrapped,
 )
 from peagle.images import Image
@@ -47,10 +46,10 @@ def _row(image: Image) -> tuple[str, ...]:
 
 
 def print_image(image: Image) -> None:
-    click.echo(image.name)
-    click.echo(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
+    print_line(image.name)
+    print_line(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
     if image.layer_bytes is not None:
-        click.echo(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
+        print_line(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
 
 
 def image_document(image: Image) -> dict[str, Any]:

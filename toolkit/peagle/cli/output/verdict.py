@@ -17,6 +17,7 @@ from peagle.cli.output.console import (
     can_print,
     fit_columns,
     hidden_columns,
+    print_line,
     table_width,
     terminal_width,
     wrapped,
@@ -50,7 +51,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     """The verdict on stdout; ``written`` is its file, if it has one."""
     width = terminal_width(_WIDTH)
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
-    click.secho(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
+    print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
     for text in (f"{price_text(verdict)}; speeds are of one engine", _LEGEND):
         for line in wrapped(text, width):
             click.echo(line)
@@ -61,16 +62,16 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     for line in _chart(verdict.workloads, width):
         click.echo(line)
     if verdict.changes:
-        click.secho("\nWhat would change it", bold=True)
+        print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
             lines = wrapped(change.text, width - 4)
-            click.echo(
+            print_line(
                 "\n".join(f"  {'-' if not n else ' '} {line}" for n, line in enumerate(lines))
             )
     if written is not None:
         load = _load_options(verdict)
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
-        click.echo(f"\nPlan with it: {command_text(command)}")
+        print_line("\nPlan with it", command_text(command))
 
 
 def _load_options(verdict: Verdict) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import command_text
-from peagle.cli.output.console import print_status
+from peagle.cli.output.console import print_line, print_status
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
 from peagle.planning import Plan
@@ -53,14 +53,14 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
 
 def say_interrupted(removed: str, again: Sequence[str]) -> None:
     """Say what was removed after an interrupt, and the command that starts over."""
-    print_status(f"Interrupted: {removed}. Nothing was kept. Start over: {shlex.join(again)}")
+    print_status(f"Interrupted: {removed}. Nothing was kept. Start over", shlex.join(again))
 
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:
     """Print the artifact in S3, and which starts use it."""
-    click.secho(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
+    print_line(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
     if stored.stand_in:
-        click.echo(
+        print_line(
             f"The sandbox ran {stored.stand_in} instead of the pair; only the sandbox can use this "
             "artifact."
         )
@@ -68,28 +68,28 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> No
     cost = ""
     if price is not None and not sandbox:
         cost = f", about {format_usd(price * stored.seconds / 3600)}"
-    click.echo(f"{plan.name} was removed after {format_duration(stored.seconds)}{cost}.")
-    click.echo(f"sha256 {stored.artifact.sha256}")
-    click.echo(
+    print_line(f"{plan.name} was removed after {format_duration(stored.seconds)}{cost}.")
+    print_line(f"sha256 {stored.artifact.sha256}")
+    print_line(
         "The next deploy of the same image, GPU and options pins and restores it. What is deployed "
         "now restores only what its plan pins."
     )
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
         count, size = len(stored.others), format_size(sum(stored.others.values()))
-        click.echo(f"{count} for other images, GPUs or options are stored beside it ({size}), and "
+        print_line(f"{count} for other images, GPUs or options are stored beside it ({size}), and "
                    f"every start downloads them too: {command_text(listing)}")  # fmt: skip
 
 
 def print_local(artifact: WarmArtifact, restore: str) -> None:
     """Print the artifact on this machine; ``restore`` is the command that uses it, if any."""
-    click.secho(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
-    click.echo(f"sha256 {artifact.sha256}")
+    print_line(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
+    print_line(f"sha256 {artifact.sha256}")
     if restore:
         click.echo(f"Restore it:  {restore}")
     else:
-        click.echo("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and")
-        click.echo("PEAGLE_WARM_SHA256 to this SHA-256.")
+        print_line("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and")
+        print_line("PEAGLE_WARM_SHA256 to this SHA-256.")
 
 
 def collected_document(plan: Plan, stored: CollectedWarmStart) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import Account
 from peagle.cli.context import command_text, findings_in_context, in_context
-from peagle.cli.output.console import print_status, terminal_width
+from peagle.cli.output.console import print_line, print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
@@ -136,17 +136,15 @@ def resume_hint(
         failed = bar.started and not isinstance(error, Refused)
         if failed or isinstance(error, KeyboardInterrupt):
             if bar.progress is None:
-                print_status(
-                    f"This run copied no file to {place.uri}. Resume: {shlex.join(resume)}"
-                )
+                print_status(f"This run copied no file to {place.uri}. Resume", shlex.join(resume))
             else:
                 done, total = format_size(bar.progress.done), format_size(bar.progress.total)
                 print_status(
                     f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
                     "storage."
                 )
-                print_status(f"Resume: {shlex.join(resume)}")
-                print_status(f"Remove: {shlex.join(remove)}")
+                print_status("Resume", shlex.join(resume))
+                print_status("Remove", shlex.join(remove))
         raise
 
 
@@ -161,7 +159,7 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
         f"{plan.prefix.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
         f"checksums match ({copied})"
     )
-    print_status(f"Use it: {use}")
+    print_status("Use it", use)
 
 
 def use_command(
@@ -214,35 +212,42 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
     pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    click.echo(f"{found.prefix.uri}: {state}, {format_size(found.size)}{pairs}")
+    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}{pairs}")
     if found.finish:
-        click.echo(f"complete it: {command_text(found.finish)}")
+        print_line("complete it", command_text(found.finish))
     for part, files in found.files.items():
-        click.echo(f"{part}/ from {found.manifest[part].source}")
+        print_line(f"{part}/ from {found.manifest[part].source}")
         for file in files:
             click.echo(file_line(file, terminal_width()))
     if found.warm:
-        click.echo("warm/: warm starts")
+        print_line("warm/: warm starts")
     for one in found.warm:
-        click.echo(f"  {warm_start_line(one)}")
+        print_line(f"  {warm_start_line(one)}")
     if found.lock is not None:
-        click.echo(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
+        print_line(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
     if found.others:
-        click.echo("unknown objects, not copied by this toolkit")
+        print_line("unknown objects, not copied by this toolkit")
     for key, size in found.others.items():
-        click.echo(f"            {size:>15,}  {key.removeprefix(found.prefix.key)}")
+        click.echo(_sized_line("", size, key.removeprefix(found.prefix.key), terminal_width()))
     if price is not None:
-        click.echo(f"storage: {month_text(found.size, price, price.region)}")
+        print_line(f"storage: {month_text(found.size, price, price.region)}")
 
 
 def file_line(file: FileStatus, width: int) -> str:
     """A file of a synced folder; its checksum on a second line where one is too narrow."""
     partial = f" ({format_size(file.present)} uploaded)" if file.state == "half" else ""
     state = _STATES.get(file.state, file.state)
-    line = f"  {state:9} {file.size:>15,}  {file.name}{partial}"
-    if len(line) + 2 + len(file.checksum) <= width:
-        return f"{line}  {file.checksum}"
-    return f"{line}\n{' ' * 12}{file.checksum}" if file.checksum else line
+    line = _sized_line(state, file.size, f"{file.name}{partial}", width)
+    if not file.checksum:
+        return line
+    beside = len(line) + 2 + len(file.checksum) <= width
+    return f"{line}  {file.checksum}" if beside else f"{line}\n    {file.checksum}"
+
+
+def _sized_line(state: str, size: int, name: str, width: int) -> str:
+    """State, size and name; a name that does not fit beside them has its own line."""
+    start = f"  {state:9} {size:>15,}"
+    return f"{start}  {name}" if len(start) + 2 + len(name) <= width else f"{start}\n    {name}"
 
 
 def warm_start_line(warm: StoredWarmStart) -> str:
