@@ -17,8 +17,8 @@ _MAX_LENGTH = 1024
 """Of an S3Uri in SageMaker's service model."""
 
 PREFIX_FORMAT = (
-    "use the form s3://bucket/folder, without spaces, % and empty parts, and with a bucket name of "
-    "3 to 63 characters"
+    "use the form s3://bucket/folder, without spaces, % and empty parts; the name of a bucket has "
+    "3 to 63 lowercase letters, digits, hyphens and dots"
 )
 """The fix for what ``S3Uri.mountable`` rejects."""
 

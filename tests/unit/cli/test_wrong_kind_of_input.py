@@ -27,7 +27,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("plan", "models"), "for the folder write ./models"),
         (("catalog", "init", "README.md"), "README.md is a file, not the folder of a model"),
         (("verdict", "./models", "--gpu", "H100"), "peagle catalog init ./models"),
-        (("plan", "tiny", "--context", "8192"), "no option --context: use --max-model-len"),
+        (
+            ("plan", "tiny", "--context", "8192"),
+            "no option --context: the length of the context is --max-model-len",
+        ),
     ],
 )
 def test_the_error_says_what_it_is(peagle: Peagle, words: tuple[str, ...], message: str) -> None:

@@ -115,16 +115,16 @@ def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "code"),
+    ("given", "code"),
     [
         ({"min_tokens_per_second": 7000}, "speed-unverified"),
         ({"slo": Slo(ttft=0.05)}, "slo-unverified"),
     ],
 )
 def test_the_speed_of_the_planned_instance_is_not_warned_about(
-    wanted: dict[str, Any], code: str
+    given: dict[str, Any], code: str
 ) -> None:
-    options = Options(pair="tiny", instance_type="ml.g6.xlarge", **wanted)
+    options = Options(pair="tiny", instance_type="ml.g6.xlarge", **given)
     plan = make_plan(options, load_catalog())
     assert code in {one.code for one in plan.findings}
     assert code not in {one.code for one in findings_on_this_machine(plan, "process")}

@@ -87,8 +87,8 @@ def test_captured_data_has_a_place_a_share_and_a_key() -> None:
         ({"alarm_topic": TOPIC}, "--alarm-topic has no alarms"),
         ({"alarm_topic": "on-call", "observe": True}, "is not the ARN of an SNS topic"),
         ({"alarm_topic": TOPIC.replace("east", "west"), "observe": True}, "us-west-1"),
-        ({"capture_data": "/tmp"}, "is no place for captured data"),
-        ({"capture_data": "s3://B_"}, "is no place for captured data"),
+        ({"capture_data": "/tmp"}, "is not an S3 prefix"),
+        ({"capture_data": "s3://B_"}, "is not an S3 prefix"),
     ],
 )
 def test_what_aws_refuses_is_refused(options: dict[str, Any], message: str) -> None:

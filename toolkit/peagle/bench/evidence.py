@@ -40,7 +40,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         is_sandbox = server.where == SANDBOX
         what = "the sandbox has no GPU" if is_sandbox else "its pair or vLLM is unknown"
         raise UserError(
-            f"the result of {server.name} is no evidence of a pair: {what}",
+            f"the result of {server.name} cannot be evidence for a pair: {what}",
             "measure a pair of the catalogue on this machine, or a deployment on AWS",
             "not-evidence",
         )

@@ -48,7 +48,7 @@ def parse_settings(text: str) -> tuple[int, ...]:
         is_k = word.isdecimal() and word.isascii() and len(word) < 4 and 1 <= int(word) <= LARGEST_K
         if name.strip() != "k" or not (is_k or word == _NONE):
             raise UserError(
-                f"--sweep {text[:80]}: {word[:40]!r} is no setting",
+                f"--sweep {text[:80]}: {word[:40]!r} is not a value of k",
                 f"write k=none,1,3 with K from 1 to {LARGEST_K}",
                 "invalid-sweep",
             )

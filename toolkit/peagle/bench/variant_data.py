@@ -108,7 +108,7 @@ def comparison_report(
     if aws.in_sandbox:
         notes.append(
             "the price is that of the plan's instances on AWS, the tokens are this machine's: "
-            "USD per token compares the two plans, and is no cost on AWS"
+            "USD per token compares the two plans, and is not a cost on AWS"
         )
     return compare_variants(record.name, first, second, span[0], until, period, notes)
 

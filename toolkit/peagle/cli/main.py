@@ -92,7 +92,7 @@ _TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --insta
 OPTION_HINTS: dict[str, str] = {
     "--tp": _TENSOR_PARALLEL,
     "--tensor-parallel-size": _TENSOR_PARALLEL,
-    "--context": "use --max-model-len",
+    "--context": "the length of the context is --max-model-len",
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "specify the target first; --catalog DIR before the command adds your own targets",

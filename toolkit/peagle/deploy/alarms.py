@@ -1,4 +1,4 @@
-"""The alarms of a plan: created, changed, suspended and removed; and whether they reach somebody.
+"""The alarms of a plan: created, changed, suspended and removed; and whether anyone receives them.
 
 They exist before the update that they watch; a plan without alarms removes them.
 """
@@ -298,7 +298,7 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         yield warning(
             "topic-without-subscribers",
             "--alarm-topic",
-            f"nobody has a confirmed subscription of {topic}: its notifications reach nobody",
+            f"{topic} has no confirmed subscription: no one receives its notifications",
             Fix(
                 "subscribe, then confirm the e-mail",
                 ("aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",

@@ -57,7 +57,7 @@ class Session(Measurer):
             prove_first: prove an update on a temporary endpoint before the switch.
             keep_unproved: keep an update in service whose proof fails.
             keep_failed: keep a new endpoint whose engine can never serve, to look at it.
-            accept_unknown_price: deploy also if nobody knows the price.
+            accept_unknown_price: also deploy if the price is unknown.
             say: gets a line for every new state.
 
         Returns:

@@ -103,7 +103,8 @@ def _capture(options: Options) -> Capture | None:
         return None
     if not is_s3_uri(uri) or not S3Uri.parse(uri).has_bucket_name:
         raise UserError(
-            f"{uri[:80]!r} is no place for captured data", "use --capture-data s3://BUCKET/FOLDER"
+            f"--capture-data {uri[:80]!r} is not an S3 prefix",
+            "use --capture-data s3://BUCKET/FOLDER",
         )
     return Capture(
         s3_uri=lower_scheme(uri),
@@ -114,7 +115,7 @@ def _capture(options: Options) -> Capture | None:
 
 
 def _findings(options: Options, observe: Observe) -> Iterator[Finding]:
-    """Captured prompts and answers are users' data; an alarm that notifies nobody is missed."""
+    """Captured prompts and answers are users' data; an alarm without a notification is missed."""
     capture = observe.capture
     if capture is not None and capture.retention_days is None:
         yield note(
@@ -127,7 +128,7 @@ def _findings(options: Options, observe: Observe) -> Iterator[Finding]:
         yield note(
             "no-alarm-topic",
             "--observe",
-            "the alarms change their state in CloudWatch, and notify nobody",
+            "the alarms change their state in CloudWatch, and send no notification",
             "add --alarm-topic with an SNS topic",
         )
     if options.observe and "ttft" not in observe.alarms:

@@ -107,7 +107,7 @@ def _evidence(
         if one.drafter and (basis := compared.acceptance(one)).basis == "unknown"
     }
     if unknown:
-        text = f"no acceptance is known of {_listed(unknown)}; nothing of them is compared"
+        text = f"not compared, because the acceptance is unknown: {_listed(unknown)}"
         yield VerdictChange(kind="evidence", text=text)
     for size in decided:
         reasons = {

@@ -163,7 +163,7 @@ def create_bucket(parameters: Parameters, _region: str) -> Iterator[Invalid]:
     name = parameters.get("Bucket")
     if isinstance(name, str) and not S3Uri(name).has_bucket_name:
         message = f"{name!r} cannot be the name of a bucket"
-        fix = "use 3 to 63 lower-case letters, digits, hyphens and dots; not an IP address"
+        fix = "use 3 to 63 lowercase letters, digits, hyphens and dots; not an IP address"
         yield Invalid("Bucket", message, fix)
 
 

@@ -19,7 +19,7 @@ from peagle.sandbox import alarms, services
 from peagle.sandbox.autoscaling import set_speed
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.endpoint import SandboxEndpoint
-from peagle.sandbox.faults import FAULTS, Fault
+from peagle.sandbox.faults import FAULTS, KINDS, Fault
 from peagle.sandbox.protocol import Response, json_response
 from peagle.sandbox.sagemaker import all_endpoints
 from peagle.sandbox.scheduler import CLOCK, fire_due
@@ -132,13 +132,17 @@ def _faults(method: str, body: bytes) -> Response:
         try:
             FAULTS.add(fault)
         except ValueError as error:
-            return _refused(
-                str(error), "use an operation of AWS and a kind of fault that it can have"
-            )
+            return _refused(str(error), _FAULT_FIX)
     elif method == "DELETE":
         operation = _fields(body, _CLEARED).get("operation")
         return json_response({"removed": FAULTS.clear(operation)})
     return json_response({"faults": [asdict(fault) for fault in FAULTS.all()]})
+
+
+_FAULT_FIX = (
+    "use the name of an API operation, such as CreateEndpoint, and one of these faults: "
+    f"{', '.join(KINDS)}"
+)
 
 
 def _refused(message: str, fix: str) -> Response:

@@ -188,8 +188,8 @@ class Verdict(VerdictEntry):
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the
         nearest load; both nearest by ratio."""
         sizes = self.workloads
-        wanted = sizes[0].workload if workload is None else workload
-        chosen = min(sizes, key=lambda one: _distance(one.workload, wanted))
+        planned = sizes[0].workload if workload is None else workload
+        chosen = min(sizes, key=lambda one: _distance(one.workload, planned))
         return chosen, nearest_load(chosen.loads, load)
 
 

@@ -34,4 +34,4 @@ def check(case: Case) -> Findings:
                 yield RULE.of_entry(entry, "vllm", f"--{name} has the value {value}")
             elif not on_only and plain in known - switches and isinstance(value, bool):
                 fix = f"give it one: --{plain} VALUE"
-                yield RULE.of_entry(entry, "vllm", f"--{name} has no value and is no switch", fix)
+                yield RULE.of_entry(entry, "vllm", f"--{name} requires a value", fix)
