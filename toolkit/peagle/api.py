@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from peagle.bench.acceptance import acceptance_bytes as acceptance_bytes
     from peagle.bench.acceptance import measure_acceptance as measure_acceptance
     from peagle.bench.acceptance import require_none_refused as require_none_refused
+    from peagle.bench.acceptance_file import with_text_acceptance as with_text_acceptance
     from peagle.bench.aiperf import load_sender as load_sender
     from peagle.bench.bench import bench as bench
     from peagle.bench.bench import bench_loads as bench_loads
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from peagle.bench.check import require_agreement as require_agreement
     from peagle.bench.compare import summaries as summaries
     from peagle.bench.gates import require_gates as require_gates
-    from peagle.bench.imposed import with_text_acceptance as with_text_acceptance
     from peagle.bench.install import find_sender as find_sender
     from peagle.bench.install import install_sender as install_sender
     from peagle.bench.install import installed_sender as installed_sender
@@ -273,7 +273,7 @@ _FUNCTIONS = {
     "peagle.bench.check": ("check_sender", "require_agreement"),
     "peagle.bench.compare": ("summaries",),
     "peagle.bench.gates": ("require_gates",),
-    "peagle.bench.imposed": ("with_text_acceptance",),
+    "peagle.bench.acceptance_file": ("with_text_acceptance",),
     "peagle.bench.install": ("find_sender", "install_sender", "installed_sender"),
     "peagle.bench.local": ("target_alone",),
     "peagle.bench.lossless": ("check_lossless", "require_lossless"),

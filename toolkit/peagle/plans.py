@@ -14,10 +14,10 @@ from peagle.checkpoints.models import location_hint
 from peagle.data import weights_folder
 from peagle.errors import NotFound
 from peagle.planning.options import Options
-from peagle.planning.pins import local_weights, with_contents
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.planning.uploads import local_weights, with_contents
 from peagle.weights.layout import own_head
 from peagle_serve.contract import is_s3_uri
 

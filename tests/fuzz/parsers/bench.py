@@ -7,7 +7,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from peagle.bench.imposed import rates_of, read_acceptance
+from peagle.bench.acceptance_file import rates_of, read_acceptance
 from peagle.bench.lossless import first_difference
 from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.prompts import read_prompts

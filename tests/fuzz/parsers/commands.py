@@ -35,7 +35,7 @@ from peagle.render.plan_file import digest, plan_document, plan_from, read_plan,
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
-from peagle.speed.workloads import WORKLOADS
+from peagle.speed.models import WORKLOADS
 from peagle.text import (
     format_duration,
     parse_duration,

@@ -13,7 +13,7 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     require_none_refused,
 )
-from peagle.bench.imposed import rates_of, read_acceptance
+from peagle.bench.acceptance_file import rates_of, read_acceptance
 from peagle.bench.models import BenchSetting, Interval
 from peagle.bench.prompts import PromptSet
 from peagle.errors import EngineError, NotProved, Unsupported, UserError

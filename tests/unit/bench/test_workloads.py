@@ -15,8 +15,7 @@ from peagle.bench.workloads import (
     request_bodies,
 )
 from peagle.errors import UserError
-from peagle.speed.models import Workload
-from peagle.speed.workloads import WORKLOADS
+from peagle.speed.models import WORKLOADS, Workload
 from tests.support import raises_code
 
 TOKENS = Tokens(overhead=5.0, per_word=1.25)

@@ -13,9 +13,8 @@ from peagle.cli.output.chart import Series, draw
 from peagle.cli.output.verdict import print_verdict
 from peagle.render.verdict_file import read_verdict
 from peagle.speed.decision import Question, decide_workload
-from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting, Verdict, VerdictChange
-from peagle.speed.workloads import WORKLOADS
 from tests.golden import assert_golden
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal, nothing_was_created

@@ -17,9 +17,8 @@ from peagle.errors import PeagleError
 from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.speed.models import Workload
+from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Setting, Verdict, WorkloadVerdict
-from peagle.speed.workloads import WORKLOADS
 from tests.support import bundled_evidence
 
 CATALOG = load_catalog()

@@ -14,9 +14,8 @@ from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, VerdictFileError
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
-from peagle.speed.models import Workload
+from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import Setting, Verdict
-from peagle.speed.workloads import WORKLOADS
 
 
 @cache

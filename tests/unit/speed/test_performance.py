@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from peagle.catalog.schema import Seconds, SpeedRun
 from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
-from peagle.speed.evidence import names_in_runs
 from peagle.speed.geometry import geometry_of
-from peagle.speed.models import Acceptance, Workload
+from peagle.speed.models import Acceptance, Workload, names_in_runs
 from peagle.speed.step import StepTimes
 from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
 from tests.support import examples

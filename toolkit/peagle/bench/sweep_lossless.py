@@ -16,7 +16,7 @@ from peagle.bench.transcripts import Transcript, TranscriptProgress, transcripts
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving.request import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.render.requests import tag_value
-from peagle.speed.workloads import WORKLOADS
+from peagle.speed.models import WORKLOADS
 
 Opened = Callable[[BenchSetting], AbstractContextManager[object]]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from peagle import __version__
 from peagle.aws.client import Aws
 from peagle.bench import aiperf
+from peagle.bench.acceptance_file import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.bench import this_host
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
-from peagle.bench.imposed import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.local import LocalEngines, local_server
 from peagle.bench.models import BenchedServer, BenchResult, BenchSetting, utc_now
 from peagle.bench.prices import Budget, BudgetExceeded

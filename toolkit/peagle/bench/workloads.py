@@ -12,8 +12,7 @@ from peagle.bench.models import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.bench.prompts import Prompt, read_prompts
 from peagle.errors import UserError, nearest
 from peagle.protocol import request_body
-from peagle.speed.models import Workload
-from peagle.speed.workloads import WORKLOADS
+from peagle.speed.models import WORKLOADS, Workload
 
 LEAST_REQUESTS = 4
 """Of a repetition: fewer give no percentiles."""

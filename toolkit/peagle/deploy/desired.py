@@ -18,14 +18,14 @@ from peagle.data import weights_folder
 from peagle.deploy.served import served_by_requests
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Refused
-from peagle.planning.pins import (
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.uploads import (
     UPLOAD_FOLDER,
     local_weights,
     planned_contents,
     portable_pair,
     with_contents,
 )
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.components import CREATE_COMPONENT
 from peagle.render.requests import Request, requests, with_replaced
 from peagle.s3uri import S3Uri

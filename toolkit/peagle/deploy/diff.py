@@ -13,8 +13,8 @@ from typing import Any
 
 from peagle.deploy.served import Served, served_by_plan
 from peagle.findings import errors
-from peagle.planning.pins import portable_pair
 from peagle.planning.plan import Plan
+from peagle.planning.uploads import portable_pair
 from peagle.text import format_usd
 
 _IN_SPECULATION = ("method", "num_speculative_tokens")

@@ -27,8 +27,9 @@ from peagle.deploy.drift_fields import Compared, FieldDrift, differing, model_na
 from peagle.deploy.live import served_live
 from peagle.deploy.state import Deployment
 from peagle.errors import CloudError, Fix, UserError
-from peagle.planning.pins import local_weights, pins_of
+from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
+from peagle.planning.uploads import local_weights
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.kubernetes import object_kinds
 from peagle.text import json_object

@@ -44,9 +44,10 @@ from peagle.deploy.variants import require_no_comparison
 from peagle.findings import Finding, error, errors, note
 from peagle.planning.limit import most_usd_per_hour
 from peagle.planning.operation_model import Rollout
-from peagle.planning.pins import local_weights, pins_of
+from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import rollout_of
+from peagle.planning.uploads import local_weights
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri

@@ -11,8 +11,7 @@ from peagle.planning.candidates import InstanceFit, PairLoad, planned_fit
 from peagle.planning.plan import Speculation
 from peagle.speed.acceptance import acceptance_of
 from peagle.speed.estimate import break_even_length, performance
-from peagle.speed.evidence import names_in_runs
-from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.models import Acceptance, Performance, Workload, names_in_runs
 
 LIKELY_LENGTH = 2.0
 """Tokens per step that a drafter without a known acceptance is assumed to make, to find its

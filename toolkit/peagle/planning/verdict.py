@@ -18,9 +18,8 @@ from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload
-from peagle.speed.models import Workload
+from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import Verdict
-from peagle.speed.workloads import WORKLOADS
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""

@@ -11,8 +11,7 @@ from peagle.catalog.tables import MethodSupport, support_of
 from peagle.findings import Finding
 from peagle.planning.compared import ComparedSettings
 from peagle.speed.decision import ESTIMATE_MUST_WIN_BY, Question
-from peagle.speed.evidence import is_on
-from peagle.speed.models import Workload
+from peagle.speed.models import Workload, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,

@@ -31,8 +31,8 @@ from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
-from peagle.planning.pins import upload_prefix
 from peagle.planning.plan import Decision, Mount, Reason, Weights
+from peagle.planning.uploads import uploaded
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size
 from peagle.vllm import versions
@@ -150,10 +150,10 @@ def place_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
 ) -> Decision[PlacedWeights]:
     """Source and path of all weights. Raises UserError for an invalid S3 URI."""
-    target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
+    target = uploaded(_target_weights(options, catalog, pair.target), "target", name)
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
-        drafter = _uploaded(drafter, "drafter", name)
+        drafter = uploaded(drafter, "drafter", name)
     if options.weights_by == "stream":
         target, drafter = _stream_both(options, target, drafter)
     elif options.baked_weights:
@@ -245,14 +245,6 @@ def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
     if {target.kind, drafter.kind} != {"s3"} or not target.location.endswith("/target/"):
         return False
     return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
-
-
-def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
-    """A directory with its upload destination; other weights unchanged."""
-    if weights.kind != "directory":
-        return weights
-    uploaded = {"s3_uri": f"{upload_prefix(name)}{folder}/"}
-    return _at(weights.model_copy(update=uploaded), f"{MODEL_FOLDER}/{folder}")
 
 
 def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:

@@ -5,8 +5,8 @@
     server         the daemon              protocol      responses, errors, event streams
     state          state on disk,          launch_spec   what to launch for an endpoint;
                    processes without a                   arguments that no engine got
-                   readable record         objects       weights in the sandbox's S3
-    router         which request goes      launch        download weights, start the engine
+                   readable record         launch        weights from the sandbox's S3; start
+    router         which request goes                    the engine
                    where                   instance      one engine
     signatures     whether the owner       fleet         the engines of an endpoint
                    signed it               logs          an engine's log in CloudWatch

@@ -1,6 +1,7 @@
 """Launch the engine of an endpoint: download its weights, then start a process or a container.
 
 As on SageMaker, weights come from S3 (the sandbox's own) and are at ``/opt/ml`` for the engine.
+Objects are read where moto keeps them: the sandbox's process needs no request to itself.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
-from moto.s3.models import FakeKey
+from moto.s3.models import FakeKey, s3_backends
+from moto.utilities.utils import get_partition
 
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import parse_ecr_image
@@ -25,8 +27,8 @@ from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
-from peagle.sandbox.objects import objects_of, save_object
 from peagle.sandbox.state import catalog, engine_version, read_engine_kind
 from peagle.store import private_folder
 from peagle_serve.contract import (
@@ -38,6 +40,9 @@ from peagle_serve.contract import (
 )
 
 TINY = "peagle/tiny"
+
+_PIECE = 1 << 20
+"""Bytes of an object that are read from S3 at a time."""
 
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
@@ -206,3 +211,28 @@ def nearest_image(pair: str, found: Sequence[Image]) -> Image:
     of_pair = (image for image in found if tag_value(image.pair) == pair)
     of_target = (image for image in found if image.pair.partition("+")[0] == target)
     return next(of_pair, None) or next(of_target, found[0])
+
+
+def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
+    """The keys and objects that the model data names; none where there is no such bucket."""
+    source = S3Uri.parse(data.uri)
+    bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)
+    exact = data.archive or data.single
+    for key, content in list(bucket.keys.items()) if bucket else ():
+        is_named = key == source.key if exact else key.startswith(source.key)
+        if is_named and isinstance(content, FakeKey):  # not a mark of deletion
+            yield key, content
+
+
+def save_object(content: FakeKey, file: Path) -> None:
+    """Write an object to a file, a piece at a time. Raises ValueError when it is deleted
+    meanwhile."""
+    with file.open("wb") as written:
+        at = 0
+        while True:
+            with content.lock:
+                content._value_buffer.seek(at)
+                piece = content._value_buffer.read(_PIECE)
+            if not piece:
+                return
+            at += written.write(piece)

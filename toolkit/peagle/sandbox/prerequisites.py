@@ -16,9 +16,8 @@ from moto.utilities.utils import get_partition
 
 from peagle.checks.facts import parse_ecr_image
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.launch import is_local_image
+from peagle.sandbox.launch import is_local_image, objects_of
 from peagle.sandbox.launch_spec import model_data
-from peagle.sandbox.objects import objects_of
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 

@@ -14,9 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import SpeedModel
-from peagle.speed.evidence import TARGET_ALONE, is_on
 from peagle.speed.geometry import Geometry
-from peagle.speed.models import Workload
+from peagle.speed.models import TARGET_ALONE, Workload, is_on
 from peagle.speed.step import StepTimes, closed_load
 
 T = TypeVar("T")

@@ -25,9 +25,15 @@ from peagle.catalog.speed_model import SpeedModel
 from peagle.fit.estimate import GIB, cache_layout, fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.speed.correction import correct
-from peagle.speed.evidence import TARGET_ALONE, is_on
 from peagle.speed.geometry import geometry_of
-from peagle.speed.models import Acceptance, AcceptanceBasis, Performance, Workload
+from peagle.speed.models import (
+    TARGET_ALONE,
+    Acceptance,
+    AcceptanceBasis,
+    Performance,
+    Workload,
+    is_on,
+)
 from peagle.speed.step import StepTimes, closed_load
 from peagle.vllm import versions
 

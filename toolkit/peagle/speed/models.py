@@ -1,9 +1,13 @@
-"""Input and output types of the performance model. No behaviour."""
+"""Input and output of the performance model: sizes of requests, measured runs, and results."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from peagle.catalog.schema import Drafter, SpeedRun
 
 Basis = Literal["measured", "estimated", "unknown"]
 """``measured``: evidence has this pair, GPU, vLLM version and workload, at or around this load."""
@@ -12,6 +16,9 @@ AcceptanceBasis = Literal["measured", "imposed", "published", "assumed", "unknow
 """``measured`` on text; ``imposed`` by vLLM's synthetic sampler while the speed was measured;
 ``published`` by the head's authors; ``assumed`` where nothing is known; ``none`` without
 speculation."""
+
+TARGET_ALONE: frozenset[str | None] = frozenset({None})
+"""The drafter name of a run's speeds of the target alone."""
 
 SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
@@ -23,6 +30,16 @@ class Workload:
 
     prompt_tokens: int
     output_tokens: int
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "short-prompt": Workload(128, 400),
+    "long-prompt": Workload(2048, 256),
+    "long-answer": Workload(128, 1024),
+}
+"""The sizes that ``peagle bench`` measures and ``peagle verdict`` compares, by name, as in the
+measurements of the catalogue: ``benchmarks/gpu/load.py``, which runs on a GPU host without the
+toolkit, has the same."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +71,16 @@ class Performance:
     ttft_seconds: float | None = None
     itl_seconds: float | None = None
     tpot_seconds: float | None = None
+
+
+def is_on(run: SpeedRun, gpu: str, tensor_parallel_size: int) -> bool:
+    """Whether the run was measured on this many of this GPU, so that its rows can be the answer."""
+    return run.gpu == gpu and run.tensor_parallel_size == tensor_parallel_size
+
+
+def names_in_runs(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
+    """The names of this drafter in runs; the user's own head has only its location."""
+    if drafter is None:
+        return TARGET_ALONE
+    known = {drafter.weights} if own else {drafter.weights, drafter.name}
+    return frozenset(name for name in known if name is not None)

@@ -13,9 +13,9 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import encrypted_by
 from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
-from peagle.planning.pins import UPLOAD_FOLDER, planned_contents
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.planning.uploads import UPLOAD_FOLDER, planned_contents
 from peagle.protocol import log_group
 from peagle.render.alarms import alarm_names, alarms, all_alarm_names
 from peagle.render.capture import capture_rule, rule_stem

@@ -15,7 +15,7 @@ from peagle.bench.acceptance import (
     acceptance_bytes,
     measure_acceptance,
 )
-from peagle.bench.imposed import (
+from peagle.bench.acceptance_file import (
     rates_of,
     read_acceptance,
     with_imposed_acceptance,
