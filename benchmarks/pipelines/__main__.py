@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         home = folder / "account"
         home.mkdir()
         (home / "engines").symlink_to(engines.absolute())
-        bin = install(folder / "account-python", wheel, "[sandbox]")
-        account = Machine("The account", folder, bin, {"PEAGLE_HOME": str(home)}, log.show)
+        programs = install(folder / "account-python", wheel, "[sandbox]")
+        account = Machine("The account", folder, programs, {"PEAGLE_HOME": str(home)}, log.show)
         try:
             _in_account(options.host, log, wheel, account, engines.absolute())
         except RunFailed as error:

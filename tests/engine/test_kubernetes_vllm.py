@@ -121,8 +121,8 @@ def test_both_platforms_command_lines_draft_and_pass_the_gate(
     plan: Plan, hyperpod: int, kserve: int, tmp_path: Path
 ) -> None:
     """Both engines start at the same time."""
-    for format, port in (("hyperpod", hyperpod), ("kserve", kserve)):
-        done = gate(plan, format, port, tmp_path)
+    for name, port in (("hyperpod", hyperpod), ("kserve", kserve)):
+        done = gate(plan, name, port, tmp_path)
         assert done.code == 0, done.err
         proof = done.document
         assert proof["floor_source"] == "catalogue"

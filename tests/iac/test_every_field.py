@@ -121,16 +121,16 @@ def rendered(format: str, plan: Plan) -> list[bytes] | None:
 @pytest.mark.parametrize("options", [RICH, IN_S3], ids=["rich", "in-s3"])
 def test_a_changed_field_changes_every_format(options: Options) -> None:
     plan = make_plan(options, CATALOG)
-    before = {format: rendered(format, plan) for format in format_names()}
+    before = {name: rendered(name, plan) for name in format_names()}
     silent = []
     for path in leaves(plan.model_dump(mode="json")):
-        name = ".".join(str(part) for part in path)
-        other = None if name.startswith((*ABOUT_ITSELF, *DERIVED)) else changed(plan, path)
+        field = ".".join(str(part) for part in path)
+        other = None if field.startswith((*ABOUT_ITSELF, *DERIVED)) else changed(plan, path)
         if other is not None:
             silent += [
-                f"{format}: {name}"
-                for format, files in before.items()
-                if files is not None and rendered(format, other) == files
+                f"{name}: {field}"
+                for name, files in before.items()
+                if files is not None and rendered(name, other) == files
             ]
     assert silent == []
 
@@ -139,7 +139,7 @@ def test_a_changed_field_changes_every_format(options: Options) -> None:
 def test_a_changed_option_changes_every_format(option: str) -> None:
     plan, other = plan_with(kms_key=None), plan_with(**{"kms_key": None, option: OPTIONS[option]})
     assert [
-        format
-        for format in format_names()
-        if (files := rendered(format, plan)) is not None and rendered(format, other) == files
+        name
+        for name in format_names()
+        if (files := rendered(name, plan)) is not None and rendered(name, other) == files
     ] == []

@@ -69,8 +69,8 @@ def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths(
         assert described.mounts == {}
         assert described.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
         assert "ModelDataDownloadTimeoutInSeconds" not in described.variant
-    for format in ("cloudformation", "terraform", "boto3"):
-        files = {file.path: file.content.lower() for file in render(format, plan, CATALOG)}
+    for name in ("cloudformation", "terraform", "boto3"):
+        files = {file.path: file.content.lower() for file in render(name, plan, CATALOG)}
         for same in ("deploy.py", "main.tf", *(path for path in files if "endpoint/" in path)):
             files.pop(same, None)  # the same for every plan
         assert not [path for path, content in files.items() if b"bucket" in content]

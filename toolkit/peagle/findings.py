@@ -43,10 +43,14 @@ class Finding(BaseModel):
 
     def __eq__(self, other: object) -> bool:
         """Whether the documents are equal, so that a plan that was read equals the one written."""
-        return isinstance(other, Finding) and self.model_dump() == other.model_dump()
+        return isinstance(other, Finding) and self._documented() == other._documented()
 
     def __hash__(self) -> int:
-        return hash(self.model_dump_json())
+        return hash(self._documented())
+
+    def _documented(self) -> tuple[object, ...]:
+        fields = type(self).model_fields
+        return tuple(getattr(self, name) for name, field in fields.items() if not field.exclude)
 
 
 def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -> Finding:

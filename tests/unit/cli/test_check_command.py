@@ -115,6 +115,11 @@ def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
     assert codes(document("tiny", "--drafter", "eagle3")) == []
 
 
+def test_a_setting_with_bytes_that_are_no_text_is_a_finding() -> None:
+    """A shell hands such bytes over as lone surrogates, which UTF-8 cannot express."""
+    assert codes(document("tiny", "--set", "dtype=float\udcff")) == ["engine-choice"]
+
+
 def test_two_folders_are_a_pair() -> None:
     target, head = str(tiny("target")), str(tiny("p-eagle"))
     made = document("tiny", "--target", target, "--drafter", head)
@@ -390,6 +395,12 @@ def test_a_document_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_bytes_that_are_no_text_are_shown_escaped(peagle: Peagle) -> None:
+    done = peagle("check", "tiny", "--set", "dtype=float\udcff")
+    assert done.returncode == 3
+    assert "--dtype float\\udcff: vLLM refuses it" in done.stdout
 
 
 def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str) -> None:

@@ -203,6 +203,15 @@ def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: P
         assert expected in " ".join(recreate_fix(plan_document(made), "F").command)
 
 
+@pytest.mark.parametrize("k", [None, "../../etc/passwd", 7.5, True, []])
+def test_a_damaged_k_is_left_out_of_the_command_that_creates_the_plan_again(k: object) -> None:
+    document = plan_document(plan())
+    document["speculation"]["k"] = k
+    command = recreate_fix(document, "plan.json").command
+    assert command[:2] == ("peagle", "plan")
+    assert "--k" not in command
+
+
 @pytest.mark.parametrize(
     "changes",
     [

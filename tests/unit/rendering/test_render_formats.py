@@ -180,9 +180,9 @@ def test_cloudformation_cannot_mount_two_prefixes() -> None:
     assert raised.value.exit_code == 3
     assert "AdditionalModelDataSources" in raised.value.message
     assert "terraform" in raised.value.fix
-    for format in ("terraform", "boto3"):
+    for name in ("terraform", "boto3"):
         assert "s3://heads/qwen3-8b/" in "".join(
-            file.content.decode() for file in render(format, plan_of("two-prefixes"), CATALOG)
+            file.content.decode() for file in render(name, plan_of("two-prefixes"), CATALOG)
         )
 
 
@@ -257,13 +257,13 @@ def test_another_partition_has_its_own_domain() -> None:
     image = plan.runtime.image.replace("us-east-1.amazonaws.com", "cn-north-1.amazonaws.com.cn")
     runtime = plan.runtime.model_copy(update={"image": image})
     china = plan.model_copy(update={"region": "cn-north-1", "runtime": runtime})
-    for format in format_names():
-        for path, file in files(format, china).items():
+    for name in format_names():
+        for path, file in files(name, china).items():
             if "peagle/peagle_serve/" not in path:
                 wrong = re.findall(rb"cn-north-1\.amazonaws\.com(?!\.cn)", file.content)
-                assert not wrong, (format, path)
-    for format in ("terraform", "boto3"):
-        made = b"".join(file.content for file in render(format, china, CATALOG))
+                assert not wrong, (name, path)
+    for name in ("terraform", "boto3"):
+        made = b"".join(file.content for file in render(name, china, CATALOG))
         assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
 
 

@@ -53,8 +53,8 @@ def test_one_changed_byte_changes_every_format(head: Path) -> None:
     other = plan_of_folder(head)
 
     assert again == first
-    for format in format_names():
-        assert files(first, format) != files(other, format), format
+    for name in format_names():
+        assert files(first, name) != files(other, name), name
 
 
 @pytest.mark.thorough

@@ -84,7 +84,8 @@ def sdk_images(table: RuntimeTable) -> Images:
         for version, entry in images["inference"]["versions"].items():
             if runtime := _runtime(version, entry, table):
                 runtimes[version] = runtime
-                accounts |= {str(region): str(id) for region, id in entry["registries"].items()}
+                registries = entry["registries"].items()
+                accounts |= {str(region): str(account) for region, account in registries}
             else:
                 unread.append(version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

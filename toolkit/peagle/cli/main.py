@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
+import io
 import json
 import os
 import sys
@@ -187,6 +188,8 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document, to which a command adds keys with ``add_to_error``."""
     beside: dict[str, Any] = {}
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python sets stderr up
+        sys.stdout.reconfigure(errors="backslashreplace")
     gc.set_threshold(*GC_THRESHOLDS)
     # Skip the last collection: the operating system takes all memory back when the process ends.
     atexit.register(gc.freeze)

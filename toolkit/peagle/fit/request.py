@@ -152,16 +152,16 @@ def read_checkpoints(request: FitRequest, read: ReadCheckpoint) -> Checkpoints:
 
 def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
     """The case on the GPUs of the request, else on the fewest that fit."""
-    size, type = request.tp, request.instance_type
-    most = case.engine.gpu_count if type or not size else MAX_GPUS
+    size, instance_type = request.tp, request.instance_type
+    most = case.engine.gpu_count if instance_type or not size else MAX_GPUS
     sizes = divisions(case.target.architecture, most)
     if size:
         fix = f"use {', '.join(map(str, sizes))}"
         if size > most:
             gpus = f"{most} GPU{'s' if most > 1 else ''}"
             raise UserError(
-                f"{type or 'the largest machine'} has {gpus}, fewer than --tp {size}",
-                f"{fix}, or a larger type" if type else fix,
+                f"{instance_type or 'the largest machine'} has {gpus}, fewer than --tp {size}",
+                f"{fix}, or a larger type" if instance_type else fix,
             )
         if size not in sizes:
             raise UserError(f"--tp {size} does not divide the target's attention heads", fix)

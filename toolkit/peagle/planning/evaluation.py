@@ -84,15 +84,16 @@ class CandidateEvaluator:
         oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
         types = self.work.catalog.instances.instances
         own = [
-            (type, self._on(type, self.pair.drafter))
-            for type in types
-            if type.capability >= oldest and (anywhere or type.hosted_in(self._region) is not False)
+            (instance, self._on(instance, self.pair.drafter))
+            for instance in types
+            if instance.capability >= oldest
+            and (anywhere or instance.hosted_in(self._region) is not False)
         ]
         priced = [one for _, found in own for one in found if one.usd_per_hour is not None]
         by_cost = all(one.tokens_per_second is not None for one in priced)
         best: list[Candidate] = []
-        for type, found in own:
-            others = self._with_others(type, found, by_cost or bool(found))
+        for instance, found in own:
+            others = self._with_others(instance, found, by_cost or bool(found))
             best += best_of(self.options, found, others)
         ranked = rank(self.options, best, by_cost)
         first = [self.candidate(one.instance) for one in ranked[:FULLY_EVALUATED_TYPES]]

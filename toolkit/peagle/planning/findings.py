@@ -92,9 +92,9 @@ class Review:
     def _larger(self) -> Iterator[Fix]:
         """The type to use instead, if one fits."""
         for best in self.fitting[:1]:
-            type = best.instance.type
-            sentence = f"use --instance-type {type}, the best for this load{best.at_cost}"
-            yield Fix(sentence, options=("--instance-type", type))
+            name = best.instance.type
+            sentence = f"use --instance-type {name}, the best for this load{best.at_cost}"
+            yield Fix(sentence, options=("--instance-type", name))
 
     def _cache(self) -> Iterator[Finding]:
         """That the KV cache holds less than the load at full length; a warning if much less."""
@@ -120,9 +120,9 @@ class Review:
         """What makes the load fit in the cache: another type, fewer requests, or shorter ones."""
         other = next((other for other in self.fitting if other.holds_load), None)
         if other is not None and other.instance != self.candidate.instance:
-            type = other.instance.type
-            sentence = f"use --instance-type {type}{other.at_cost}, which holds that load"
-            yield Fix(sentence, options=("--instance-type", type))
+            name = other.instance.type
+            sentence = f"use --instance-type {name}{other.at_cost}, which holds that load"
+            yield Fix(sentence, options=("--instance-type", name))
         count, copies = self.candidate.count, self.candidate.copies
         held = self.candidate.on_instance.most_requests * copies
         enough = math.ceil(self.evaluator.work.concurrency / max(held, 1))
@@ -198,9 +198,9 @@ class Review:
             return Fix("leave --max-price-per-hour out: no price is known of any type that fits")
         price = f"{format_usd(cheapest.usd_per_hour)} an hour"
         if cheapest.usd_per_hour <= limit:
-            type = cheapest.instance.type
-            sentence = f"use --instance-type {type}, the cheapest that fits, at {price}"
-            return Fix(sentence, options=("--instance-type", type))
+            name = cheapest.instance.type
+            sentence = f"use --instance-type {name}, the cheapest that fits, at {price}"
+            return Fix(sentence, options=("--instance-type", name))
         enough = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
         is_chosen = cheapest.instance == self.candidate.instance
         which = "this is" if is_chosen else f"{cheapest.text} is"

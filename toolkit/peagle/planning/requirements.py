@@ -108,9 +108,9 @@ class RequirementReview:
         limit = options.max_price_per_hour
         for other in self.fitting:
             if other.instance != candidate.instance and enough(other) and other.within(limit):
-                type = other.instance.type
-                sentence = f"use --instance-type {type}{other.at_cost} ({other.speed_text})"
-                yield Fix(sentence, options=("--instance-type", type))
+                name = other.instance.type
+                sentence = f"use --instance-type {name}{other.at_cost} ({other.speed_text})"
+                yield Fix(sentence, options=("--instance-type", name))
                 break
         if options.k is not None:
             best = evaluator.with_options(k=None).candidate(candidate.instance)

@@ -275,9 +275,9 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     target, _, drafter = pair.partition("+")
     command = ["peagle", "plan", target]
     command += ["--drafter", drafter] if drafter else ["--no-speculation"]
-    for key, type in _RENEWED.items():
+    for key, expected in _RENEWED.items():
         value = document.get(key)
-        if isinstance(value, type) and not isinstance(value, bool) and value:
+        if isinstance(value, expected) and not isinstance(value, bool) and value:
             command += [f"--{key.replace('_', '-')}", str(value)]
     speculation, copies = document.get("speculation"), document.get("copies")
     if isinstance(speculation, dict) and type(speculation.get("k")) is int:
