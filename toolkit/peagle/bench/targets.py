@@ -20,6 +20,7 @@ from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.probe import counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving.statistics import StatisticsReader
+from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
 from peagle.deploy.wake_up import WakeUpOptions, wake
@@ -138,10 +139,7 @@ def target_of_endpoint(
     Raises UserError without a model, and CloudError, NotAwake among them.
     """
     served = record.current.served if record else None
-    plan = record.current.plan if record else None
-    named = model or (plan.target.id if plan else None)
-    if named is None and served:
-        named = str(served.settings.get("served-model-name") or "") or None
+    named = model or _model_of(record)
     if named is None:
         raise UserError(f"the model that {name} serves is unknown", "name it with --model", "model")
     live = sagemaker.describe(aws, name) if served and served.copies is not None else None
@@ -151,16 +149,44 @@ def target_of_endpoint(
     server = OpenAiServer(
         base, named, aws.bearer_token(MAX_TOKEN_SECONDS), log=("peagle", "logs", name)
     )
+    speculates = served is None or served.k > 0
+    counters = counters_of_endpoint(aws, name) if speculates else NO_COUNTERS
+    price = served.usd_per_hour if served and aws.scope != SANDBOX else None
+    dated = f"on {served.price_date}" if served and served.price_date else "of the catalogue"
+    return BenchTarget(
+        server,
+        _facts_of_endpoint(aws, name, server, served, catalog),
+        _setting_of_endpoint(record),
+        counters.read,
+        usd_per_hour=price,
+        price_source=None if price is None else f"AWS's on-demand price {dated}",
+        counted_by=counters.source,
+    )
+
+
+def _model_of(record: Deployment | None) -> str | None:
+    """The model's name in requests, where ``deploy`` recorded it."""
+    if record is None:
+        return None
+    if record.current.plan:
+        return record.current.plan.target.id
+    return str(record.current.served.settings.get("served-model-name") or "") or None
+
+
+def _facts_of_endpoint(
+    aws: Aws, name: str, server: OpenAiServer, served: Served | None, catalog: Catalog
+) -> BenchedServer:
+    """What serves the requests; of an unknown endpoint only its address."""
     instance = next(
         (one for one in catalog.instances.instances if served and one.type == served.instance_type),
         None,
     )
     sandbox = aws.scope == SANDBOX
-    facts = BenchedServer(
+    return BenchedServer(
         name=name,
         where="sandbox" if sandbox else "aws",
-        base_url=base,
-        model=named,
+        base_url=server.base_url,
+        model=server.model,
         pair=served.pair or None if served else None,
         vllm=served.vllm if served else None,
         gpu=instance.gpu if instance else None,
@@ -171,24 +197,19 @@ def target_of_endpoint(
         region=aws.region,
         stand_in=stand_in_of(aws, name) if sandbox else None,
     )
-    setting = NO_SPECULATION if served else UNKNOWN
-    if served and served.k:
-        setting = setting_of_config(served.speculative_config)
-        if plan and plan.drafter:
-            setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
-    speculates = served is None or served.k > 0
-    counters = counters_of_endpoint(aws, name) if speculates else NO_COUNTERS
-    price = served.usd_per_hour if served and not sandbox else None
-    dated = f"on {served.price_date}" if served and served.price_date else "of the catalogue"
-    return BenchTarget(
-        server,
-        facts,
-        setting,
-        counters.read,
-        usd_per_hour=price,
-        price_source=None if price is None else f"AWS's on-demand price {dated}",
-        counted_by=counters.source,
-    )
+
+
+def _setting_of_endpoint(record: Deployment | None) -> BenchSetting:
+    """Drafter and K as deployed; the plan knows the drafter's name in the catalogue."""
+    if record is None:
+        return UNKNOWN
+    served, plan = record.current.served, record.current.plan
+    if not served.k:
+        return NO_SPECULATION
+    setting = setting_of_config(served.speculative_config)
+    if plan and plan.drafter:
+        return BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
+    return setting
 
 
 def _tensor_parallel(settings: Mapping[str, object]) -> int | None:

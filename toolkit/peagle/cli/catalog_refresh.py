@@ -73,13 +73,7 @@ def refresh(
     unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
     or a package are missing.
     """
-    catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
-    own = to or (Path(catalog) if catalog else None)
-    if own is None and account.sandbox:
-        raise UserError(
-            "responses of the sandbox must not go into the bundled catalogue", "add --to DIR"
-        )
-    folder = own or data_folder("model_catalog")
+    folder = _folder(ctx, account, to)
     if not dry_run:
         api.refuse_unwritable(folder)
     loaded = api.load_catalog(folder)
@@ -102,14 +96,12 @@ def refresh(
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
         written = api.write_texts(folder, texts)
     if as_json:
+        findings = findings_in_context(found.findings)
         print_json(
             {
                 "folder": str(folder),
                 "changes": [asdict(change) for change in changes],
-                "findings": [
-                    finding.model_dump(mode="json")
-                    for finding in findings_in_context(found.findings)
-                ],
+                "findings": [finding.model_dump(mode="json") for finding in findings],
                 "failed": list(found.failed),
                 "written": [str(path) for path in written],
             }
@@ -123,6 +115,17 @@ def refresh(
     if failures:
         print_status(f"{len(failures)} of {len(parts)} parts were not refreshed.")
         ctx.exit(failures[0].exit_code)
+
+
+def _folder(ctx: click.Context, account: Account, to: Path | None) -> Path:
+    """The folder of the tables. Raises UserError for the bundled one with a sandbox's responses."""
+    catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
+    own = to or (Path(catalog) if catalog else None)
+    if own is None and account.sandbox:
+        raise UserError(
+            "responses of the sandbox must not go into the bundled catalogue", "add --to DIR"
+        )
+    return own or data_folder("model_catalog")
 
 
 def _connector(account: Account) -> Callable[[str], Aws]:
