@@ -172,14 +172,14 @@ def test_weights_list_keeps_keys_and_checksums_whole(
     folder = FolderEntry("acme/chat", True, {name: FileEntry(file.size)}, "acme/chat+head")
     warm = StoredWarmStart("k" * 32, {"a": 10}, complete=True, pair="acme/chat", k=0,
                            device="A10G", made="2026-11-21", seconds_cold=70.4)  # fmt: skip
-    others = {f"{place.key}{'notes/' * 8}of-somebody.txt": 7}
+    others = {f"{place.key}{'notes/' * 8}of-another-tool.txt": 7}
 
     files = {"target": (file,)}
     print_weights(StoredWeights(place, {"target": folder}, files, others, (), (warm,)), None)
 
     shown = capsys.readouterr().out
     assert too_long(shown) == []
-    assert {name, file.checksum, "k" * 32, f"{'notes/' * 8}of-somebody.txt"} <= {*shown.split()}
+    assert {name, file.checksum, "k" * 32, f"{'notes/' * 8}of-another-tool.txt"} <= {*shown.split()}
 
 
 def test_a_file_fits_beside_its_size_and_checksum_on_a_wide_terminal() -> None:
