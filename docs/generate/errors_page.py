@@ -40,16 +40,21 @@ _INTRODUCTION = f"""\
 
 {NOTE}
 
+A **finding** is what a check reports: an error prevents any change (exit code 3), a warning should
+be read before one, a note is information; some have several, by the case. An **error** ends a
+command, or is raised by the [library](library.md). What only the case at hand knows is in
+*italics*, and in capitals in commands. AWS's own codes, such as `ThrottlingException`, are kept
+where AWS rejects a request, and are in AWS's documentation.
+
 With `--json` a finding or an error has a `code`, which programs compare, a `message` and a `fix`
-for people, and as `command`, where one helps, the arguments of a complete command: where an option
-has to change, that is the user's own command with the other value. A **finding** is what a check
-reports: an error prevents any change (exit code 3), a warning should be read before one, a note is
-information; some have several, by the case. An **error** ends a command, or is raised by the
-[library](library.md). If `deploy`, `compare`, `rollback`, `warm` or `destroy` fails, its document
-also has `remaining`: the resources that exist, their price per hour, and the commands that
-continue, undo or remove. What only the case at hand knows is in *italics*, and in capitals in
-commands. AWS's own codes, such as `ThrottlingException`, are kept where AWS rejects a request, and
-are in AWS's documentation.
+for people, and, where one exists, a `command`: the arguments of a complete command. Where options
+have to change, a finding has them as `options`, and `command` is your own command with them. A plan
+has only the `options`, so that it does not depend on how the command was typed.
+
+If `deploy`, `compare`, `promote`, `drop`, `rollback`, `warm` or `destroy` fails after it began to
+change AWS, its document also has `remaining`: the resources that exist, their price per hour, and
+the commands that continue, undo or remove, which ask no questions. A command that does not apply is
+null.
 """
 
 

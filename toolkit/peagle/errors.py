@@ -18,19 +18,18 @@ from peagle_serve.json_reader import InvalidJson
 @dataclass(frozen=True)
 class Fix:
     """A remedy: a sentence and, where one exists, a complete command as argv; or the ``options``,
-    such as ``--k 5``, that replace those of the user's own command. First among them may be another
-    PAIR."""
+    such as ``--k 5``, that replace those of the user's own command."""
 
     sentence: str
     command: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
 
-def either(fixes: Iterable[Fix], joint: str = "; or ") -> Fix:
+def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
     """One fix with the sentences of all, and the command or options of the first that has some."""
     offered = tuple(fixes)
-    best = next((one for one in offered if one.command or one.options), Fix(""))
-    return Fix(joint.join(one.sentence for one in offered), best.command, best.options)
+    first = next((one for one in offered if one.command or one.options), Fix(""))
+    return Fix(separator.join(one.sentence for one in offered), first.command, first.options)
 
 
 def fix_text(fix: str, command: Sequence[str] | None) -> str:

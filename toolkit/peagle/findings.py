@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from peagle.errors import Fix, Refused
 
@@ -25,11 +25,8 @@ _RENAMED_CODES = {
 
 
 class Finding(BaseModel):
-    """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv.
-
-    ``options`` are as in Fix. Documents do not have them, but the command that they make of the
-    user's own.
-    """
+    """``where`` names the option, file or key; ``fix``, ``command`` and ``options`` are as in
+    Fix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -39,18 +36,7 @@ class Finding(BaseModel):
     message: str
     fix: str
     command: tuple[str, ...] | None = None
-    options: tuple[str, ...] = Field(default=(), exclude=True)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the documents are equal, so that a plan that was read equals the one written."""
-        return isinstance(other, Finding) and self._documented() == other._documented()
-
-    def __hash__(self) -> int:
-        return hash(self._documented())
-
-    def _documented(self) -> tuple[object, ...]:
-        fields = type(self).model_fields
-        return tuple(getattr(self, name) for name, field in fields.items() if not field.exclude)
+    options: tuple[str, ...] = ()
 
 
 def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -> Finding:

@@ -293,8 +293,8 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
 def pair_in_catalogue(
     target: Target | TargetChoice | None, drafter: Drafter | DrafterChoice | None
 ) -> str:
-    """The pair as the catalogue has it: with a head of the user's own the target alone, and nothing
-    of an unknown target or one of the user's own."""
+    """The pair as commands name it: with a head of the user's own the target alone, and nothing
+    without a target or with one of the user's own."""
     if target is None or target.id.startswith(f"{OWN}/"):
         return ""
     return target.id if drafter is None or drafter.name == OWN else f"{target.id}+{drafter.name}"

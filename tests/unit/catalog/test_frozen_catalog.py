@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,14 +61,6 @@ def _golden(name: str) -> bytes:
     return (FOLDER / "plans" / f"{name}.json").read_bytes()
 
 
-def _planned(document: str | bytes) -> dict[str, Any]:
-    """The plan without the commands of its findings, which have the options that the user typed,
-    and so without its digest."""
-    plan: dict[str, Any] = json.loads(document)
-    findings = [one | {"command": None} for one in plan["findings"]]
-    return plan | {"findings": findings, "digest": None}
-
-
 @pytest.mark.thorough
 def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None:
     with bundled_catalog():
@@ -86,7 +76,7 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
 def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, run: object) -> None:
     done = run("plan", "gpt-oss-20b", "--json", env=dict(os.environ))  # type: ignore[operator]
 
-    assert _planned(done.stdout) == _planned(_golden("gpt-oss-20b"))
+    assert done.stdout.encode() == _golden("gpt-oss-20b")
 
 
 @pytest.mark.thorough

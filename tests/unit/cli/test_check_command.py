@@ -98,7 +98,8 @@ def test_the_document_has_pair_version_rules_places_and_findings(without_mask: s
     assert [place["location"] for place in made["read"]][1] == without_mask
     assert all(place["bytes"] > 0 for place in made["read"])
     (finding,) = made["findings"]
-    assert set(finding) == {"code", "level", "where", "message", "fix", "command"}
+    keys = {"code", "level", "where", "message", "fix", "command", "options"}
+    assert set(finding) == keys
 
 
 def test_a_pair_on_the_hub_is_checked_against_the_catalogue_and_this_is_shown() -> None:
@@ -417,7 +418,7 @@ def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Termina
     planned, checked = (terminal.run(name, *arguments).document for name in ("plan", "check"))
     notes = [
         [
-            finding | {"command": None}  # each has the command that the user typed
+            finding | {"command": None}  # only a report has the command that the user typed
             for finding in found["findings"]
             if finding["code"] == "k-training-unknown"
         ]

@@ -93,7 +93,8 @@ def test_json_has_the_error_and_nothing_on_stdout(deletable: Terminal) -> None:
     document = json.loads(done.err.splitlines()[-1])
     assert document["error"]["code"] == "will-not-serve"
     assert "saves up to" in document["error"]["message"]
-    assert document["remaining"] == {"resources": []}
+    nothing = dict.fromkeys(("continue_command", "undo_command", "remove_command"))
+    assert document["remaining"] == {"resources": [], "price_per_hour_usd": 0.0, **nothing}
 
 
 def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
@@ -103,9 +104,9 @@ def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> N
     endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
     assert endpoint in remaining["resources"]
     assert remaining["price_per_hour_usd"] == pytest.approx(1.408)
-    assert remaining["continue_command"] == ["peagle", *FIRST]
+    assert remaining["continue_command"] == ["peagle", *FIRST, "--yes"]
     assert remaining["undo_command"] is None
-    assert remaining["remove_command"] == ["peagle", "destroy", NAME]
+    assert remaining["remove_command"] == ["peagle", "destroy", NAME, "--yes"]
 
 
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
@@ -121,4 +122,4 @@ def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None
     assert f"Remove   peagle destroy {NAME}" in done.err
     document = json.loads(done.err.splitlines()[-1])
     assert document["error"]["code"] == "interrupted"
-    assert document["remaining"]["remove_command"] == ["peagle", "destroy", NAME]
+    assert document["remaining"]["remove_command"] == ["peagle", "destroy", NAME, "--yes"]

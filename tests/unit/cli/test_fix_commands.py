@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
+from peagle.data import data_folder
 from tests.support import Done, in_process
 
 
@@ -61,14 +63,89 @@ def test_another_spelling_of_the_option_is_replaced() -> None:
     ]  # fmt: skip
 
 
-def test_another_drafter_replaces_the_pair() -> None:
-    typed = ("--concurrency", "10", "--json")
-    done = in_process("plan", "gpt-oss-20b", *typed)
-    commands = {one["code"]: one["command"] for one in json.loads(done.out)["findings"]}
-    longer = ["peagle", "plan", "gpt-oss-20b+p-eagle-long", *typed]
-    assert commands["long-context-head"] == longer
-    again = in_process(*longer[1:])
+def _command_of(code: str, *typed: str) -> list[str] | None:
+    findings = json.loads(in_process(*typed, "--json").out)["findings"]
+    (command,) = [one["command"] for one in findings if one["code"] == code]
+    return command  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        ("check gpt-oss-20b", "check gpt-oss-20b --json --drafter p-eagle-long"),
+        ("check gpt-oss-20b+p-eagle", "check gpt-oss-20b --json --drafter p-eagle-long"),
+        ("check gpt-oss-20b --drafter p-eagle", "check gpt-oss-20b --json --drafter p-eagle-long"),
+    ],
+)
+def test_another_drafter_replaces_that_of_the_pair(typed: str, changed: str) -> None:
+    command = _command_of("long-context-head", *typed.split())
+    assert command == ["peagle", *changed.split()]
+    again = in_process(*changed.split())
+    assert again.code == 0
     assert "long-context-head" not in {one["code"] for one in json.loads(again.out)["findings"]}
+
+
+def test_a_catalogue_with_the_name_of_the_pair_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = (data_folder("model_catalog") / "openai" / "gpt-oss-20b.yaml").read_text()
+    renamed = bundled.replace("id: openai/gpt-oss-20b", "id: acme/chat")
+    file = tmp_path / "gpt-oss-20b" / "acme" / "chat.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(renamed.replace("short_name: gpt-oss-20b", "short_name: chat"))
+    monkeypatch.chdir(tmp_path)
+    done = in_process("--catalog", "gpt-oss-20b", "check", "gpt-oss-20b+p-eagle", "--json")
+    commands = {one["code"]: one["command"] for one in json.loads(done.out)["findings"]}
+    head = ["peagle", "--catalog", "gpt-oss-20b", "check", "gpt-oss-20b"]
+    assert commands["long-context-head"] == [*head, "--json", "--drafter", "p-eagle-long"]
+
+
+def test_a_region_is_replaced_and_not_repeated() -> None:
+    image = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-py312"
+    typed = ("check", "gpt-oss-20b", "--image", image, "--region", "us-east-1")
+    command = _command_of("image-in-another-region", *typed)
+    assert command == [
+        "peagle", "check", "gpt-oss-20b", "--image", image, "--json", "--region", "eu-west-1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        (
+            "--instance-type ml.p5.48xlarge --max-price-per-hour 0.5",
+            "--max-price-per-hour 1.13 --instance-type ml.g6.xlarge",
+        ),
+        (
+            "--concurrency 1 --instance-type ml.g4dn.xlarge --max-price-per-hour 2",
+            "--instance-type ml.g6.xlarge",
+        ),
+    ],
+)
+def test_a_type_and_a_limit_of_the_price_fit_together(typed: str, changed: str) -> None:
+    command = _error_of(in_process("plan", "gpt-oss-20b", *typed.split(), "--json"))["command"]
+    assert isinstance(command, list)
+    assert command[-len(changed.split()) :] == changed.split()
+    assert in_process(*command[1:]).code == 0
+
+
+@pytest.mark.parametrize("other", ["gpt-oss-20b --k 99", "tiny --instance-type ml.g5.xlarg"])
+def test_the_second_plan_of_a_comparison_does_not_change_the_first(other: str) -> None:
+    error = _error_of(in_process("plan", "gpt-oss-20b", "--compare", other, "--json"))
+    assert error["fix"]
+    assert error["command"] is None
+
+
+@pytest.mark.parametrize("more", [("--verbose",), ("--output", "plan.json")])
+def test_a_plan_is_the_same_however_it_is_typed(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = in_process("plan", "gpt-oss-20b", "--json").out
+    plan = in_process("plan", "gpt-oss-20b", "--json", *more).out
+    assert plan == first
+    finding = next(one for one in json.loads(plan)["findings"] if one["options"])
+    assert finding["command"] is None
 
 
 def test_a_command_that_does_not_take_the_option_suggests_none() -> None:

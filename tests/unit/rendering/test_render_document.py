@@ -57,7 +57,9 @@ def test_the_document_has_its_documented_keys() -> None:
     } <= set(made)  # fmt: skip
     assert {"method", "k", "parallel_drafting"} <= set(made["speculation"])
     assert {"vllm", "image", "ami"} <= set(made["runtime"])
-    assert {"code", "level", "where", "message", "fix", "command"} == set(made["findings"][0])
+    assert {"code", "level", "where", "message", "fix", "command", "options"} == set(
+        made["findings"][0]
+    )
     assert [set(request) for request in made["requests"]] == [
         {"service", "operation", "parameters"}
     ] * 3

@@ -47,12 +47,12 @@ def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:
 
 @pytest.mark.parametrize("format", format_names())
 def test_commands_that_name_the_pair_keep_the_users_catalogue(format: str) -> None:
-    own = replace(CATALOG, arguments=("--catalog", "our models"))
+    own = replace(CATALOG, is_extended=True)
     (text,) = (
         file.content.decode()
         for file in render(format, plan_of("from-hub"), own)
         if file.path == "README.md"
     )
     for command in re.findall(r"peagle [^`\n]*openai/gpt-oss-20b", text):
-        assert command.startswith("peagle --catalog 'our models' "), command
+        assert command.startswith("peagle --catalog DIR "), command
     assert ("--catalog" in text) == (format in {"dockerfile", "hyperpod", "kserve"})

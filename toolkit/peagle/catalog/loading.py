@@ -125,7 +125,7 @@ def load_catalog(own: Path | None = None) -> Catalog:
         starts=Starts(own),
         speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
-        arguments=("--catalog", str(own)) if own else (),
+        is_extended=own is not None,
     )
 
 

@@ -283,8 +283,8 @@ class Catalog:
 
     ``targets`` reads each file at first use, so that a plan takes as long with a large catalogue as
     with a small one; ``speeds``, measured speeds by the target's id, and ``starts``, measured
-    starts of the container, do the same. ``arguments`` are the options of ``peagle`` with which a
-    command uses this catalogue.
+    starts of the container, do the same. ``is_extended``: a folder of the user's own adds to it,
+    which commands name with ``--catalog``.
     """
 
     targets: Mapping[str, Target]
@@ -295,7 +295,7 @@ class Catalog:
     starts: Sequence[EngineStart] = ()
     version_rules: VersionRuleTable = NO_VERSION_RULES
     speed_model: SpeedModel
-    arguments: tuple[str, ...] = ()
+    is_extended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

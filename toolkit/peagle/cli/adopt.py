@@ -49,6 +49,8 @@ def adopt(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bo
     if "script" in owner:
         print_status(f"Do not run {owner} for it again.")
     elif owner:
-        print_status(f"Remove its resources from {owner} now, and keep them: see the documentation")
-        print_status("of DeletionPolicy: Retain (CloudFormation) or of removed blocks (Terraform).")
+        print_status(
+            f"Remove its resources from {owner} now, and keep them: see the documentation of "
+            "DeletionPolicy: Retain (CloudFormation) or of removed blocks (Terraform)."
+        )
     print_status("Prove it", command_text(("peagle", "prove", adopted.name)))

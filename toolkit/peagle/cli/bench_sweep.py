@@ -16,14 +16,13 @@ from peagle.bench.sweep import SweepProgress
 from peagle.bench.sweep_lossless import SweepLossless
 from peagle.bench.sweep_request import EndpointSweep, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment
-from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.context import PeagleCommand, command_text, is_plan_file, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
     USD,
     command_catalog,
     complete_pair,
-    is_plan_file,
     raise_first_error,
     repetitions_option,
     requests_option,

@@ -10,13 +10,12 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import deployment_in_context, typed_command
+from peagle.cli.context import deployment_in_context, is_plan_file, typed_command
 from peagle.cli.options import (
     command_catalog,
     complete_pair,
     deploy_options,
     duration,
-    is_plan_file,
     refuse_errors,
 )
 from peagle.cli.output.comparison import print_report, print_started, show_candidate

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,12 +116,17 @@ def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
     return fix_text(fix, in_context(command) if command else None)
 
 
-def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with their commands in the context of the user's command line, for a document."""
+def findings_in_context(
+    findings: Iterable[Finding], change_own: bool = True
+) -> tuple[Finding, ...]:
+    """Findings with their commands in the context of the user's command line, for a document.
+
+    ``change_own``: where options have to change, the command is the user's own with them.
+    """
     ctx = click.get_current_context(silent=True)
 
     def command(one: Finding) -> tuple[str, ...] | None:
-        own = changed_command(ctx, one.options) if ctx and one.options else ()
+        own = changed_command(ctx, one.options) if ctx and change_own else ()
         return in_context(one.command or own) or None
 
     return tuple(one.model_copy(update={"command": command(one)}) for one in findings)
@@ -130,6 +136,11 @@ def deployment_in_context(document: dict[str, Any]) -> dict[str, Any]:
     """The document of a deployment with its ``failure_command`` in the context of the user's
     command line."""
     return document | {"failure_command": in_context(document["failure_command"] or ()) or None}
+
+
+def is_plan_file(pair: str) -> bool:
+    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
+    return pair.endswith(".json")
 
 
 def typed_command(
@@ -143,8 +154,15 @@ def typed_command(
     ``name`` replaces the user's own command; options in ``without`` and those that ``name`` does
     not accept are left out. ``options`` as in ``in_context``.
     """
+    words = _typed_words(ctx, options or _options_of(ctx.find_root(), name), without)
+    return in_context(("peagle", *name, *_joined(*words)), ctx, options)
+
+
+def _typed_words(
+    ctx: click.Context, accepted: Collection[str], without: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The arguments, and the accepted options with their values, as the user typed them."""
     typed = ctx.meta.get(TYPED, {})
-    accepted = options or _options_of(ctx.find_root(), name)
     arguments: list[str] = []
     given: list[str] = []
     for parameter in ctx.command.params:
@@ -163,30 +181,42 @@ def typed_command(
             else:
                 for each in value if parameter.multiple else (value,):
                     given += [flag, str(each)]
+    return arguments, given
+
+
+def _joined(arguments: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     if any(len(word) > 1 and word.startswith("-") for word in arguments):
-        return in_context(("peagle", *name, *given, "--", *arguments), ctx, options)
-    return in_context(("peagle", *name, *arguments, *given), ctx, options)
+        return (*options, "--", *arguments)
+    return (*arguments, *options)
 
 
 def changed_command(ctx: click.Context, options: Sequence[str]) -> tuple[str, ...]:
     """The user's own command with these options in place of its own; empty where the command does
-    not take them. Options that can be repeated are added. A first word that is no option replaces
-    PAIR."""
+    not take them, as with a plan file. Options that can be repeated are added. ``--drafter`` also
+    replaces the drafter in PAIR."""
     flags = {word for word in options if word.startswith("--")}
     by_flag = {opt: parameter for parameter in ctx.command.params for opt in parameter.opts}
-    if not options or not flags <= by_flag.keys():
+    pair = str(ctx.meta.get(TYPED, {}).get("pair") or "")
+    if not options or not flags <= by_flag.keys() or is_plan_file(pair):
         return ()
-    once = [by_flag[flag] for flag in flags if not getattr(by_flag[flag], "multiple", False)]
-    replaced = {opt for parameter in once for opt in parameter.opts}
-    words = list(typed_command(ctx, *ctx.command_path.split()[1:], without=replaced))
-    pair = options[0] if not options[0].startswith("--") else None
-    if pair:
-        typed = ctx.meta.get(TYPED, {}).get("pair")
-        if typed not in words:
-            return ()
-        words[words.index(typed)] = pair
-    end = words.index("--") if "--" in words else len(words)
-    return (*words[:end], *options[1 if pair else 0 :], *words[end:])
+    not_repeatable = [one for flag in flags if not (one := by_flag[flag]).multiple]
+    removed = {opt for parameter in not_repeatable for opt in parameter.opts}
+    arguments, given = _typed_words(ctx, by_flag.keys(), removed)
+    if "--drafter" in flags:
+        target = pair.partition("+")[0]
+        arguments = [target if word == pair else word for word in arguments]
+    name = ctx.command_path.split()[1:]
+    return in_context(("peagle", *name, *_joined(arguments, [*given, *options])), ctx, by_flag)
+
+
+@contextmanager
+def not_about_own_options() -> Iterator[None]:
+    """What the block raises about another plan is not fixed by options of the user's command."""
+    try:
+        yield
+    except PeagleError as error:
+        error.options = ()
+        raise
 
 
 def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
@@ -198,7 +228,7 @@ def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
     )
 
 
-def add_to_error(key: str, document: Any) -> None:
+def add_to_error_document(key: str, document: Any) -> None:
     """Put ``document`` beside ``error`` into what ``--json`` prints if the command fails."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None and isinstance(ctx.obj, dict):

@@ -15,7 +15,8 @@ from peagle.cli.account import (
     complete_name,
     find_deployment,
 )
-from peagle.cli.options import command_catalog, is_plan_file
+from peagle.cli.context import is_plan_file
+from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     align_columns,
     json_option,

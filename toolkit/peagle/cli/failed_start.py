@@ -10,9 +10,8 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account
-from peagle.cli.context import add_to_error
 from peagle.cli.output.console import confirmed, print_status
-from peagle.cli.output.deploy import show_remaining_resources
+from peagle.cli.output.deploy import add_nothing_remaining, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.removal import Saving
 from peagle.deploy.state import Deployment
@@ -50,7 +49,7 @@ def end_failed_start(
         left = api.load_record(aws.scope, aws.region, name) or record
         show_remaining_resources(aws, left, account, again)
         raise
-    add_to_error("remaining", {"resources": []})
+    add_nothing_remaining()
     error.message = f"{error.message}; {_outcome(error, saving, account)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
         error.fix, error.command = "deploy with --keep-failed to read its log", ()

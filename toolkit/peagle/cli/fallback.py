@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from peagle.aws.errors import InsufficientCapacity
-from peagle.cli.context import typed_command
-from peagle.cli.options import complete_instance_type, duration, is_plan_file, raise_first_error
+from peagle.cli.context import is_plan_file, not_about_own_options, typed_command
+from peagle.cli.options import complete_instance_type, duration, raise_first_error
 from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.planned import plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight
-from peagle.errors import Fix, PeagleError, UserError
+from peagle.errors import Fix, UserError
 from peagle.planning import Plan
 from peagle.text import format_duration, format_usd
 
@@ -68,13 +68,10 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
     names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
-    try:
+    with not_about_own_options():
         plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
         for one in plans:
             raise_first_error(one.findings)
-    except PeagleError as error:
-        error.options = ()  # those of a plan on that type, not of the user's command
-        raise
     return plans
 
 

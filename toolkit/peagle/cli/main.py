@@ -93,7 +93,7 @@ _TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --insta
 OPTION_HINTS: dict[str, str] = {
     "--tp": _TENSOR_PARALLEL,
     "--tensor-parallel-size": _TENSOR_PARALLEL,
-    "--context": "the length of the context is --max-model-len",
+    "--context": "use --max-model-len (context length in tokens)",
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "specify the target first; --catalog DIR before the command adds your own targets",
@@ -186,9 +186,9 @@ def cli(catalog_folder: str | None) -> None:
 
 def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
-    with ``--json`` a JSON document, to which a command adds keys with ``add_to_error``."""
-    beside: dict[str, Any] = {}
-    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python sets stderr up
+    with ``--json`` a JSON document, to which a command adds keys with ``add_to_error_document``."""
+    error_fields: dict[str, Any] = {}
+    if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     gc.set_threshold(*GC_THRESHOLDS)
     # Skip the last collection: the operating system takes all memory back when the process ends.
@@ -197,28 +197,28 @@ def main() -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         with interruptible():
-            result = cli.main(prog_name="peagle", standalone_mode=False, obj=beside)
+            result = cli.main(prog_name="peagle", standalone_mode=False, obj=error_fields)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
-        _end(error, beside)
+        _end(error, error_fields)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.NoSuchOption as error:
-        _end(_unknown_option(error), beside)
+        _end(_unknown_option(error), error_fields)
     except click.UsageError as error:
-        _end(UserError(error.format_message().rstrip("."), _help_of(error)), beside)
+        _end(UserError(error.format_message().rstrip("."), _help_of(error)), error_fields)
     except click.ClickException as error:
-        _end(UserError(error.format_message()), beside)
+        _end(UserError(error.format_message()), error_fields)
     except (KeyboardInterrupt, click.Abort):
-        _end(_Interrupted("interrupted"), beside)
+        _end(_Interrupted("interrupted"), error_fields)
     except OSError as error:
         if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
         where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
         _end(
             UserError(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}"),
-            beside,
+            error_fields,
         )
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
@@ -276,12 +276,13 @@ def _help_of(error: click.UsageError) -> Fix:
     return Fix("show the help", (*command, "--help"))
 
 
-def _end(error: PeagleError, beside: Mapping[str, Any]) -> NoReturn:
-    """End with the error, in JSON with the keys ``beside``. A line that click could not parse has
+def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:
+    """End with the error, in JSON with ``error_fields``. A line that click could not parse has
     no context, so ``--json`` is searched on the line itself."""
     words = sys.argv[1:]
     if "--json" in words[: words.index("--") if "--" in words else len(words)]:
-        click.echo(json.dumps({"error": error.document(), **beside}, ensure_ascii=False), err=True)
+        document = {"error": error.document(), **error_fields}
+        click.echo(json.dumps(document, ensure_ascii=False), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
     sys.exit(error.exit_code)

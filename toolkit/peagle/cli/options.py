@@ -160,11 +160,6 @@ PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
 """The parameters that planning options have in click."""
 
 
-def is_plan_file(pair: str) -> bool:
-    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
-    return pair.endswith(".json")
-
-
 LONGEST_CONTEXT = "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
 
 

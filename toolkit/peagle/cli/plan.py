@@ -10,11 +10,17 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import TYPED, findings_in_context, in_context, typed_command
+from peagle.cli.context import (
+    TYPED,
+    findings_in_context,
+    in_context,
+    is_plan_file,
+    not_about_own_options,
+    typed_command,
+)
 from peagle.cli.options import (
     PLAN_FIELDS,
     complete_pair,
-    is_plan_file,
     output_option,
     raise_first_error,
 )
@@ -124,9 +130,9 @@ def plan(
         flag = "--markdown" if markdown else "--max-price-increase"
         raise UserError(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
-        # Its digest is that of what is printed, so that the output is a plan file too.
-        shown = plan.model_copy(update={"findings": findings_in_context(plan.findings)})
-        print_json(api.plan_document(shown))
+        # A plan file too, with its digest: the same for every way to type the same options.
+        findings = findings_in_context(plan.findings, change_own=False)
+        print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
@@ -159,7 +165,9 @@ def _compare(
         from peagle.cli.output.compare import print_comparison
 
         print_comparison(comparison)
-    raise_first_error((*errors(first.findings), *errors(second.findings)))
+    raise_first_error(first.findings)
+    with not_about_own_options():
+        raise_first_error(second.findings)
 
 
 def _compared_plan(ctx: click.Context, text: str) -> Plan:
@@ -174,7 +182,8 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
         shared = {
             name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
         }
-    return planned(ctx, pair, {**shared, **own})
+    with not_about_own_options():
+        return planned(ctx, pair, {**shared, **own})
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.options import is_plan_file, raise_first_error
+from peagle.cli.context import is_plan_file
+from peagle.cli.options import raise_first_error
 from peagle.cli.output.compare import plan_facts
 from peagle.cli.output.console import align_columns, print_json, print_status, where_text
 from peagle.cli.planned import plan_in_project

@@ -16,11 +16,10 @@ from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.company_options import typed_company_option
-from peagle.cli.context import typed_command
+from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
     PLAN_FIELDS,
     command_catalog,
-    is_plan_file,
     set_command_catalog,
 )
 from peagle.cli.output.progress import show_hashing

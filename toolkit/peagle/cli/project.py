@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.context import TYPED, PeagleCommand
-from peagle.cli.options import PLAN_FIELDS, command_catalog, is_plan_file
+from peagle.cli.context import TYPED, PeagleCommand, is_plan_file
+from peagle.cli.options import PLAN_FIELDS, command_catalog
 from peagle.cli.project_options import (
     apply_values,
     check_gates,

@@ -48,7 +48,7 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     width = terminal_width() - _INDENT
     for label, text in _facts(document, account).items():
         _print_fact(label, wrapped(text, width))
-    if document["failure_fix"]:
+    if document["failure_fix"] or document["failure_command"]:
         _print_fact("fix", fix_lines(document["failure_fix"], document["failure_command"], width))
     for one in document["resources"]:
         _print_fact("resource", wrapped(f"{one['type']} {one['name']}", width))

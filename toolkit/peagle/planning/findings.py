@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import Instance
-from peagle.errors import Fix, either
+from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.planning.candidates import (
@@ -86,12 +86,14 @@ class Review:
             f"{fit.gpu_memory_gib:.1f} GiB each): {refusal_reason(self.candidate.on_instance.case)}"
         )
         fixes = [*self._larger(), *_fitting_options(self._work, instance)]
-        fix = either(fixes) if fixes else Fix("no instance type and no single option makes it fit")
+        nothing = Fix("no instance type and no single option makes it fit")
+        fix = combine_fixes(fixes) if fixes else nothing
         return error("instance-too-small", "instance_type", message, fix)
 
     def _larger(self) -> Iterator[Fix]:
-        """The type to use instead, if one fits."""
-        for best in self.fitting[:1]:
+        """The type to use instead, if one fits; within the limit of the price before others."""
+        limit = self.evaluator.options.max_price_per_hour
+        for best in sorted(self.fitting, key=lambda other: not other.within(limit))[:1]:
             name = best.instance.type
             sentence = f"use --instance-type {name}, the best for this load{best.at_cost}"
             yield Fix(sentence, options=("--instance-type", name))
@@ -113,7 +115,7 @@ class Review:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            fix = either(self._larger_cache())
+            fix = combine_fixes(self._larger_cache())
             yield warning("cache-below-concurrency", "concurrency", message, fix)
 
     def _larger_cache(self) -> Iterator[Fix]:
@@ -196,16 +198,18 @@ class Review:
         cheapest = min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
         if cheapest is None or cheapest.usd_per_hour is None:
             return Fix("leave --max-price-per-hour out: no price is known of any type that fits")
-        price = f"{format_usd(cheapest.usd_per_hour)} an hour"
         if cheapest.usd_per_hour <= limit:
-            name = cheapest.instance.type
-            sentence = f"use --instance-type {name}, the cheapest that fits, at {price}"
+            name, usd = cheapest.instance.type, format_usd(cheapest.usd_per_hour)
+            sentence = f"use --instance-type {name}, the cheapest that fits, at {usd} an hour"
             return Fix(sentence, options=("--instance-type", name))
         enough = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
         is_chosen = cheapest.instance == self.candidate.instance
         which = "this is" if is_chosen else f"{cheapest.text} is"
         sentence = f"use --max-price-per-hour {enough:.2f}: {which} the cheapest that fits"
-        return Fix(sentence, options=("--max-price-per-hour", f"{enough:.2f}"))
+        options = ["--max-price-per-hour", f"{enough:.2f}"]
+        if self.evaluator.options.instance_type and not is_chosen:
+            options += ["--instance-type", cheapest.instance.type]
+        return Fix(sentence, options=tuple(options))
 
     def _several(self) -> Finding:
         """The warning that several instances are planned and billed."""
@@ -244,7 +248,7 @@ def _fitting_options(work: PairLoad, instance: Instance) -> list[Fix]:
         found.append(_lower("--concurrency", load))
     if work.drafter is not None and (k := largest(1, "k")):
         found.append(_lower("--k", k))
-    return [either(found, " or ")] if found else []
+    return [combine_fixes(found, " or ")] if found else []
 
 
 def _rounded(length: int, least: int) -> int:

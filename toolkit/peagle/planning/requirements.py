@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from peagle.errors import Fix, either
+from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate
 from peagle.planning.evaluation import CandidateEvaluator
@@ -83,16 +83,16 @@ class RequirementReview:
         benchmark = Fix("run a benchmark before you rely on it")
         if excess is None:
             message = f"the speed of {candidate.text} is unknown, so it may not reach {asked}"
-            fix = either([*self._better(), benchmark])
+            fix = combine_fixes([*self._better(), benchmark])
             yield finds.unverified(message, fix)
         elif excess > 1:
             load = format_concurrency(self.evaluator.work_on(candidate).concurrency)
             message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
-            fix = either([*self._better(), self._lower(only)])
+            fix = combine_fixes([*self._better(), self._lower(only)])
             yield finds.missed(message, fix)
         elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
             message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
-            fix = either([*self._better(certain=True), benchmark])
+            fix = combine_fixes([*self._better(certain=True), benchmark])
             yield finds.unverified(message, fix)
 
     def _better(self, certain: bool = False) -> Iterator[Fix]:

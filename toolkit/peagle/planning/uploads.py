@@ -1,5 +1,4 @@
-"""Folders of weights on this machine, which are uploaded: the destination, and the hash of what is
-in them."""
+"""Local folders of weights: where they are uploaded to, and the hash of their files."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def upload_prefix(name: str) -> str:
     return str(S3Uri(MODEL_BUCKET, f"{UPLOAD_FOLDER}{name}/"))
 
 
-def uploaded(weights: Weights, folder: str, name: str) -> Weights:
+def with_upload_destination(weights: Weights, folder: str, name: str) -> Weights:
     """A directory with its upload destination; other weights unchanged."""
     if weights.kind != "directory":
         return weights

@@ -32,7 +32,7 @@ from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Mount, Reason, Weights
-from peagle.planning.uploads import uploaded
+from peagle.planning.uploads import with_upload_destination
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size
 from peagle.vllm import versions
@@ -150,10 +150,10 @@ def place_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
 ) -> Decision[PlacedWeights]:
     """Source and path of all weights. Raises UserError for an invalid S3 URI."""
-    target = uploaded(_target_weights(options, catalog, pair.target), "target", name)
+    target = with_upload_destination(_target_weights(options, catalog, pair.target), "target", name)
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
-        drafter = uploaded(drafter, "drafter", name)
+        drafter = with_upload_destination(drafter, "drafter", name)
     if options.weights_by == "stream":
         target, drafter = _stream_both(options, target, drafter)
     elif options.baked_weights:

@@ -77,7 +77,7 @@ def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
 
 def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFile:
     """``README.md`` from a form filled in with the plan's values, and with the format's ``own``.
-    ``catalog`` is the one that commands with the plan's pair need."""
+    Commands name the folder of the user's own catalogue DIR: its path is that of one machine."""
     facts = {
         "name": plan.name,
         "pair": plan.pair,
@@ -85,7 +85,7 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
         "instance_type": plan.instance_type,
         "region": plan.region,
         "domain": domain(plan.region),
-        "peagle": shlex.join(["peagle", *catalog.arguments]),
+        "peagle": "peagle --catalog DIR" if catalog.is_extended else "peagle",
         "words": shlex.join(plan_arguments(plan)),
         "built": shlex.join(plan_arguments(plan, "--resource-tag")),
         "calling": _calling(plan),

@@ -220,7 +220,7 @@ def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
     exact = data.archive or data.single
     for key, content in list(bucket.keys.items()) if bucket else ():
         is_named = key == source.key if exact else key.startswith(source.key)
-        if is_named and isinstance(content, FakeKey):  # not a mark of deletion
+        if is_named and isinstance(content, FakeKey):  # not a delete marker
             yield key, content
 
 

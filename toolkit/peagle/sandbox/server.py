@@ -65,13 +65,13 @@ class Server(ThreadedWSGIServer):
             self._free.release()
 
 
-class AnswerWriter(io.BufferedIOBase):
+class ResponseWriter(io.BufferedIOBase):
     """Sends what is written until ``flush`` with one call: status, headers and the first data, or a
     chunk with its length.
 
-    A client in Go, such as Terraform, that gets the headers before it has noticed that its request
-    is sent closes the connection without waiting for the body, and sends the request again. That
-    happens where both run on one busy machine.
+    A client in Go, such as Terraform, that gets the headers before it has recorded that its
+    request was written closes the connection without waiting for the body, and sends the request
+    again. That happens where both run on one busy machine.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -82,11 +82,10 @@ class AnswerWriter(io.BufferedIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        """Hold the data, at most 64 KiB; what no ``flush`` follows is sent at
-        once."""
+        """Buffer up to 64 KiB until ``flush``. Data that werkzeug never flushes is sent at once."""
         view = memoryview(data).cast("B")
         self._held += view[:_LARGEST_HELD]
-        if len(self._held) >= _LARGEST_HELD or bytes(view[:32]) in _WITHOUT_FLUSH:
+        if len(self._held) >= _LARGEST_HELD or bytes(view[:32]) in _NEVER_FLUSHED:
             self.flush()
             self._connection.sendall(view[_LARGEST_HELD:])
         return len(view)
@@ -99,8 +98,8 @@ class AnswerWriter(io.BufferedIOBase):
 
 
 _LARGEST_HELD = 65_536
-_WITHOUT_FLUSH = (b"HTTP/1.1 100 Continue\r\n\r\n", b"0\r\n\r\n")
-"""What werkzeug writes without a ``flush``: the request to go on, and the end of the chunks."""
+_NEVER_FLUSHED = (b"HTTP/1.1 100 Continue\r\n\r\n", b"0\r\n\r\n")
+"""What werkzeug writes without a ``flush``: ``100 Continue``, and the last chunk."""
 
 
 class RequestHandler(MotoRequestHandler):
@@ -112,9 +111,9 @@ class RequestHandler(MotoRequestHandler):
     """Seconds without a byte of a request, or without a byte taken of its response."""
 
     def setup(self) -> None:
-        """Write answers in whole parts."""
+        """Buffer each response, so that headers and first data are sent at once."""
         super().setup()
-        self.wfile = AnswerWriter(self.connection)
+        self.wfile = ResponseWriter(self.connection)
 
     def parse_request(self) -> bool:
         """Note when the request came, for its line in the log."""

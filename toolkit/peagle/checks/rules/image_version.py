@@ -20,8 +20,8 @@ def check(case: Case) -> Findings:
         return
     if versions.compare(tagged.vllm, runtime.vllm):
         message = f"the image is tagged for vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
-        own = f"add --vllm {tagged.vllm}, or use another image"
-        yield RULE.error("image", message, Fix(own, options=("--vllm", tagged.vllm)))
+        sentence = f"add --vllm {tagged.vllm}, or use another image"
+        yield RULE.error("image", message, Fix(sentence, options=("--vllm", tagged.vllm)))
     elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
         message = (
             f"the image is tagged for CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses "

@@ -28,10 +28,9 @@ def check(case: Case) -> Findings:
             f"prompts, and the context allows {length:,}"
         )
         level = RULE.warning if length > target.default_max_model_len else RULE.note
-        pair = f"{target.short_name}+{long}"
-        yield level("drafter", message, Fix(f"for longer prompts use {pair}", options=(pair,)))
+        sentence = f"for longer prompts use {target.short_name}+{long}"
+        yield level("drafter", message, Fix(sentence, options=("--drafter", long)))
     elif length < LONG and plain != drafter.name and plain in names:
         message = f"{drafter.title}: for {LONG:,} tokens or more; the context allows {length:,}"
-        pair = f"{target.short_name}+{plain}"
-        fix = Fix(f"use {pair}, which has a higher acceptance there", options=(pair,))
-        yield RULE.note("drafter", message, fix)
+        sentence = f"use {target.short_name}+{plain}, which has a higher acceptance there"
+        yield RULE.note("drafter", message, Fix(sentence, options=("--drafter", plain)))

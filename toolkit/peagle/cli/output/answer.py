@@ -301,7 +301,7 @@ def _finding_lines(findings: Sequence[Finding], width: int, most: int) -> list[s
 
 
 def _finding_text(finding: Finding, width: int) -> list[str]:
-    """A finding with its fix, whose command has its own line where it would be broken."""
+    """A finding with its fix, whose command gets its own line if it does not fit."""
     color = _COLORS[finding.level]
     start = f"{where_text(finding.where)}: {finding.message}"
     fix = fix_in_context(finding.fix, finding.command)

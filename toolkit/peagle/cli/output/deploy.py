@@ -12,7 +12,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
-from peagle.cli.context import add_to_error, command_text, in_context
+from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.output.answer import speed_of_plan
 from peagle.cli.output.console import print_facts, print_line, print_status
 from peagle.cli.output.plan_facts import (
@@ -25,7 +25,7 @@ from peagle.cli.output.plan_facts import (
 )
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, Resource
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
@@ -149,8 +149,10 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if document["stand_in"]:
-        print_line(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
-        print_line("the acceptance length is the stand-in's. Everything else is as planned.")
+        print_line(
+            f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "
+            "acceptance length is the stand-in's. Everything else is as planned."
+        )
     if document["vllm_here"]:
         print_line(f"Engine: {engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
@@ -200,8 +202,11 @@ def engine_text(planned: str, here: str | None) -> str:
 
 
 def show_cost(aws: Aws, record: Deployment, account: Account) -> None:
-    """Show on stderr what the deployment's resources cost."""
-    print_status(f"Costs    {format_price(api.cost_of_remaining(aws, record), account.sandbox)}")
+    """Show on stderr what a deployment costs that serves although the command failed; with
+    ``--json`` the error's document has its resources as ``remaining``."""
+    usd_per_hour = api.cost_of_remaining(aws, record)
+    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
+    _add_remaining(record.resources, usd_per_hour, remove=("peagle", "destroy", record.name))
 
 
 def show_remaining_resources(
@@ -214,7 +219,7 @@ def show_remaining_resources(
     """
     destroy = in_context(("peagle", "destroy", record.name))
     rollback = in_context(("peagle", "rollback", record.name))
-    has_undo = bool(record.serving and record.pending)
+    has_undo = bool(record.serving and record.pending) and tuple(again) != rollback
     print_status("These resources exist:")
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
@@ -222,18 +227,37 @@ def show_remaining_resources(
     usd_per_hour = api.cost_of_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
     _show_command("Continue", again)
-    if has_undo and tuple(again) != rollback:
+    if has_undo:
         _show_command("Undo", rollback)
     if tuple(again) != destroy:
         _show_command("Remove", destroy)
-    add_to_error(
+    undo = rollback if has_undo else ()
+    _add_remaining(record.resources, usd_per_hour, again, undo, destroy)
+
+
+def _add_remaining(
+    resources: Sequence[Resource],
+    usd_per_hour: float | None,
+    again: Sequence[str] = (),
+    undo: Sequence[str] = (),
+    remove: Sequence[str] = (),
+) -> None:
+    """Add ``remaining`` to the document of the error. Its commands ask no questions, since programs
+    run them; a command that makes no sense is null."""
+
+    def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
+        words = in_context(command)
+        asks = not {"--yes", "-y"} & {*words}
+        return (*words, *(["--yes"] if asks else [])) if words else None
+
+    add_to_error_document(
         "remaining",
         {
-            "resources": [one.document() | {"confirmed": one.made} for one in record.resources],
+            "resources": [one.document() | {"confirmed": one.made} for one in resources],
             "price_per_hour_usd": usd_per_hour,
-            "continue_command": again,
-            "undo_command": rollback if has_undo else None,
-            "remove_command": destroy,
+            "continue_command": unattended(again),
+            "undo_command": unattended(undo),
+            "remove_command": unattended(remove),
         },
     )
 
@@ -246,7 +270,12 @@ def _show_command(label: str, command: Sequence[str]) -> None:
 def show_nothing_remains() -> None:
     """Show on stderr that a command that failed left nothing."""
     print_status("Nothing was created.")
-    add_to_error("remaining", {"resources": []})
+    add_nothing_remaining()
+
+
+def add_nothing_remaining() -> None:
+    """Add to the error's document that no resources remain."""
+    _add_remaining((), 0.0)
 
 
 def show_not_applied(name: str, region: str) -> list[str]:

@@ -77,8 +77,8 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> No
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
         count, size = len(stored.others), format_size(sum(stored.others.values()))
-        print_line(f"{count} for other images, GPUs or options are stored beside it ({size}), and "
-                   f"every start downloads them too: {command_text(listing)}")  # fmt: skip
+        others = f"{count} for other images, GPUs or options are stored in the same place ({size})"
+        print_line(f"{others}, and every start downloads them too", command_text(listing))
 
 
 def print_local(artifact: WarmArtifact, restore: str) -> None:
@@ -88,8 +88,10 @@ def print_local(artifact: WarmArtifact, restore: str) -> None:
     if restore:
         click.echo(f"Restore it:  {restore}")
     else:
-        print_line("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and")
-        print_line("PEAGLE_WARM_SHA256 to this SHA-256.")
+        print_line(
+            "An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and "
+            "PEAGLE_WARM_SHA256 to this SHA-256."
+        )
 
 
 def collected_document(plan: Plan, stored: CollectedWarmStart) -> dict[str, Any]:
