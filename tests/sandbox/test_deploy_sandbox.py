@@ -6,6 +6,7 @@ real vLLM has its own tests in ``tests/engine``.
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -106,6 +107,31 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
     assert done.code == 2
     assert "not deployed; nothing was changed" in done.err
     assert fresh.json("sandbox", "status")["running"] is False
+    assert fresh.processes() == []
+
+
+def test_a_declined_copy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
+    sync = ("weights", "sync", "tiny", "s3://models/tiny/", "--sandbox")
+    done = in_process(*sync, stdin=b"n\n", terminal=True, environment=fresh.environment)
+
+    assert done.code == 2
+    assert "not copied; nothing was changed" in done.err
+    assert fresh.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [("--bucket", "No_Such", "invalid-bucket"), ("--role", "nobody", "unknown-role")],
+)
+def test_a_wrong_bucket_or_role_changes_nothing(
+    fresh: Sandbox, option: str, value: str, code: str
+) -> None:
+    """No command is for the user's own account, where the sandbox has ended."""
+    done = in_process(*DEPLOY, option, value, "--json", environment=fresh.environment)
+    error = json.loads(done.err.splitlines()[-1])["error"]
+
+    assert (done.code, error["code"], error["command"]) == (2, code, None)
+    assert fresh.json("list", "--sandbox")["deployments"] == []
     assert fresh.processes() == []
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.contents import contents_of, files_below
-from peagle.checkpoints.models import location_hint
+from peagle.checkpoints.models import location_fix
 from peagle.data import weights_folder
-from peagle.errors import NotFound
+from peagle.errors import Fix, NotFound
 from peagle.planning.options import Options
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
@@ -55,9 +55,8 @@ def plan_pair(
         else:
             made = make_plan(options, catalog)
     except NotFound as error:
-        hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
-        fix = hint or error.remedy
-        raise NotFound(error.message, fix, error.code) from None
+        fix = _drafter_fix(options.drafter) if error.code == UNKNOWN_DRAFTER else None
+        raise NotFound(error.message, fix or error.remedy, error.code) from None
     return _of_these_files(made)
 
 
@@ -78,11 +77,11 @@ def _of_these_files(plan: Plan) -> Plan:
     return with_contents(plan, contents_of(map(files_below, paths)))
 
 
-def _drafter_hint(drafter: str | None) -> str:
-    """What the user may have meant by an unknown drafter; empty without a guess."""
+def _drafter_fix(drafter: str | None) -> Fix | None:
+    """What the user may have meant by an unknown drafter; ``None`` without a guess."""
     if drafter == "hf":
-        return "omit it: the pair's own head comes from the Hub; hf is for check and fit"
-    return location_hint(drafter or "")
+        return Fix("omit it: the pair's own head comes from the Hub; hf is for check and fit")
+    return location_fix(drafter or "", "--drafter")
 
 
 def plan_pair_online(

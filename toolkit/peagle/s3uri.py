@@ -16,9 +16,10 @@ _MOUNTABLE_KEY = re.compile(r"([^\s%/]+/)*")
 _MAX_LENGTH = 1024
 """Of an S3Uri in SageMaker's service model."""
 
+BUCKET_NAME = "3 to 63 lowercase letters, digits, hyphens and dots"
 PREFIX_FORMAT = (
     "use the form s3://bucket/folder, without spaces, % and empty parts; the name of a bucket has "
-    "3 to 63 lowercase letters, digits, hyphens and dots"
+    f"{BUCKET_NAME}"
 )
 """The fix for what ``S3Uri.mountable`` rejects."""
 

@@ -128,7 +128,7 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
         "so 0 of the 2 needed are available"
     )
     assert "--desired-value 4" in shlex.join(found.command or ())
-    assert found.fix.startswith("remove an endpoint that is not needed, or choose another")
+    assert found.fix.startswith("remove an endpoint that is not needed, or use fewer instances")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,28 @@ def test_the_command_of_an_error_is_the_users_own_and_works(typed: str, changed:
     assert in_process(*shlex.split(changed)).code == 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        (
+            "fit gpt-oss-120b --gpu-memory-gib 40 --max-model-len 32768 --json",
+            "fit gpt-oss-120b --gpu-memory-gib 40 --max-model-len 32768 --json "
+            "--tensor-parallel-size 4",
+        ),
+        (
+            "check gpt-oss-20b --drafter head --json",
+            "check gpt-oss-20b --json --drafter ./head",
+        ),
+    ],
+)
+def test_an_option_in_a_sentence_is_in_a_command_too(
+    typed: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "head").mkdir()
+    assert _error_of(in_process(*typed.split()))["command"] == ["peagle", *changed.split()]
+
+
 def test_people_see_the_command_after_the_sentence() -> None:
     done = in_process("plan", "gpt-oss-20b", "--k", "99")
     shown = "(use --k 10 or less; 7 is recommended: peagle plan gpt-oss-20b --k 7)"

@@ -123,7 +123,7 @@ def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
 
     done = warmed(stocked)
 
-    assert "1 for other images, GPUs or options are stored beside it (2.0 MB)" in done.out
+    assert "1 for other images, GPUs or options are stored in the same place (2.0 MB)" in done.out
     assert "peagle weights list s3://models/pair/" in done.out
 
 

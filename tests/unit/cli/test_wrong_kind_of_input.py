@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("verdict", "./models", "--gpu", "H100"), "peagle catalog init ./models"),
         (
             ("plan", "tiny", "--context", "8192"),
-            "no option --context: the length of the context is --max-model-len",
+            "no option --context: use --max-model-len (context length in tokens)",
         ),
     ],
 )

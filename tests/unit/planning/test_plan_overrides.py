@@ -128,7 +128,11 @@ def test_the_rules_look_at_what_the_user_sets() -> None:
     (unknown,) = found(settings={"max-batched-tokens": "9"})
     assert unknown.startswith("engine-argument: did you mean max-num-batched-tokens")
     assert found(settings={"gpu-memory-utilization": "90"})[0].startswith("memory-utilization")
+    assert found(settings={"gpu-memory-utilization": "90"})[0].endswith("set it to 0.9")
+    assert "leave it out" in found(settings={"gpu-memory-utilization": "1.5"})[0]
     assert found(settings={"enable-lora": "true"})[0].startswith("lora")
+    too_small = found(settings={"max-num-batched-tokens": "4"})
+    assert all("omit --" in one and "max-num-batched-tokens" in one for one in too_small)
     assert found(ami="al2-ami-of-mine")[0].startswith("ami-unknown")
     assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-missing")
     assert found(ami=AMI, instance_type="ml.g6.xlarge") == []

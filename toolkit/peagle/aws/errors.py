@@ -142,13 +142,13 @@ def quota_fix(
     """How to raise the SageMaker quota ``name``: the command where its ``code`` and the number
     ``needed`` are known, else the page of the console. The sandbox has a command of its own."""
     if in_sandbox:
-        sentence = "choose another --instance-type, or raise the quota of the sandbox"
+        sentence = "use fewer instances or another type, or raise the quota of the sandbox"
         instance_type = name.removesuffix(QUOTA_SUFFIX)
         if not (instance_type and needed):
             return Fix(sentence)
         command = ("peagle", "sandbox", "quota", "set", instance_type, str(needed))
         return Fix(sentence, (*command, "--region", region))
-    other = "choose another --instance-type or --region, or request an increase"
+    other = "use fewer instances, another type or another region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"
     if not (code and needed):
         return Fix(f"{other} {quota} in the Service Quotas console ({region}, Amazon SageMaker)")

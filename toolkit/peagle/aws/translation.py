@@ -203,7 +203,8 @@ def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     status = original_status(response)
     message = engine_message(str(response.get("OriginalMessage") or message))
     if 400 <= status < 500:
-        return EngineRejected(f"the engine rejects the request: {message}")
+        fix = "change the request as the engine says, such as a lower max_tokens"
+        return EngineRejected(f"the engine rejects the request: {message}", fix)
     return EngineError(f"the engine failed ({status}): {message}")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from peagle.errors import Fix
 from peagle.s3uri import slashes_hint
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
@@ -121,8 +122,11 @@ def is_file_name(word: str) -> bool:
     return bool(word) and "/" not in word and os.path.isfile(word)
 
 
-def location_hint(word: str) -> str:
-    """How to write a folder that is given without ``./``, or an S3 URI with one slash; empty for
-    other text."""
-    is_there = bool(word) and "/" not in word and os.path.isdir(word)
-    return f"there is a folder ./{word}: write ./{word}" if is_there else slashes_hint(word)
+def location_fix(word: str, flag: str = "") -> Fix | None:
+    """How to write a folder that is given without ``./``, or an S3 URI with one slash; ``None`` for
+    other text. ``flag`` is the option that has it."""
+    if word and "/" not in word and os.path.isdir(word):
+        options = (flag, f"./{word}") if flag else ()
+        return Fix(f"there is a folder ./{word}: write ./{word}", options=options)
+    hint = slashes_hint(word)
+    return Fix(hint) if hint else None

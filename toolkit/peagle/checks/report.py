@@ -22,7 +22,7 @@ from peagle.checkpoints.entries import (
 from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_location,
-    location_hint,
+    location_fix,
     means_folder,
     split_revision,
 )
@@ -127,7 +127,8 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
     except NotFound as missing:
         if is_location(drafter):
             return pair, drafter
-        raise NotFound(missing.message, location_hint(drafter) or missing.fix) from missing
+        fix = location_fix(drafter, "--drafter") or missing.remedy
+        raise NotFound(missing.message, fix, missing.code) from missing
     if "+" in request.pair and pair.drafter != known:
         raise UserError(
             f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"

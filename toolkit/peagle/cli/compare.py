@@ -27,7 +27,7 @@ from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
-from peagle.errors import NotProved, PeagleError, UserError
+from peagle.errors import Fix, NotProved, PeagleError, UserError
 from peagle.planning import Plan
 from peagle.text import parse_share
 
@@ -48,6 +48,9 @@ class _Share(click.ParamType[float]):
             return parse_share(str(value))
         except ValueError as error:
             return self.fail(str(error), param, ctx)
+
+
+_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
 
 
 @click.command(
@@ -158,7 +161,7 @@ def _start(
     refuse_errors((*kept, *found.findings))
     api.require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
-        confirm("Serve both plans?", "not compared", "review the above, then pass --yes")
+        confirm("Serve both plans?", "not compared", _REVIEWED)
     try:
         with DeploymentProgress(account.sandbox) as status:
             api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)

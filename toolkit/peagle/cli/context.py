@@ -69,10 +69,10 @@ def in_context(
 ) -> tuple[str, ...]:
     """``command`` with the kept options of the user's command line that it accepts.
 
-    ``--profile`` also reaches commands of the AWS CLI, and with ``--sandbox`` they get the
-    sandbox's address: without it they would change the user's account. ``python`` becomes the
-    Python of an installed engine, which has torch and safetensors. ``options`` are those of the
-    command where they are known; otherwise its module is loaded.
+    ``--profile`` also reaches commands of the AWS CLI. With ``--sandbox`` these get the sandbox's
+    address, and without one there is no command, which would concern an account. ``python``
+    becomes the Python of an installed engine, which has torch and safetensors. ``options`` are
+    those of the command where they are known; otherwise its module is loaded.
     """
     words = tuple(command)
     if words[:1] == ("python",):
@@ -101,7 +101,9 @@ def in_context(
             tail += [flag, value] if value else [flag]
     if words[0] == "aws" and "--sandbox" in typed:
         address = api.running_sandbox()
-        tail += ["--endpoint-url", address.url] if address else []
+        if address is None:
+            return ()
+        tail += ["--endpoint-url", address.url]
     end = words.index("--") if "--" in words else len(words)
     return (words[0], *head, *words[1:end], *tail, *words[end:])
 

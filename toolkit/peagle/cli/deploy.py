@@ -42,9 +42,10 @@ from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
-from peagle.errors import NotProved, PeagleError, UserError
+from peagle.errors import Fix, NotProved, PeagleError, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.s3uri import BUCKET_NAME, S3Uri
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
@@ -56,7 +57,7 @@ _CHANGES = {
 }
 """The changes that need a confirmation, and its question."""
 
-_PASS_YES = "review the plan above, then pass --yes"
+_PASS_YES = Fix("review the plan above, then pass --yes", options=("--yes",))
 
 
 @click.command(
@@ -127,6 +128,9 @@ def deploy(
     """
     choices = ProofChoices(prove_first, keep_unproved)
     choices.check(no_wait)
+    if bucket is not None and not S3Uri(bucket).has_bucket_name:
+        message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
+        raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
     if errors(plan.findings):
         refuse_errors(plan.findings)
     require_built_image(ctx)

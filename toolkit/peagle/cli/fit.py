@@ -20,7 +20,7 @@ from peagle.cli.options import (
     settings_option,
 )
 from peagle.cli.output.console import json_option, print_json
-from peagle.errors import Refused
+from peagle.errors import Fix, Refused
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
@@ -130,6 +130,9 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
         print_report(report)
     if report.refusal:
-        first = f"use {report.advice[0].option}" if report.advice else "no single change helps"
-        raise Refused(report.refusal, first, code="does-not-fit")
+        fix = Fix("no single change helps")
+        if report.advice:
+            option = report.advice[0].option
+            fix = Fix(f"use {option}", options=tuple(option.split()))
+        raise Refused(report.refusal, fix, code="does-not-fit")
     raise_first_error(report.findings)

@@ -105,7 +105,7 @@ def prove(
     copies that run then are proved.
     """
     if sum(one is not None for one in (name, endpoint, url)) != 1:
-        raise UserError("name one endpoint: NAME, --endpoint NAME or --url URL", "give one of them")
+        raise UserError("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
         plan = api.read_plan(plan_file) if plan_file else None
         key = os.environ.get(KEY_VARIABLE)

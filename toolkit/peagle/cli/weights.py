@@ -111,25 +111,26 @@ def sync_command(
     given = {part: sources[f"{part}_from"] for part in parts}
     locations = {part: api.weights_at(at) for part, at in given.items() if at}
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
-    account.start()
+    started = account.start()
     aws = account.connect(region)
     price = api.load_storage(catalog_of(ctx)).price_in(region)
     again = typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over"))
     bar = SyncProgressBar()
     with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
-        with StatusLine() as status:
-            status.show("Inspecting", place.uri)
-            plan = api.plan_sync(aws, place, chosen.weights)
-        show_sync_plan(pair, plan, price, account.sandbox)
-        refuse_errors((*chosen.findings, *plan.findings))
-        if not even_if_used:
-            _refuse_replacing_used(plan, aws)
-        if not yes:
-            confirm(f"Copy this to {place.uri}?", "not copied")
-        started = time.monotonic()
+        with account.stopped_on_error(started):
+            with StatusLine() as status:
+                status.show("Inspecting", place.uri)
+                plan = api.plan_sync(aws, place, chosen.weights)
+            show_sync_plan(pair, plan, price, account.sandbox)
+            refuse_errors((*chosen.findings, *plan.findings))
+            if not even_if_used:
+                _refuse_replacing_used(plan, aws)
+            if not yes:
+                confirm(f"Copy this to {place.uri}?", "not copied")
+        begun = time.monotonic()
         with bar:
             result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over, company)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - begun
     use = shlex.join(use_command(pair, place, result.manifest, region, account))
     if as_json:
         print_json(sync_document(pair, plan, result, seconds, price, use))

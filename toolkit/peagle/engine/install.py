@@ -32,7 +32,7 @@ from peagle.engine.machine import (
     run_python,
 )
 from peagle.engine.torch_wheel import install_torch
-from peagle.errors import EngineMissing, UserError
+from peagle.errors import EngineMissing, Fix, UserError
 from peagle.images.build import Packages
 from peagle.images.docker import Progress
 from peagle.store import read_json, write_json
@@ -68,7 +68,7 @@ def check_machine() -> None:
     if missing:
         raise UserError(
             f"vLLM needs the system package {' '.join(missing)}",
-            f"install it as root: apt-get install {' '.join(missing)} (Fedora: numactl-libs)",
+            Fix("install it as root (Fedora: numactl-libs)", ("apt-get", "install", *missing)),
             "system-package-missing",
         )
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peagle.engine.torch_wheel import PYTHONS, python_version
-from peagle.errors import EngineError, UserError
+from peagle.errors import EngineError, Fix, UserError
 from peagle.images.docker import Progress
 from peagle.store import locked
 
@@ -49,7 +49,10 @@ def new_environment(folder: Path, python: Path, progress: Progress) -> tuple[lis
         shutil.rmtree(folder, ignore_errors=True)
         raise UserError(
             f"{python} cannot create a virtual environment (log: {log})",
-            "install its venv module (Debian, Ubuntu: apt-get install python3-venv)",
+            Fix(
+                "install its venv module as root (Debian, Ubuntu)",
+                ("apt-get", "install", "python3-venv"),
+            ),
         )
     pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
     pip += ["install", "--no-input", "--no-deps", "--no-compile", "--only-binary", ":all:"]

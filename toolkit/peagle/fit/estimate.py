@@ -86,7 +86,7 @@ def fit_of(case: FitCase) -> Fit:
     driver = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
     terms = driver | {name: size / GIB for name, size in {**taken, **inside}.items()}
     return Fit(
-        fits=available >= one and not _step_too_small(case),
+        fits=available >= one and not step_too_small(case),
         gpu=engine.gpu,
         gpu_count=engine.gpu_count,
         gpu_memory_gib=round(engine.gpu_memory_gib + engine.driver_gib, 3),
@@ -122,7 +122,7 @@ def without_speculation(case: FitCase) -> FitCase:
 def refusal_reason(case: FitCase) -> str | None:
     """Why vLLM would not start, in one line; ``None`` if it starts."""
     engine, missing = case.engine, missing_bytes(case)
-    too_small = _step_too_small(case)
+    too_small = step_too_small(case)
     if too_small or not missing:
         return too_small
     each = " per GPU" if engine.tensor_parallel_size > 1 else ""
@@ -132,7 +132,7 @@ def refusal_reason(case: FitCase) -> str | None:
     )
 
 
-def _step_too_small(case: FitCase) -> str | None:
+def step_too_small(case: FitCase) -> str | None:
     """Why vLLM rejects the number of tokens per step, if it does (_set_max_num_scheduled_tokens and
     SchedulerConfig.verify_max_model_len)."""
     engine, slots = case.engine, extra_slots(case.engine, case.drafter)

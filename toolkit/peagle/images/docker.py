@@ -103,7 +103,7 @@ _KNOWN = (
     _Known(
         r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
         NotFound,
-        "check the spelling with `docker images`",
+        Fix("check the spelling", ("docker", "images")),
     ),
     _Known(
         r"no such host|connection refused|i/o timeout|TLS handshake|EOF$"

@@ -10,7 +10,7 @@ from typing import Any
 from peagle.catalog.tables import Instance
 from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
-from peagle.fit.estimate import GIB, refusal_reason
+from peagle.fit.estimate import GIB, refusal_reason, step_too_small
 from peagle.planning.candidates import (
     SAME_COST_FACTOR,
     Candidate,
@@ -46,8 +46,10 @@ def none_fits(work: PairLoad, largest: Candidate) -> Finding:
         f"{refusal_reason(largest.on_instance.case)}"
     )
     fixes = _fitting_options(work, largest.instance)
-    smaller = Fix("choose a smaller target: no single option makes it fit")
-    fix = fixes[0] if fixes else smaller
+    nothing = Fix("choose a smaller target: no single option makes it fit")
+    if step_too_small(largest.on_instance.case):
+        nothing = Fix("omit --set max-num-batched-tokens, or set it to several thousand")
+    fix = fixes[0] if fixes else nothing
     return error("instance-too-small", "instance_type", message, fix)
 
 

@@ -45,7 +45,14 @@ from peagle_serve.json_reader import InvalidJson
 _PLAN = ("peagle", "plan", "PAIR", "--output")
 """The command that writes the file named after it."""
 
-_FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
+
+def _again(file: str) -> Fix:
+    return Fix("create the plan again", (*_PLAN, file))
+
+
+def _unedited(file: str) -> Fix:
+    return Fix("create a new plan instead of editing the file", (*_PLAN, file))
+
 
 _HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
 
@@ -77,10 +84,10 @@ def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
         raise PlanFileError(f"{file}: {error.message}", error.fix) from error
     for key, agrees in _arguments(plan, from_arguments):
         if not agrees:
-            raise PlanFileError(f"{file}: 'engine_arguments' and {key!r} disagree", _FIX)
+            raise PlanFileError(f"{file}: 'engine_arguments' and {key!r} disagree", _unedited(file))
     if plan.mounts != mounts_of(plan.target.weights, _drafter_weights(plan)):
         message = f"{file}: 'mounts' and the weights of 'target' and 'drafter' disagree"
-        raise PlanFileError(message, _FIX)
+        raise PlanFileError(message, _unedited(file))
     _check_requests(plan, document["requests"], file)
 
 
@@ -141,7 +148,7 @@ def _same_json(left: str, right: str) -> bool:
 def _check_requests(plan: Plan, found: Any, file: str) -> None:
     expected = [asdict(request) for request in requests(plan)]
     if not isinstance(found, list) or len(found) != len(expected):
-        raise PlanFileError(f"{file}: 'requests' must be {len(expected)} calls", _FIX)
+        raise PlanFileError(f"{file}: 'requests' must be {len(expected)} calls", _unedited(file))
     differences = list(_differences(expected, found, "requests"))
     # Names and tags contain a hash of everything, so they always differ; they come last.
     differences.sort(key=lambda where: _HASHED.search(where) is not None)
@@ -152,7 +159,7 @@ def _check_requests(plan: Plan, found: Any, file: str) -> None:
             if key
             else (f"{where!r} disagrees with the rest of the plan")
         )
-        raise PlanFileError(f"{file}: {which}", _FIX)
+        raise PlanFileError(f"{file}: {which}", _unedited(file))
 
 
 def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
@@ -169,7 +176,6 @@ def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
         yield key
 
 
-_AGAIN = Fix("create the plan again", (*_PLAN, "FILE"))
 _MADE = ("requests", "digest")
 """Keys computed from the Plan's fields."""
 
@@ -206,15 +212,16 @@ def read_plan(path: Path) -> Plan:
     Raises PlanFileError, naming file and key, for a file that is truncated, not a plan of this
     format, or inconsistent.
     """
-    return plan_from(read_document(path, PlanFileError, _PLAN, _AGAIN), str(path))
+    document = read_document(path, PlanFileError, _PLAN, _again(str(path)))
+    return plan_from(document, str(path))
 
 
 def plan_from(document: Any, file: str) -> Plan:
     """The plan in a document; ``file`` is its name in messages. Raises PlanFileError."""
     if not isinstance(document, dict):
-        raise PlanFileError(f"{file} is not a plan: not a JSON object", _AGAIN)
+        raise PlanFileError(f"{file} is not a plan: not a JSON object", _again(file))
     if "format" not in document:
-        raise PlanFileError(f"{file} is not a plan: the key 'format' is missing", _AGAIN)
+        raise PlanFileError(f"{file} is not a plan: the key 'format' is missing", _again(file))
     if document["format"] != PLAN_FORMAT:
         found = document["format"]
         message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
@@ -271,7 +278,7 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         return Fix("create the plan again", ("peagle", "plan", *options, "--output", file))
     pair = document.get("pair")
     if not isinstance(pair, str) or not pair:
-        return _AGAIN
+        return _again(file)
     target, _, drafter = pair.partition("+")
     command = ["peagle", "plan", target]
     command += ["--drafter", drafter] if drafter else ["--no-speculation"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation.model import Invalid
-from peagle.s3uri import S3Uri
+from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.vllm.environment import MAX_TOTAL_BYTES
 from peagle_serve.contract import S3_SCHEME
 
@@ -163,8 +163,7 @@ def create_bucket(parameters: Parameters, _region: str) -> Iterator[Invalid]:
     name = parameters.get("Bucket")
     if isinstance(name, str) and not S3Uri(name).has_bucket_name:
         message = f"{name!r} cannot be the name of a bucket"
-        fix = "use 3 to 63 lowercase letters, digits, hyphens and dots; not an IP address"
-        yield Invalid("Bucket", message, fix)
+        yield Invalid("Bucket", message, f"use {BUCKET_NAME}; not an IP address")
 
 
 def put_bucket_tagging(parameters: Parameters, _region: str) -> Iterator[Invalid]:

@@ -24,7 +24,7 @@ from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
 from peagle.checkpoints.models import (
     is_file_name,
     is_location,
-    location_hint,
+    location_fix,
     means_folder,
     split_revision,
 )
@@ -212,7 +212,7 @@ def _not_a_location(location: str) -> UserError:
     if is_file_name(location):
         message = f"{location} is a file, not the folder of a model"
         return UserError(message, "use the folder that holds config.json", "invalid-location")
-    fix = location_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
+    fix = location_fix(location) or "use ./folder, s3://bucket/prefix or org/name"
     return UserError(f"{location!r} is not a weights location", fix, "invalid-location")
 
 

@@ -5,6 +5,7 @@ CreateEndpointConfig rejects it.
 
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("ami-unknown", about="hardware", vllm_notices="never")
 
@@ -12,5 +13,9 @@ RULE = Rule("ami-unknown", about="hardware", vllm_notices="never")
 def check(case: Case) -> Findings:
     known = [ami.name for ami in case.runtimes.amis]
     if case.ami is not None and known and case.ami not in known:
-        fix = f"use {case.runtime.ami}, which the image of vLLM {case.runtime.vllm} needs"
+        name = case.runtime.ami
+        fix = Fix(
+            f"use --ami {name}, which the image of vLLM {case.runtime.vllm} needs",
+            options=("--ami", name),
+        )
         yield RULE.error("ami", f"SageMaker has no AMI {case.ami!r} for endpoints", fix)

@@ -57,10 +57,17 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     def free() -> int:
         return left - sum(map(len, facts.values()))
 
-    found = [] if verbose else _finding_lines(plan.findings, width, free())
+    hidden: list[str] = []
+
+    def finding_lines() -> list[str]:
+        return [] if verbose else _finding_lines(plan.findings, hidden, width, free())
+
+    found = finding_lines()
     for label in (_LEAST, "uncertain", "or", "without"):  # an error matters more
-        if (label == _LEAST or not verbose) and len(found) > free():
-            facts.pop(label, None)
+        is_full = (label == _LEAST or not verbose) and len(found) > free()
+        if is_full and facts.pop(label, []) and label != _LEAST:
+            hidden.append(label)
+            found = finding_lines()
     lines = [*title, *(line for fact in facts.values() for line in fact), *found]
     if next_command:
         lines.append(f"{click.style('Next:', bold=True)} {next_command}")
@@ -285,19 +292,22 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
     return "; ".join(parts)
 
 
-def _finding_lines(findings: Sequence[Finding], width: int, most: int) -> list[str]:
-    """Errors and warnings with their fixes, as many as fit in ``most`` lines; how many are left."""
+def _finding_lines(
+    findings: Sequence[Finding], hidden: Sequence[str], width: int, most: int
+) -> list[str]:
+    """Errors and warnings with their fixes, as many as fit in ``most`` lines; how many are left,
+    and the labels of ``hidden`` facts."""
     shown: list[str] = []
     for number, finding in enumerate(findings):
         if finding.level == "note":
-            return [*shown, *_rest(findings[number:], width)]
+            return [*shown, *_rest(findings[number:], hidden, width)]
         lines = _finding_text(finding, width)
-        left = len(_rest(findings[number + 1 :], width))
+        left = len(_rest(findings[number + 1 :], hidden, width))
         urgent = finding.level == "error" and not shown
         if not urgent and len(shown) + len(lines) + left > most:
-            return [*shown, *_rest(findings[number:], width)]
+            return [*shown, *_rest(findings[number:], hidden, width)]
         shown += lines
-    return shown
+    return [*shown, *_rest((), hidden, width)]
 
 
 def _finding_text(finding: Finding, width: int) -> list[str]:
@@ -316,13 +326,14 @@ def _finding_text(finding: Finding, width: int) -> list[str]:
     ]
 
 
-def _rest(findings: Sequence[Finding], width: int) -> list[str]:
-    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; no line without
-    findings."""
+def _rest(findings: Sequence[Finding], hidden: Sequence[str], width: int) -> list[str]:
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes, without: --verbose``, with the
+    labels of ``hidden`` facts; no line without any."""
     parts = []
     for level in ("error", "warning", "note"):
         found = [finding.code for finding in findings if finding.level == level]
         names = f" ({', '.join(dict.fromkeys(found))})" if level != "note" else ""
         if found:
             parts.append(f"{len(found)} {level}{'' if len(found) == 1 else 's'}{names}")
+    parts += hidden
     return [*_labelled("more", f"{', '.join(parts)}: --verbose", width)] if parts else []

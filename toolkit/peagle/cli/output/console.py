@@ -86,7 +86,10 @@ def print_written(path: Path) -> None:
     print_status(f"wrote {path}")
 
 
-def confirmed(question: str, fix: str | Fix = "pass --yes") -> bool:
+_PASS_YES = Fix("pass --yes", options=("--yes",))
+
+
+def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UserError("confirmation needed, but stdin is not a terminal", fix)
@@ -100,7 +103,7 @@ class Declined(UserError, code="declined"):
     """
 
 
-def confirm(question: str, declined: str, fix: str = "pass --yes") -> None:
+def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees."""
     if not confirmed(question, fix):
         raise Declined(f"{declined}; nothing was changed")
