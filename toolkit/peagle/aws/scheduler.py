@@ -17,7 +17,7 @@ from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.sagemaker import ID_TAG
 from peagle.errors import CloudError
 from peagle.planning.company import Company
-from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.render.limit import (
     END_POLICY,
     copies_schedule,

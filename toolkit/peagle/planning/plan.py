@@ -13,10 +13,8 @@ from peagle.findings import Finding, severity
 from peagle.fit.models import Fit
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
-from peagle.planning.limit import Limit
-from peagle.planning.operation_model import Observe, Rollout
+from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
 from peagle.planning.options import Frozen, Overrides
-from peagle.planning.scaling import Scaling
 from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.speed.slo import Slo
 from peagle.text import format_usd

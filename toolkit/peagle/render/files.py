@@ -17,7 +17,7 @@ import yaml
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError
-from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
 from peagle.render.limit import ends_after

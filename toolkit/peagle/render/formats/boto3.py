@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import encrypted_by
-from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.planning.uploads import UPLOAD_FOLDER, planned_contents
