@@ -14,12 +14,12 @@ from peagle.planning.limit import (
     ExtraInstances,
     budget_until,
     end_time,
+    ends_after,
     exact_duration,
     limit_arguments,
     limit_text,
 )
 from peagle.planning.operation_model import Limit
-from peagle.render.limit import ends_after
 from peagle.render.requests import plan_arguments, requests
 from tests.unit.rendering.plans import CATALOG
 

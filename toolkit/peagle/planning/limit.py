@@ -167,6 +167,11 @@ def most_usd_per_hour(plan: Plan) -> float | None:
     return highest_price(plan.price_per_hour_usd, plan.instance_count, plan.scaling)
 
 
+def ends_after(plan: Plan) -> int | None:
+    """The seconds after which the plan's endpoint is deleted; ``None`` for never."""
+    return limit_seconds(plan.limit, most_usd_per_hour(plan)) if plan.limit else None
+
+
 def highest_price(usd: float | None, instances: int, scaling: Scaling | None) -> float | None:
     """The price per hour at the most instances, from that of ``instances``."""
     prices = scaling.prices(usd, instances) if scaling else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.planning.company import role_settings
+from peagle.planning.limit import ends_after
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarms
@@ -19,7 +20,7 @@ from peagle.render.dashboard import (
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.limit import ends_after, limit_name, role_parameters
+from peagle.render.limit import limit_name, role_parameters
 from peagle.render.metrics import metric_filters
 from peagle.render.requests import owned_requests
 from peagle.render.rollout import deployment_config

@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import encrypted_by
-from peagle.planning.limit import COPIES_BEFORE_SECONDS
+from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.planning.uploads import UPLOAD_FOLDER, planned_contents
@@ -25,7 +25,6 @@ from peagle.render.files import RenderedFile, readme, text_file
 from peagle.render.limit import (
     copies_limit_name,
     copies_schedule,
-    ends_after,
     limit_name,
     role_parameters,
     role_policy,
