@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from peagle.planning.company import Company, role_settings
+from peagle.planning.company import role_settings
 from peagle.planning.plan import Plan
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.stack_references import schedule_name
@@ -107,13 +107,6 @@ def trust_policy(account: Any) -> dict[str, Any]:
             "Condition": {"StringEquals": {"aws:SourceAccount": account}},
         }
     )
-
-
-def role_parameters(company: Company) -> dict[str, Any]:
-    """The parameters of CreateRole with the company's boundary and tags, and the tag without which
-    ``infra/iam/limit-policy.json`` allows no role."""
-    tags = [{"Key": "peagle:toolkit", "Value": "limits"}, *company.tag_list]
-    return {**role_settings(company), "Tags": tags}
 
 
 def role_policy(
