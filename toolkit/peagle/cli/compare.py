@@ -21,14 +21,14 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
-from peagle.cli.output.deploy import show_remaining_resources
+from peagle.cli.output.deploy import remaining_resources_shown
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
-from peagle.errors import NotProved, PeagleError, UserError
+from peagle.errors import UserError
 from peagle.planning import Plan
 from peagle.text import parse_share
 
@@ -160,15 +160,10 @@ def _start(
     api.require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", "review the above, then pass --yes")
-    try:
-        with DeploymentProgress(account.sandbox) as status:
-            api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
-    except NotProved:
-        raise
-    except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*record.key) or record
-        show_remaining_resources(aws, left, account, typed_command(ctx, "compare"))
-        raise
+    again = typed_command(ctx, "compare")
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
 
 
 def _change_share(aws: Aws, record: Deployment, account: Account, share: float, yes: bool) -> None:
