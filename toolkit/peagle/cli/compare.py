@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import click
 
@@ -12,6 +11,7 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context, typed_command
 from peagle.cli.options import (
+    Parsed,
     command_catalog,
     complete_pair,
     deploy_options,
@@ -37,20 +37,6 @@ _DEFAULT_SHARE = 0.1
 _WITH = "--with"
 
 
-class _Share(click.ParamType[float]):
-    """A share of the requests, as ``10%`` or ``0.1``."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return parse_share(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
-
-
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -71,7 +57,10 @@ Examples:
     shell_complete=complete_pair,
 )
 @click.option(
-    "--share", type=_Share(), metavar="SHARE", help="Its share of the requests.  [default: 10%]"
+    "--share",
+    type=Parsed("share", parse_share),
+    metavar="SHARE",
+    help="Its share of the requests.  [default: 10%]",
 )
 @click.option(
     "--last",
