@@ -1,7 +1,9 @@
-"""Format and read money, durations, sizes and counts; read JSON values that may be other text."""
+"""Format and read money, durations, sizes and counts; read and hash JSON values."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from fractions import Fraction
@@ -154,6 +156,17 @@ def format_concurrency(requests: float) -> str:
 def sanitize(text: object, longest: int | None = None) -> str:
     """``text`` without control characters, cut after ``longest`` characters."""
     return "".join(c for c in str(text) if c.isprintable())[:longest]
+
+
+def shortened(text: str, longest: int, ending: str = "...") -> str:
+    """``text``, or as much of it as fits into ``longest`` characters with the ``ending``."""
+    return text if len(text) <= longest else f"{text[: longest - len(ending)]}{ending}"
+
+
+def json_digest(document: Any) -> str:
+    """SHA-256 of a JSON document, in hex, independent of the order of keys and of white space."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def json_object(text: Any) -> dict[str, Any]:
