@@ -17,13 +17,12 @@ from peagle.engine_log import log_text
 from peagle.errors import EngineError, PeagleError, UserError
 from peagle.protocol import (
     Counters,
-    EventSplitter,
     Piece,
     log_group,
     parse_counters,
     parse_piece,
     parse_response,
-    pieces,
+    pieces_in,
 )
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
@@ -67,11 +66,9 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
 
     Raises EngineError when the stream contains an error or ends before ``[DONE]``.
     """
-    splitter = EventSplitter()
     with _log_named(endpoint):
         events = _stream_events(aws, endpoint, Body=encoded(body), ContentType=_JSON)
-        chunks = (event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
-        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
+        yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
 
 
 _COMPONENT_REQUIRED = "Inference Component Name header is required"

@@ -32,12 +32,11 @@ from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
     Counters,
-    EventSplitter,
     Piece,
     parse_counters,
     parse_piece,
     parse_response,
-    pieces,
+    pieces_in,
     request_body,
 )
 from peagle.store import locked
@@ -265,12 +264,10 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
 
     Raises EngineError when the stream contains an error or ends early.
     """
-    splitter = EventSplitter()
     with _log_named(port), _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
             raise _refused(reply.status, reply.read(_LARGEST_ANSWER))
-        chunks = iter(lambda: reply.read1(_CHUNK_BYTES), b"")
-        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
+        yield from pieces_in(iter(lambda: reply.read1(_CHUNK_BYTES), b""))
 
 
 def counters(port: int) -> Counters:
