@@ -148,6 +148,11 @@ def counted(count: int, copies: bool) -> str:
     return f"instance{'' if count == 1 else 's'}"
 
 
+def k_text(k: int | None) -> str:
+    """``K=7``; without a K, ``no speculation``."""
+    return f"K={k}" if k else "no speculation"
+
+
 def format_concurrency(requests: float) -> str:
     """``8 requests at a time``."""
     return f"{format_requests(requests)} at a time"
