@@ -88,6 +88,12 @@ def deployment_options(command: Command, complete: bool = False) -> Command:
     return with_deployment
 
 
+def names_deployment(account: Account, region: str | None, name: str) -> bool:
+    """Whether ``name`` is a deployment's and no local engine's: options about AWS exclude local
+    engines, and a deployment comes first."""
+    return bool(account.sandbox or account.profile or region) or name in api.deployment_names()
+
+
 def default_region() -> str:
     """The region of the environment, or the toolkit's."""
     return api.default_region()
