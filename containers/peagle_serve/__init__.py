@@ -9,6 +9,7 @@
     environment                          vLLM's arguments, as in AWS's container
     warm                                 compile caches of an identical engine
     command, supervisor, engine          start vLLM as a child: its secrets, log, crash, end
+    plugins                              what vLLM's CPU build loads of ours
 
 vLLM loads three middlewares: ``counters`` (speculation counters through ``/invocations``, the one
 route that SageMaker offers), ``warm.route`` (compile caches) and ``lifecycle`` (readiness,

@@ -19,9 +19,9 @@ from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
 from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.plugins import variables as plugin_variables
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
+from peagle_serve.warm.cache_key import distributions, is_for_cpu
 from peagle_serve.warm.caches import has_artifacts
 from peagle_serve.weights import check_streamer, unused, vocabulary, with_model
 
@@ -39,6 +39,14 @@ _READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
 ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF_TOKEN"}
 """The container's variable -> the variable that vLLM or huggingface_hub reads."""
 _NO_SECRET = ("", "true", "false")
+
+PLUGINS = ("peagle-small-layers", "peagle-quick-start")
+"""The names of the entry points of ``plugins``."""
+
+PLUGINS_FOLDER = Path(__file__).resolve().parent / "plugin"
+"""The folder of these entry points, for PYTHONPATH."""
+
+_ALLOWED_PLUGINS = b"VLLM_PLUGINS"
 
 
 def main(given: Sequence[str]) -> NoReturn:
@@ -92,7 +100,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     warm = _warm(environment, chosen, settings, log)
     log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
-    variables |= plugin_variables(variables)
+    variables |= _plugins(variables)
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
         variables[ENGINE_VARIABLES[name].encode()] = _encoded(value)
@@ -161,6 +169,24 @@ def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         b"PYTHONUNBUFFERED": b"1",
         b"PYTHONPATH": os.pathsep.encode().join(paths),
     }
+
+
+def _plugins(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """PYTHONPATH and, if set, the list of allowed plugins, with ``PLUGINS`` added.
+
+    Empty unless torch, and so vLLM, is built for the CPU.
+    """
+    if not is_for_cpu(distributions()):
+        return {}
+    found = {b"PYTHONPATH": _joined(environment, b"PYTHONPATH", os.pathsep, str(PLUGINS_FOLDER))}
+    if _ALLOWED_PLUGINS in environment:
+        found[_ALLOWED_PLUGINS] = _joined(environment, _ALLOWED_PLUGINS, ",", ",".join(PLUGINS))
+    return found
+
+
+def _joined(environment: Mapping[bytes, bytes], name: bytes, separator: str, value: str) -> bytes:
+    given = [environment[name]] if environment.get(name) else []
+    return os.fsencode(separator).join([*given, os.fsencode(value)])
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:

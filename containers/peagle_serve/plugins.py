@@ -1,38 +1,99 @@
-"""Our plugins for vLLM's CPU build: ``small_layers`` and ``quick_start``.
+"""Our two plugins for vLLM's CPU build.
 
-vLLM loads its plugins in all of its processes, by the entry points in ``plugin``.
+Small layers use the kernel that works on every CPU. On a CPU with AMX tiles vLLM 0.28.0 sends a
+layer of at most 1 MiB in 16 bits to ``weight_packed_linear``, which takes a matrix only.
+``load_model`` gives a P-EAGLE head's ``fc`` a single row of numbers (``mask_hidden``), so with so
+small an ``fc`` the engine fails at startup: "IndexError: Dimension out of range (expected to be in
+range of [-1, 0], but got -2)". Without that kernel such layers go to oneDNN, as the large ones do,
+and as they do on other CPUs.
+
+A quick start imports vLLM once and not four times. vLLM looks at the classes of target and head in
+a process of its own each, so that looking at them does not initialize CUDA, and its engine core
+begins as a new process for the same reason. Each of these processes imports vLLM again: 10 s of
+processor time. A CPU has no CUDA: here the classes are looked at where they are needed, and the
+core begins as a fork of the API server, which has imported vLLM.
+
+A version of vLLM that has other functions stays as it is. vLLM loads its plugins in all of its
+processes, by the entry points in ``plugin``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
-from pathlib import Path
+import socket
+import stat
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing.context import ForkContext, ForkProcess
+from typing import Any, TypeVar
 
-from peagle_serve.warm.cache_key import distributions, is_for_cpu
+_LAYERS = "vllm.model_executor.layers.utils"
+_CHECK_FUNCTION = "check_cpu_sgl_kernel"
 
-NAMES = ("peagle-small-layers", "peagle-quick-start")
-"""The names of their entry points."""
+_REGISTRY = ("vllm.model_executor.models.registry", "_run_in_subprocess")
+_CORE = ("vllm.v1.engine.utils", "get_mp_context")
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 
-FOLDER = Path(__file__).resolve().parent / "plugin"
-"""The folder of their entry points, for PYTHONPATH."""
-
-_ALLOWED = b"VLLM_PLUGINS"
-
-
-def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """PYTHONPATH and, if set, the list of allowed plugins, with ``NAMES`` added.
-
-    Empty unless torch, and so vLLM, is built for the CPU.
-    """
-    if not is_for_cpu(distributions()):
-        return {}
-    found = {b"PYTHONPATH": _joined(environment, b"PYTHONPATH", os.pathsep, str(FOLDER))}
-    if _ALLOWED in environment:
-        found[_ALLOWED] = _joined(environment, _ALLOWED, ",", ",".join(NAMES))
-    return found
+_Found = TypeVar("_Found")
 
 
-def _joined(environment: Mapping[bytes, bytes], name: bytes, separator: str, value: str) -> bytes:
-    given = [environment[name]] if environment.get(name) else []
-    return os.fsencode(separator).join([*given, os.fsencode(value)])
+def install_small_layers() -> None:
+    """Restrict the SGL kernels to int8, which no other kernel supports."""
+    layers = import_module(_LAYERS)
+    choose = getattr(layers, _CHECK_FUNCTION, None)
+    if choose is None:
+        return  # a version of vLLM without this function
+    int8 = import_module("torch").int8
+
+    def choose_for_int8(n: int, k: int, dtype: object) -> bool:
+        return dtype is int8 and bool(choose(n, k, dtype))
+
+    setattr(layers, _CHECK_FUNCTION, choose_for_int8)
+
+
+def install_quick_start() -> None:
+    """Look at models in this process, and begin the engine core as a fork of it."""
+    _replace(*_REGISTRY, _run_here)
+    context = CoreContext()
+    _replace(*_CORE, lambda: context)
+
+
+def _replace(module: str, name: str, own: Callable[..., Any]) -> None:
+    with contextlib.suppress(ImportError):
+        found = import_module(module)
+        if hasattr(found, name):
+            setattr(found, name, own)
+
+
+def _run_here(look: Callable[[], _Found]) -> _Found:
+    return look()
+
+
+class Core(ForkProcess):
+    """A fork without the API server's port, which a new process would not have either."""
+
+    def run(self) -> None:
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                close_port(int(name))
+        super().run()
+
+
+class CoreContext(ForkContext):
+    """Begins processes as ``Core``."""
+
+    Process = Core
+
+
+def close_port(descriptor: int) -> None:
+    """Close it if it is a TCP socket that is not connected. Raises OSError if it is not open."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return
+    with socket.socket(fileno=os.dup(descriptor)) as found:
+        if found.family not in _INTERNET:
+            return
+        try:
+            found.getpeername()
+        except OSError:
+            os.close(descriptor)

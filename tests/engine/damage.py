@@ -22,7 +22,7 @@ FEW_TOKENS = 8
 TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
 
-GUARD = ("peagle_serve.small_layers", "install")
+GUARD = ("peagle_serve.plugins", "install_small_layers")
 """Before a case: what the container does on a CPU before it starts vLLM."""
 
 PROMPTS: tuple[str, ...] = tuple(

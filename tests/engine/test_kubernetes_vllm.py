@@ -16,7 +16,7 @@ from peagle.engine.machine import Engine
 from peagle.engine.process import free_port, session_members, start_time
 from peagle.planning import Plan
 from peagle.render import plan_bytes
-from peagle_serve.plugins import FOLDER
+from peagle_serve.command import PLUGINS_FOLDER
 from tests.engine.serving import (
     CPU,
     SERVE,
@@ -69,7 +69,7 @@ def kserve(
         script = script.replace(old, new)
         environment = {name: text.replace(old, new) for name, text in environment.items()}
     path = f"{folder}:{os.environ['PATH']}"
-    plugins = f"{CPU['PYTHONPATH']}:{SERVE.parent}:{FOLDER}"  # ours, as in the container
+    plugins = f"{CPU['PYTHONPATH']}:{SERVE.parent}:{PLUGINS_FOLDER}"  # ours, as in the container
     variables = {**environment, **script_environment(), **CPU, "PATH": path, "PYTHONPATH": plugins}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -111,7 +111,7 @@ def reached(parsers: Iterator[Parser]) -> set[str]:
 
 
 NOT_OUTSIDE = {
-    "peagle_serve/quick_start.py:Core.run": "numbers of open files from /proc",
+    "peagle_serve/plugins.py:Core.run": "numbers of open files from /proc",
     "peagle/sandbox/state.py:_find_engine": "the name of a file of its own folder, of 7 digits",
     "peagle/aws/client.py:Aws.bearer_token": "encodes a token",
     "peagle/aws/refresh_sources.py:endpoint_types": "botocore's own names",

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
+from peagle.planning.limit import ends_after
 from peagle.planning.observe import alarm_kinds
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
-from peagle.render.limit import ends_after, limit_name
+from peagle.render.limit import limit_name
 from peagle.render.metrics import metric_filters
 from tests.iac.formats import from_requests, from_stack
 from tests.iac.stack import stack_of, values_of

@@ -6,7 +6,7 @@ Exit codes: UserError 2, Refused and DamagedCheckpoint 3, CloudError and EngineE
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +181,18 @@ class EngineError(PeagleError, code="engine", exit_code=4):
 
     Fix: read the decisive line of its log, which the error names.
     """
+
+
+@contextmanager
+def fixed_by(find: Callable[[], Fix]) -> Iterator[None]:
+    """Give an EngineError of the block that has no fix the one that ``find`` returns."""
+    try:
+        yield
+    except EngineError as error:
+        if not error.fix:
+            fix = find()
+            error.fix, error.command = fix.sentence, fix.command
+        raise
 
 
 @contextmanager

@@ -184,6 +184,12 @@ def pieces(events: Iterable[str]) -> Iterator[Piece]:
     raise EngineError("the response ended before it was complete", code="incomplete-response")
 
 
+def pieces_in(chunks: Iterable[bytes]) -> Iterator[Piece]:
+    """The pieces of a stream of server-sent events. Raises as ``pieces`` and ``EventSplitter``."""
+    splitter = EventSplitter()
+    return pieces(event for chunk in chunks for event in splitter.feed(chunk))
+
+
 @dataclass(frozen=True)
 class Counters:
     """vLLM's ``spec_decode`` counters since the engine started."""

@@ -1,7 +1,9 @@
-"""Format and read money, durations, sizes and counts; read JSON values that may be other text."""
+"""Format and read money, durations, sizes and counts; read and hash JSON values."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from fractions import Fraction
@@ -146,6 +148,11 @@ def counted(count: int, copies: bool) -> str:
     return f"instance{'' if count == 1 else 's'}"
 
 
+def k_text(k: int | None) -> str:
+    """``K=7``; without a K, ``no speculation``."""
+    return f"K={k}" if k else "no speculation"
+
+
 def format_concurrency(requests: float) -> str:
     """``8 requests at a time``."""
     return f"{format_requests(requests)} at a time"
@@ -154,6 +161,17 @@ def format_concurrency(requests: float) -> str:
 def sanitize(text: object, longest: int | None = None) -> str:
     """``text`` without control characters, cut after ``longest`` characters."""
     return "".join(c for c in str(text) if c.isprintable())[:longest]
+
+
+def shortened(text: str, longest: int, ending: str = "...") -> str:
+    """``text``, or as much of it as fits into ``longest`` characters with the ``ending``."""
+    return text if len(text) <= longest else f"{text[: longest - len(ending)]}{ending}"
+
+
+def json_digest(document: Any) -> str:
+    """SHA-256 of a JSON document, in hex, independent of the order of keys and of white space."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def json_object(text: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from peagle.deploy.state import RunningComparison
 from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour
 from peagle.deploy.variants import CANDIDATE, candidate_share, candidate_weight, weights_of
 from peagle.errors import NotProved
-from peagle.planning.limit import Limit
+from peagle.planning.operation_model import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine, service_error
 from tests.unit.aws.plans import a_plan, another

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.planning.limit import Limit
+from peagle.planning.operation_model import Limit
 from tests.unit.aws.interruptions import interrupt, moments_of, snapshot
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_observed import observed

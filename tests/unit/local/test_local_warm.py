@@ -212,7 +212,7 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("peagle.warm.collect.fetch", interrupted)
-    monkeypatch.setattr(warming, "stop_engine", interrupted)
+    monkeypatch.setattr(warming, "end_engine", interrupted)
 
     done = CliRunner().invoke(
         cli, ["warm", "tiny", "--name", NAME, "--local"], standalone_mode=False

@@ -12,14 +12,14 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.limit import (
     NO_EXTRA_INSTANCES,
     ExtraInstances,
-    Limit,
     budget_until,
     end_time,
+    ends_after,
     exact_duration,
     limit_arguments,
     limit_text,
 )
-from peagle.render.limit import ends_after
+from peagle.planning.operation_model import Limit
 from peagle.render.requests import plan_arguments, requests
 from tests.unit.rendering.plans import CATALOG
 

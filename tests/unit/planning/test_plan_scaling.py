@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.scaling import Scaling
+from peagle.planning.operation_model import Scaling
 from peagle.speed.slo import Slo
 from peagle.text import format_duration
 

@@ -9,11 +9,9 @@ import pytest
 from peagle.errors import Unsupported
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
-from peagle.planning.limit import Limit
-from peagle.planning.operation_model import Capture, Observe, Rollout
+from peagle.planning.operation_model import Capture, Limit, Observe, Rollout, Scaling
 from peagle.planning.options import Overrides
 from peagle.planning.plan import Mount, Pins, Plan
-from peagle.planning.scaling import Scaling
 from peagle.render import render
 from tests.unit.rendering.plans import CATALOG, plan_of
 

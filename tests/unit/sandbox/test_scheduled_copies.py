@@ -39,7 +39,7 @@ class Account:
 
 def fire(account: Account, patch: pytest.MonkeyPatch, copies: bool) -> None:
     patch.setattr(scheduler, "backend_of", lambda region: account)
-    patch.setattr(scheduler, "_role", lambda arn, region: account.role)
+    patch.setattr(scheduler, "find_role", lambda arn, region: account.role)
     planned = (copies_schedule if copies else schedule)("us-east-1", "tiny", "at(...)")
     target = {**planned["Target"], "Arn": target_arn("aws", copies), "RoleArn": "role"}
     scheduler._call(target, "us-east-1")

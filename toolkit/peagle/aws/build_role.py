@@ -8,7 +8,10 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.image_records import record_resource
-from peagle.planning.company import NO_COMPANY, Company
+from peagle.aws.roles import trust_policy
+from peagle.planning.company import NO_COMPANY, Company, role_parameters
+
+_SERVICE = "codebuild.amazonaws.com"
 
 
 def build_log_group(project: str) -> str:
@@ -38,22 +41,17 @@ def ensure_build_role(
                      PermissionsBoundary=boundary)  # fmt: skip
     except Missing:
         record_resource(aws, "Role", name)
-        only_this_account = {
-            **_allow(["sts:AssumeRole"]),
-            "Principal": {"Service": "codebuild.amazonaws.com"},
-            "Condition": {"StringEquals": {"aws:SourceAccount": aws.account}},
-        }
         found = aws.call(
             "iam", "create_role",
             RoleName=name,
-            AssumeRolePolicyDocument=_document(only_this_account),
+            AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account, _SERVICE)),
             Description="CodeBuild builds images of peagle-toolkit with this role",
-            Tags=[{"Key": "peagle:toolkit", "Value": "images"}, *company.tag_list],
-            **({"PermissionsBoundary": boundary} if boundary else {}),
+            **role_parameters(company, "images"),
         )  # fmt: skip
-    permissions = _build_permissions(aws, repository, context, project)
+    statements = _build_permissions(aws, repository, context, project)
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
-             PolicyDocument=_document(*permissions))  # fmt: skip
+             PolicyDocument=policy)  # fmt: skip
     return str(found["Role"]["Arn"])
 
 
@@ -86,9 +84,4 @@ def _build_permissions(
 
 
 def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
-    allowed = {"Effect": "Allow", "Action": actions}
-    return {**allowed, "Resource": list(resources)} if resources else allowed
-
-
-def _document(*statements: dict[str, Any]) -> str:
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+    return {"Effect": "Allow", "Action": actions, "Resource": list(resources)}

@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -139,30 +139,29 @@ def hosting_prices(aws: Aws) -> PriceList:
 
 def fetch_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, without the cache."""
-    fields = {"regionCode": aws.region, "component": PRICE_COMPONENT}
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-    rows = aws.items(
-        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
-    )
-    usd = prices_in(rows, aws.region)
+    usd = prices_in(_products(aws, regionCode=aws.region), aws.region)
     return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
 
 
 def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
     """The regions of the connection's partition that host endpoints on the type, by their prices
     of hosting. Raises CloudError and UserError."""
-    fields = {"instanceName": instance_type, "component": PRICE_COMPONENT}
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-    rows = aws.items(
-        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
-    )
-    found = (_attributes(row) for row in rows)
+    found = map(_attributes, _products(aws, instanceName=instance_type))
     return frozenset(
         str(attributes["regionCode"])
         for attributes in found
         if attributes.get("component") == PRICE_COMPONENT
         and attributes.get("instanceName") == instance_type
         and attributes.get("regionCode")
+    )
+
+
+def _products(aws: Aws, **attributes: str) -> Iterator[Any]:
+    """The rows of the Pricing API about hosting, with these attributes."""
+    fields = {**attributes, "component": PRICE_COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+    return aws.items(
+        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
     )
 
 

@@ -114,14 +114,14 @@ def _creation(aws: Aws) -> Fix:
     )  # fmt: skip
 
 
-def trust_policy(account: str) -> dict[str, Any]:
-    """The trust policy of an execution role: SageMaker may assume it, for this account only."""
+def trust_policy(account: str, service: str = SERVICE) -> dict[str, Any]:
+    """The trust policy of a role: the service may assume it, for this account only."""
     return {
         "Version": "2012-10-17",
         "Statement": [
             {
                 "Effect": "Allow",
-                "Principal": {"Service": SERVICE},
+                "Principal": {"Service": service},
                 "Action": "sts:AssumeRole",
                 "Condition": {"StringEquals": {"aws:SourceAccount": account}},
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,16 +14,15 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.translation import translated
 from peagle.engine_log import log_text
-from peagle.errors import EngineError, PeagleError, UserError
+from peagle.errors import EngineError, Fix, PeagleError, UserError, fixed_by
 from peagle.protocol import (
     Counters,
-    EventSplitter,
     Piece,
     log_group,
     parse_counters,
     parse_piece,
     parse_response,
-    pieces,
+    pieces_in,
 )
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
@@ -67,11 +66,9 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
 
     Raises EngineError when the stream contains an error or ends before ``[DONE]``.
     """
-    splitter = EventSplitter()
     with _log_named(endpoint):
         events = _stream_events(aws, endpoint, Body=encoded(body), ContentType=_JSON)
-        chunks = (event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
-        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
+        yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
 
 
 _COMPONENT_REQUIRED = "Inference Component Name header is required"
@@ -117,15 +114,9 @@ def _stream_events(aws: Aws, endpoint: str, **parameters: Any) -> Iterator[dict[
     yield from aws.events(_RUNTIME, operation, **named, **parameters)
 
 
-@contextmanager
-def _log_named(endpoint: str) -> Iterator[None]:
+def _log_named(endpoint: str) -> AbstractContextManager[None]:
     """Give an engine's error that has no fix the command that prints the endpoint's log."""
-    try:
-        yield
-    except EngineError as error:
-        if not error.fix:
-            error.fix, error.command = "read the log", ("peagle", "logs", endpoint)
-        raise
+    return fixed_by(lambda: Fix("read the log", ("peagle", "logs", endpoint)))
 
 
 def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:

@@ -78,6 +78,10 @@ class Endpoint:
         """The name of its endpoint configuration."""
         return self.instances_config or self.revision
 
+    def serves_steadily(self, revision: str) -> bool:
+        """Whether it serves that revision, and nothing is being changed."""
+        return self.status == "InService" and self.revision == revision
+
     @property
     def engine_count(self) -> int:
         """How many engines answer: the copies, or one on each instance."""

@@ -16,13 +16,12 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.sagemaker import ID_TAG
 from peagle.errors import CloudError
-from peagle.planning.company import Company
-from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.planning.company import Company, role_parameters
+from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.render.limit import (
     END_POLICY,
     copies_schedule,
     limit_name,
-    role_parameters,
     role_policy,
     schedule,
     target_arn,
@@ -57,7 +56,7 @@ def ensure_role(
             RoleName=name,
             AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account)),
             Description=f"EventBridge Scheduler deletes the endpoint {endpoint} at its end time",
-            **role_parameters(company),
+            **role_parameters(company, "limits"),
         )  # fmt: skip
     there = f"arn:{aws.partition}:sagemaker:{aws.region}:{aws.account}"
     component = f"{there}:inference-component/{endpoint}" if copies else None

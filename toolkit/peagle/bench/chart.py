@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from peagle.text import shortened
+
 STYLES = 8
 """Lines that differ in colour and marker; a ninth looks like the first."""
 
@@ -292,4 +294,4 @@ def _dashed(line: Line) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+    return shortened(text, _MOST_LETTERS, "…")

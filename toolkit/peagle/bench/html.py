@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from peagle.text import shortened
+
 LONGEST_TEXT = 2_000
 """Characters of one piece of text; a longer one is cut."""
 
@@ -32,7 +34,7 @@ def joined(children: Iterable[str], between: str = "") -> Html:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+    return shortened(text, LONGEST_TEXT, "…")
 
 
 def table(

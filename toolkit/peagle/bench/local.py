@@ -14,8 +14,7 @@ from peagle.bench.sweep import Measure
 from peagle.bench.targets import target_of_engine
 from peagle.catalog.schema import Catalog
 from peagle.engine import state as records
-from peagle.engine.local import STOP_SECONDS, StepProgress, exclusive, start_local, stop_local
-from peagle.engine.process import stop_engine
+from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine, local_engine_names, read_local_engine
 from peagle.errors import EngineError, Fix, UserError
@@ -68,8 +67,7 @@ class LocalEngines:
                 self.started(setting, target)
                 yield measure_of(target, self.sender)
             except EngineError:
-                stop_engine(engine.process, STOP_SECONDS)
-                records.remove_record(plan.name)
+                end_engine(engine)
                 raise
             except BaseException:
                 stop_local(plan.name, now=True)

@@ -7,7 +7,6 @@ file changes.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Any
 from peagle.checkpoints.files import follow_link
 from peagle.errors import UserError
 from peagle.store import home, read_json, write_json
+from peagle.text import json_digest
 from peagle_serve.folder import link_homes
 
 _DIGITS = 8
@@ -91,8 +91,7 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
 def contents_of(folders: Iterable[Sequence[LocalFile]]) -> str:
     """A short hash of the names and the bytes of all files of these folders."""
     listed = [[(file.name, file.sha256) for file in files] for files in folders]
-    canonical = json.dumps(listed, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGITS]
+    return json_digest(listed)[:_DIGITS]
 
 
 def _sha256(path: Path, known: dict[str, list[Any]], kept: dict[str, list[Any]]) -> str:

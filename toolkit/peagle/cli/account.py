@@ -34,6 +34,13 @@ def chosen_account(profile: str | None = None, sandbox: bool = False) -> Account
     return api.choose_account(profile, sandbox, print_status, _own_instances)
 
 
+def started_account(ctx: click.Context) -> Account:
+    """The account that the command's ``--profile`` and ``--sandbox`` choose, started if needed."""
+    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
+    account.start()
+    return account
+
+
 def _own_instances() -> Sequence[Instance]:
     """The instance types of the command's catalogue, if it has one of the user's own."""
     if not catalog_of(click.get_current_context()):
@@ -79,6 +86,12 @@ def deployment_options(command: Command, complete: bool = False) -> Command:
         return command(aws=aws, record=record, account=account, **given)
 
     return with_deployment
+
+
+def names_deployment(account: Account, region: str | None, name: str) -> bool:
+    """Whether ``name`` is a deployment's and no local engine's: options about AWS exclude local
+    engines, and a deployment comes first."""
+    return bool(account.sandbox or account.profile or region) or name in api.deployment_names()
 
 
 def default_region() -> str:

@@ -15,7 +15,13 @@ from peagle.bench.gates import BenchGates
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchResult
 from peagle.bench.openai_server import KEY_VARIABLE
-from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.account import (
+    Account,
+    cloud_options,
+    complete_name,
+    find_endpoint,
+    names_deployment,
+)
 from peagle.cli.bench_gates import gate_options
 from peagle.cli.bench_report import bench_report
 from peagle.cli.bench_sweep import sweep
@@ -196,7 +202,7 @@ def find_target(
         return api.target_of_url(name, model, os.environ.get(KEY_VARIABLE))
     if name == LOCAL:
         return api.target_of_engine(_only_engine())
-    on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
+    on_aws = names_deployment(account, region, name)
     if engine := None if on_aws else api.ready_engine(name):
         return api.target_of_engine(engine)
     try:

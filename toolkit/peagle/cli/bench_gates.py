@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.bench.gates import BenchGates
-from peagle.cli.options import USD
+from peagle.cli.options import USD, objective
 
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
@@ -21,7 +20,7 @@ def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--slo",
         metavar="TIMES",
-        callback=lambda _, __, text: None if text is None else api.parse_slo(text),
+        callback=objective,
         help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.",
     )
     @click.option(

@@ -15,7 +15,7 @@ from peagle.bench.models import BenchResult, BenchSetting
 from peagle.bench.sweep import SweepProgress
 from peagle.bench.sweep_lossless import SweepLossless
 from peagle.bench.sweep_request import EndpointSweep, SweepRequest
-from peagle.cli.account import Account, account_options, find_deployment
+from peagle.cli.account import Account, account_options, find_deployment, names_deployment
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
@@ -123,9 +123,8 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     request = _request(ctx, given)
     check_outputs(given)
     account: Account = given["account"]
-    on_aws = account.sandbox or account.profile or given["pair"] in api.deployment_names()
     lossless: SweepLossless | None = None
-    if on_aws:
+    if names_deployment(account, None, given["pair"]):
         _refuse_plan_options(ctx)
         if given["lossless"]:
             check = ("peagle", "bench", given["pair"], "--lossless", "--against", "NAME")

@@ -203,11 +203,9 @@ def _on_hub(
 
 def _aws(ctx: click.Context) -> Any:
     """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from peagle.cli.account import chosen_account
+    from peagle.cli.account import started_account
 
-    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
-    account.start()
-    return account.connect(ctx.params["region"] or DEFAULT_REGION)
+    return started_account(ctx).connect(ctx.params["region"] or DEFAULT_REGION)
 
 
 def _list(as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import click
 
@@ -12,6 +11,7 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context, is_plan_file, typed_command
 from peagle.cli.options import (
+    Parsed,
     command_catalog,
     complete_pair,
     deploy_options,
@@ -20,34 +20,20 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
-from peagle.cli.output.deploy import show_remaining_resources
+from peagle.cli.output.deploy import remaining_resources_shown
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
-from peagle.errors import Fix, NotProved, PeagleError, UserError
+from peagle.errors import Fix, UserError
 from peagle.planning import Plan
 from peagle.text import parse_share
 
 _DEFAULT_SHARE = 0.1
 
 _WITH = "--with"
-
-
-class _Share(click.ParamType[float]):
-    """A share of the requests, as ``10%`` or ``0.1``."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return parse_share(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
 
 
 _REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
@@ -73,7 +59,10 @@ Examples:
     shell_complete=complete_pair,
 )
 @click.option(
-    "--share", type=_Share(), metavar="SHARE", help="Its share of the requests.  [default: 10%]"
+    "--share",
+    type=Parsed("share", parse_share),
+    metavar="SHARE",
+    help="Its share of the requests.  [default: 10%]",
 )
 @click.option(
     "--last",
@@ -162,15 +151,10 @@ def _start(
     api.require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
-    try:
-        with DeploymentProgress(account.sandbox) as status:
-            api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
-    except NotProved:
-        raise
-    except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*record.key) or record
-        show_remaining_resources(aws, left, account, typed_command(ctx, "compare"))
-        raise
+    again = typed_command(ctx, "compare")
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
 
 
 def _change_share(aws: Aws, record: Deployment, account: Account, share: float, yes: bool) -> None:

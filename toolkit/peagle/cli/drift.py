@@ -33,6 +33,7 @@ from peagle.deploy.drift import Drift
 from peagle.deploy.drift_fields import FieldDrift
 from peagle.errors import Refused, UserError
 from peagle.planning import Plan
+from peagle.text import shortened
 
 _LONGEST_VALUE = 60
 
@@ -138,4 +139,4 @@ def _shown(value: Any) -> str:
     if value is None:
         return "-"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return shortened(text, _LONGEST_VALUE)

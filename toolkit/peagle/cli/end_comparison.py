@@ -12,10 +12,10 @@ from peagle.cli.context import deployment_in_context, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.comparison import show_end
 from peagle.cli.output.console import confirm, print_json, print_line, print_status
-from peagle.cli.output.deploy import measured, show_remaining_resources
+from peagle.cli.output.deploy import measured, remaining_resources_shown
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.state import Deployment
-from peagle.errors import NotProved, PeagleError
+from peagle.errors import NotProved
 from peagle.text import format_price
 
 
@@ -40,16 +40,13 @@ def end_comparison(
         if not yes:
             confirm(question, "the comparison goes on")
         unproved: NotProved | None = None
+        again = in_context(("peagle", ctx.command.name or "", name))
+        remaining = remaining_resources_shown(aws, record, account, again)
         try:
-            with DeploymentProgress(account.sandbox) as status:
+            with remaining, DeploymentProgress(account.sandbox) as status:
                 end(aws, record, command_catalog(ctx), status.observe)
         except NotProved as error:
             unproved = error
-        except (PeagleError, KeyboardInterrupt):
-            left = api.load_record(*record.key) or record
-            again = in_context(("peagle", ctx.command.name or "", name))
-            show_remaining_resources(aws, left, account, again)
-            raise
     record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     if as_json:

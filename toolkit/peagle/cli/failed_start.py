@@ -11,12 +11,15 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account
 from peagle.cli.output.console import confirmed, print_status
-from peagle.cli.output.deploy import add_nothing_remaining, show_remaining_resources
+from peagle.cli.output.deploy import (
+    add_nothing_remaining,
+    remaining_resources_shown,
+    show_remaining_resources,
+)
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.removal import Saving
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
-from peagle.errors import PeagleError
 from peagle.text import format_duration, format_usd
 
 
@@ -42,13 +45,9 @@ def end_failed_start(
     if not remove:
         show_remaining_resources(aws, record, account, again)
         return error
-    try:
-        with DeploymentProgress(account.sandbox) as status:
-            saving = api.remove_failed_start(aws, record, error, status.observe)
-    except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(aws.scope, aws.region, name) or record
-        show_remaining_resources(aws, left, account, again)
-        raise
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        saving = api.remove_failed_start(aws, record, error, status.observe)
     add_nothing_remaining()
     error.message = f"{error.message}; {_outcome(error, saving, account)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone

@@ -10,7 +10,13 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
+from peagle.cli.account import (
+    Account,
+    cloud_options,
+    complete_name,
+    find_endpoint,
+    names_deployment,
+)
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import TOKENS, Decimal, duration
 from peagle.cli.output.console import json_option, print_json, print_status
@@ -112,7 +118,7 @@ def _find_server(account: Account, name: str, region: str | None) -> Ask:
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
-    on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
+    on_aws = names_deployment(account, region, name)
     if engine := None if on_aws else api.ready_engine(name):
         return partial(_ask_engine, engine)
     record, aws = find_endpoint(account, name, region)

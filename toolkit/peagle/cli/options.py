@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +17,11 @@ from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_duration, parse_requests, parse_tokens, sanitize
+
+if TYPE_CHECKING:
+    from peagle.speed.slo import Slo
+
+T = TypeVar("T")
 
 _CATALOG_FILES = ("*/*.yaml", "*.yaml", "evidence/*.json")
 """Targets, tables and evidence."""
@@ -36,6 +41,26 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | 
         return None if value is None else parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def objective(_: click.Context, __: click.Parameter, value: str | None) -> Slo | None:
+    """A callback: the value of ``--slo``. Raises UserError."""
+    return None if value is None else api.parse_slo(value)
+
+
+class Parsed(click.ParamType[T]):
+    """The type of options whose value is what ``parse`` makes of the text; ``name`` is click's."""
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """The value. Raises BadParameter where ``parse`` raises ValueError."""
+        try:
+            return self._parse(str(value))
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
 
 
 class _Number(click.IntRange):

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.cli.company_options import company_options
 from peagle.cli.options import (
     LONGEST_CONTEXT,
@@ -23,6 +22,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
+    objective,
     settings_option,
     variables_option,
 )
@@ -89,7 +89,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--slo",
         metavar="TIMES",
-        callback=lambda _, __, text: None if text is None else api.parse_slo(text),
+        callback=objective,
         help="Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output).",
     ),
     click.option("--no-speculation", is_flag=True, help="Serve the target alone."),

@@ -198,11 +198,9 @@ def reader_of_heads(ctx: click.Context, pair: str) -> AwsOf | None:
 
 def account_of(ctx: click.Context) -> Account:
     """The AWS that the command's ``--profile`` and ``--sandbox`` choose, started if needed."""
-    from peagle.cli.account import chosen_account  # imports boto3
+    from peagle.cli.account import started_account  # imports boto3
 
-    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
-    account.start()
-    return account
+    return started_account(ctx)
 
 
 def _is_online(ctx: click.Context) -> bool:

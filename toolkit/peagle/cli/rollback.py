@@ -18,13 +18,13 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
-from peagle.cli.output.deploy import measured, show_changes, show_remaining_resources
+from peagle.cli.output.deploy import measured, remaining_resources_shown, show_changes
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.rollback import RollbackPreview
 from peagle.deploy.state import Deployment, Revision
-from peagle.errors import NotProved, PeagleError
+from peagle.errors import NotProved
 from peagle.text import format_price
 
 
@@ -85,15 +85,12 @@ def _rollback(
     """Roll back and report; if something ends it early, show what exists."""
     again = in_context(("peagle", "rollback", record.name))
     unproved: NotProved | None = None
+    remaining = remaining_resources_shown(aws, record, account, again)
     try:
-        with DeploymentProgress(account.sandbox) as status:
+        with remaining, DeploymentProgress(account.sandbox) as status:
             api.rollback(aws, record, catalog, status.observe)
     except NotProved as error:
         unproved = error
-    except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*record.key) or record
-        show_remaining_resources(aws, left, account, again)
-        raise
     record = api.load_record(*record.key) or record
     ended = record.model_copy(update={"returning_to": ""})
     document = api.deployment_status(aws, ended)

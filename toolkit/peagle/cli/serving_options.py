@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from peagle.cli.options import REQUESTS_AT_A_TIME, USD, duration
+from peagle.cli.options import REQUESTS_AT_A_TIME, USD, Parsed, duration
 from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
 from peagle.planning.options import AUTO, RolloutKind
 from peagle.text import sanitize
@@ -21,24 +21,9 @@ def parse_copies(text: str) -> int | str:
     raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
 
-class _Copies(click.ParamType[int | str]):
-    """``auto``, or a number of engines."""
-
-    name = "copies"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """The number, or ``auto``. Raises BadParameter for anything else."""
-        try:
-            return parse_copies(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
-
-
 copies_option = click.option(
     "--copies",
-    type=_Copies(),
+    type=Parsed("copies", parse_copies),
     metavar="N|auto",
     help="Engines on each instance, as an inference component; auto: as many as cost least per "
     "token, or one on all GPUs; 1: one, without a component.  [default: auto]",

@@ -26,7 +26,7 @@ from peagle.cli.project import ProjectCommand
 from peagle.deploy.costs import ENDED
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import GONE
-from peagle.text import bounds_text, format_duration, format_price, format_usd
+from peagle.text import bounds_text, format_duration, format_price, format_usd, k_text
 
 _INDENT = 16
 
@@ -137,5 +137,5 @@ def _previous(previous: dict[str, Any] | None) -> str:
     """What ``peagle rollback`` returns to."""
     if previous is None:
         return ""
-    speculation = f"K={previous['k']}" if previous["k"] else "no speculation"
+    speculation = k_text(previous["k"])
     return f"configuration {previous['endpoint_config']}, {speculation}"

@@ -10,7 +10,13 @@ from functools import partial
 import click
 
 from peagle import api
-from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
+from peagle.cli.account import (
+    Account,
+    cloud_options,
+    complete_name,
+    find_deployment,
+    names_deployment,
+)
 from peagle.cli.options import duration
 from peagle.cli.output.console import json_option, print_json, terminal_width
 from peagle.cli.output.top import document, screen
@@ -77,7 +83,7 @@ def top(
 def _reader(name: str, region: str | None, account: Account, window: float) -> tuple[Read, int]:
     """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
     exclude local engines, and a deployment comes first."""
-    on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
+    on_aws = names_deployment(account, region, name)
     if engine := None if on_aws else api.ready_engine(name):
         return api.EngineMeter(engine, window).read, _HERE_SECONDS
     record, aws = find_deployment(account, name, region)

@@ -171,7 +171,7 @@ def _forget_unless_begun(context: DeploymentContext) -> None:
     """After a failed start: without the second variant, nothing of the comparison stays."""
     live = sagemaker.describe(context.aws, context.record.name)
     serving = context.record.serving
-    if live and serving and (live.status, live.revision) == ("InService", serving.name):
+    if live and serving and live.serves_steadily(serving.name):
         context.change(comparison=None)
         remove_stale(context)
         restore_observability(context, serving)

@@ -117,7 +117,7 @@ def running_comparison(
     candidate = next((one for one in revisions if one.fingerprint == fingerprint), None)
     if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
         return None
-    is_running = live is not None and (live.revision, live.status) == (compares.name, "InService")
+    is_running = live is not None and live.serves_steadily(compares.name)
     return RunningComparison(
         candidate=candidate,
         config=compares.name,

@@ -5,8 +5,6 @@ Pure, apart from reading the folders that will be uploaded.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +27,7 @@ from peagle.planning.uploads import (
 from peagle.render.components import CREATE_COMPONENT
 from peagle.render.requests import Request, requests, with_replaced
 from peagle.s3uri import S3Uri
+from peagle.text import json_digest
 from peagle.weights.pins import CHANGED
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
@@ -157,8 +156,7 @@ def _other_names(
 
 
 def _digest(document: Any) -> str:
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+    return json_digest(document)[:_FINGERPRINT_DIGITS]
 
 
 def required_change(

@@ -14,7 +14,7 @@ from peagle.aws import autoscaling, cloudwatch, s3, scheduler
 from peagle.aws.autoscaling import Bounds
 from peagle.deploy.costs import utc_moment
 from peagle.deploy.drift_fields import Compared, FieldDrift, differing, nested, plain
-from peagle.planning.scaling import Scaling
+from peagle.planning.operation_model import Scaling
 from peagle.render.alarms import alarms as planned_alarms
 from peagle.render.capture import capture_rule
 from peagle.render.dashboard import (

@@ -126,7 +126,7 @@ def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
         _end(context)
         return
     context.change(pending=None, failure=None)
-    is_alone = (live.status, live.revision) == ("InService", serving.name)
+    is_alone = live.serves_steadily(serving.name)
     try:
         started = 0.0 if is_alone else return_to(context, serving)
     except PeagleError as error:

@@ -20,7 +20,8 @@ from peagle.deploy.scaling import kept_scaling, most_instances, planned_before
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import first_variant
 from peagle.errors import Fix, Refused
-from peagle.planning.limit import ExtraInstances, Limit, budget_until, end_time
+from peagle.planning.limit import ExtraInstances, budget_until, end_time
+from peagle.planning.operation_model import Limit
 from peagle.text import format_usd
 
 

@@ -137,7 +137,7 @@ def rollback(
 def _serves(context: DeploymentContext, revision: Revision) -> bool:
     """Whether the endpoint serves the revision, and nothing is being changed."""
     live = sagemaker.describe(context.aws, context.record.name)
-    return live is not None and (live.status, live.revision) == ("InService", revision.name)
+    return live is not None and live.serves_steadily(revision.name)
 
 
 def end_rollback(record: Deployment) -> None:

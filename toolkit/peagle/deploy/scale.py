@@ -26,8 +26,8 @@ from peagle.deploy.wait import wait_while_busy
 from peagle.errors import CloudError, Fix, NotFound, Refused, UserError
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.planning.company import NO_COMPANY
+from peagle.planning.operation_model import Scaling
 from peagle.planning.plan import Plan
-from peagle.planning.scaling import Scaling
 from peagle.render.requests import VARIANT
 from peagle.text import counted
 

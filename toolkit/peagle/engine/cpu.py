@@ -216,8 +216,13 @@ def weight_bytes(plan: Plan) -> int:
 
 
 def link_weights(plan: Plan, ml_root: Path) -> None:
-    """Link every local folder below ``ml_root``, which stands for ``/opt/ml``."""
-    for path, folder in local_folders(plan).items():
+    """Link every local folder of the plan below ``ml_root``."""
+    link_folders(local_folders(plan), ml_root)
+
+
+def link_folders(folders: Mapping[str, Path], ml_root: Path) -> None:
+    """Link folders, by their paths in the container, below ``ml_root``: its ``/opt/ml``."""
+    for path, folder in folders.items():
         link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
         private_folder(link.parent)
         link.symlink_to(folder.resolve(), target_is_directory=True)

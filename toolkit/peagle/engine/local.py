@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,16 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import LocalOptions, Runner, runner_of
 from peagle.engine.state import LocalEngine, local_engines
-from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
+from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError, fixed_by
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
     Counters,
-    EventSplitter,
     Piece,
     parse_counters,
     parse_piece,
     parse_response,
-    pieces,
+    pieces_in,
     request_body,
 )
 from peagle.store import locked
@@ -90,10 +89,15 @@ def start_local(
             ready = _prove(plan, started, progress)
             records.write(ready)
         except BaseException:
-            stop_engine(started.process, STOP_SECONDS)
-            records.remove_record(plan.name)
+            end_engine(started)
             raise
     return ready
+
+
+def end_engine(engine: LocalEngine) -> None:
+    """End an engine, and forget it."""
+    stop_engine(engine.process, STOP_SECONDS)
+    records.remove_record(engine.name)
 
 
 def stop_local(
@@ -265,12 +269,10 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
 
     Raises EngineError when the stream contains an error or ends early.
     """
-    splitter = EventSplitter()
     with _log_named(port), _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
             raise _refused(reply.status, reply.read(_LARGEST_ANSWER))
-        chunks = iter(lambda: reply.read1(_CHUNK_BYTES), b"")
-        yield from pieces(data for chunk in chunks for data in splitter.feed(chunk))
+        yield from pieces_in(iter(lambda: reply.read1(_CHUNK_BYTES), b""))
 
 
 def counters(port: int) -> Counters:
@@ -286,16 +288,9 @@ def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
     return parse_response(text)
 
 
-@contextmanager
-def _log_named(port: int) -> Iterator[None]:
+def _log_named(port: int) -> AbstractContextManager[None]:
     """Give an error without a fix the command that prints the engine's log."""
-    try:
-        yield
-    except EngineError as error:
-        if not error.fix:
-            fix = _read_the_log(port)
-            error.fix, error.command = fix.sentence, fix.command
-        raise
+    return fixed_by(lambda: _read_the_log(port))
 
 
 def _refused(status: int, text: bytes) -> EngineError:

@@ -14,10 +14,10 @@ from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate, PairLoad
 from peagle.planning.copies import Copies
+from peagle.planning.operation_model import Scaling
 from peagle.planning.options import Options
 from peagle.planning.pair_speed import pair_performance
 from peagle.planning.plan import Decision, Reason
-from peagle.planning.scaling import Scaling
 from peagle.speed.estimate import slots
 from peagle.speed.models import Performance
 from peagle.speed.slo import Slo

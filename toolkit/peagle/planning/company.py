@@ -221,6 +221,14 @@ def role_settings(company: Company) -> dict[str, Any]:
     }
 
 
+def role_parameters(company: Company, purpose: str) -> dict[str, Any]:
+    """The parameters of CreateRole for a role that the toolkit makes for the ``purpose``, such as
+    ``limits``: the company's boundary and tags, and the tag without which
+    ``infra/iam/limit-policy.json`` allows no role."""
+    tags = [{"Key": "peagle:toolkit", "Value": purpose}, *company.tag_list]
+    return {**role_settings(company), "Tags": tags}
+
+
 def encrypted_by(kms_key: str | None) -> dict[str, str]:
     """The parameters with which S3 encrypts an object with that key; none for ``None``."""
     return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}

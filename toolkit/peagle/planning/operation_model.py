@@ -1,4 +1,4 @@
-"""The rollout, the alarms and the observability of a plan. No decisions."""
+"""The scaling, the rollout, the end, the alarms and the observability of a plan. No decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from peagle.planning.options import Frozen, RolloutKind
-from peagle.text import format_duration
+from peagle.text import bounds_text, format_duration, format_usd
 
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, besides a plan's own two timeouts."""
@@ -18,6 +18,72 @@ AlarmKind = Literal["ttft", "errors", "acceptance", "load"]
 length, or requests that wait for a place in the engine."""
 
 LONGEST_CAPTURE_DAYS = 36_500
+
+
+class Scaling(Frozen):
+    """SageMaker keeps ``min_instances`` to ``max_instances``, so that each has about
+    ``target_concurrency`` requests at a time (waiting ones included).
+
+    After it ended an instance it ends no other for ``scale_in_cooldown_seconds``; after it started
+    some, it starts no more for ``scale_out_cooldown_seconds``.
+
+    With an inference component, ``min_copies`` to ``max_copies`` of the engine are kept instead,
+    each with that many requests, and the instances follow them. No copies, and no instances, run
+    while there are no requests where ``min_copies`` is 0; the first request then waits about
+    ``wake_up_seconds``.
+    """
+
+    min_instances: int = Field(ge=0)
+    max_instances: int = Field(ge=1)
+    target_concurrency: float = Field(gt=0)
+    scale_in_cooldown_seconds: int = Field(ge=0)
+    scale_out_cooldown_seconds: int = Field(ge=0)
+    min_copies: int | None = Field(default=None, ge=0)
+    max_copies: int | None = Field(default=None, ge=1)
+    wake_up_seconds: int | None = Field(default=None, ge=0)
+
+    @property
+    def scales_copies(self) -> bool:
+        """Whether it scales the copies of the engine, and not the instances."""
+        return self.max_copies is not None
+
+    @property
+    def scales_to_zero(self) -> bool:
+        """Whether nothing runs while there are no requests."""
+        return self.min_copies == 0
+
+    @property
+    def minimum(self) -> int:
+        """The fewest copies, or instances without an inference component."""
+        return self.min_instances if self.min_copies is None else self.min_copies
+
+    @property
+    def maximum(self) -> int:
+        """The most copies, or instances without an inference component."""
+        return self.max_instances if self.max_copies is None else self.max_copies
+
+    @property
+    def text(self) -> str:
+        """``1 to 4 instances, target 8 requests at a time each``."""
+        return bounds_text(self.minimum, self.maximum, self.target_concurrency, self.scales_copies)
+
+    def prices(self, usd_per_hour: float | None, instance_count: int) -> tuple[float, float] | None:
+        """USD per hour at the minimum and at the maximum, from the price of ``instance_count``
+        instances; ``None`` if that is unknown."""
+        if usd_per_hour is None:
+            return None
+        one = usd_per_hour / instance_count
+        return round(one * self.min_instances, 4), round(one * self.max_instances, 4)
+
+    def priced_text(self, usd_per_hour: float | None, instance_count: int) -> str:
+        """``text``, with the price per hour at both bounds, and how long it takes to wake up."""
+        prices = self.prices(usd_per_hour, instance_count)
+        text = self.text
+        if prices is not None:
+            text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
+        if self.wake_up_seconds is not None:
+            text += f"; wakes up in about {self.wake_up_seconds // 60} min"
+        return text
 
 
 class Step(Frozen):
@@ -86,6 +152,20 @@ class Rollout(Frozen):
         if self.kind == "canary":
             return 2
         return math.ceil(instance_count / self.step.instances(instance_count))
+
+
+class Limit(Frozen):
+    """The end of a deployment: ``ttl_seconds`` after the deploy that sets it, or when the endpoint
+    has cost ``budget_usd`` since it was requested, whichever is earlier. With neither, an earlier
+    end time is removed."""
+
+    ttl_seconds: int | None = None
+    budget_usd: float | None = None
+
+    @property
+    def removes(self) -> bool:
+        """Whether the deployment has no end time from then on."""
+        return self.ttl_seconds is None and self.budget_usd is None
 
 
 class Capture(Frozen):

@@ -13,13 +13,11 @@ from peagle.findings import Finding, severity
 from peagle.fit.models import Fit
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
-from peagle.planning.limit import Limit
-from peagle.planning.operation_model import Observe, Rollout
+from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
 from peagle.planning.options import Frozen, Overrides
-from peagle.planning.scaling import Scaling
 from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.speed.slo import Slo
-from peagle.text import format_usd
+from peagle.text import format_usd, k_text
 
 T = TypeVar("T")
 
@@ -254,7 +252,7 @@ class Plan(Frozen):
     reasons: tuple[Reason, ...]
 
     def __repr__(self) -> str:
-        method = f"K={self.speculation.k}" if self.speculation else "no speculation"
+        method = k_text(self.speculation.k if self.speculation else None)
         price = self.price_per_hour_usd
         cost = "unknown price" if price is None else f"{format_usd(price)} per hour"
         where = f"{self.instance_count} x {self.instance_type} in {self.region}"

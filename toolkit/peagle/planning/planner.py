@@ -25,8 +25,7 @@ from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine import Placement, check_engine, configure_engine
 from peagle.planning.evaluation import CandidateEvaluator
-from peagle.planning.limit import highest_price
-from peagle.planning.limit_choice import choose_limit
+from peagle.planning.limit import choose_limit, highest_price
 from peagle.planning.load import (
     choose_concurrency,
     choose_length,

@@ -20,7 +20,7 @@ from peagle.planning.runtime import own_name
 from peagle.planning.uploads import portable_pair
 from peagle.render.metrics import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
-from peagle.text import format_usd
+from peagle.text import format_usd, k_text
 
 _BIN_SECONDS = 300
 _HEIGHT = 6
@@ -65,7 +65,7 @@ def _of_variant(plan: Plan, variant: str, y: int) -> list[dict[str, Any]]:
 def _heading(plan: Plan, variant: str, y: int) -> dict[str, Any]:
     price = plan.price_per_hour_usd
     cost = f"{format_usd(price)} per hour" if price is not None else "price unknown"
-    speculation = f"K={plan.speculation.k}" if plan.speculation else "no speculation"
+    speculation = k_text(plan.speculation.k if plan.speculation else None)
     copies = f" with {plan.engines} copies" if plan.copies else ""
     command = ("peagle", "top" if variant == VARIANT else "compare", plan.name)
     live = "Live in a terminal" if variant == VARIANT else "With confidence intervals"

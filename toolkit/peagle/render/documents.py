@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from peagle.catalog.documents import dotted
 from peagle.errors import Fix, PeagleError, nearest
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -52,9 +53,7 @@ def _ends_early(error: InvalidJson, text: str) -> bool:
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     """pydantic's first error about a document of ``model``, with the key as in the file."""
     detail = error.errors(include_url=False)[0]
-    key = ""
-    for step in detail["loc"]:
-        key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
+    key = dotted(detail["loc"])
     if detail["type"] == "missing":
         return f"the key {key!r} is missing"
     if detail["type"] == "extra_forbidden":

@@ -10,7 +10,6 @@ Files of the previous version, whose speeds have no range, are valid; these spee
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from peagle.render.requests import (
     plan_arguments,
     requests,
 )
+from peagle.text import json_digest
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 from peagle_serve import json_reader
 from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
@@ -195,9 +195,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 def digest(document: dict[str, Any]) -> str:
     """SHA-256 of the document without its digest, independent of key order and whitespace."""
-    rest = {key: value for key, value in document.items() if key != "digest"}
-    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return json_digest({key: value for key, value in document.items() if key != "digest"})
 
 
 def plan_bytes(plan: Plan) -> bytes:

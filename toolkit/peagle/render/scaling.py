@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from peagle.planning.operation_model import Scaling
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import own_name
-from peagle.planning.scaling import Scaling
 
 SERVICE_NAMESPACE = "sagemaker"
 DIMENSION = "sagemaker:variant:DesiredInstanceCount"

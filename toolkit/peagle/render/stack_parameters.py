@@ -5,18 +5,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from peagle.planning.limit import ends_after
 from peagle.planning.observe import LOG_DAYS
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.render.components import managed_instances
 from peagle.render.dashboard import has_dashboard, log_retention_days
-from peagle.render.limit import ends_after
-from peagle.render.limit_templates import COPIES_END_AT, ENDS_AT
 from peagle.render.requests import folders
 from peagle.render.stack_references import offered_scaling
 
 _KEY_ARN = r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$"
 _TOPIC_ARN = r"^(arn:aws[a-z\-]*:sns:[a-z0-9\-]+:\d{12}:[A-Za-z0-9_\-]{1,256})?$"
+
+_ENDS_AT = "When the endpoint is deleted, in UTC, such as 2030-01-31T20:00:00"
+"""Description of the parameter."""
+
+_COPIES_END_AT = "When the copies on the endpoint are deleted: ten minutes earlier"
+"""The same for copies: a template computes no times."""
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
@@ -139,8 +144,8 @@ def _end(plan: Plan) -> dict[str, Any]:
     if ends_after(plan) is None:
         return {}
     moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
-    copies = {"CopiesEndAt": _text(COPIES_END_AT, moment)} if plan.copies else {}
-    return {"EndsAt": _text(ENDS_AT, moment), **copies}
+    copies = {"CopiesEndAt": _text(_COPIES_END_AT, moment)} if plan.copies else {}
+    return {"EndsAt": _text(_ENDS_AT, moment), **copies}
 
 
 def _text(description: str, pattern: str, **more: Any) -> dict[str, Any]:

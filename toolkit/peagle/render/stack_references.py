@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
-from peagle.planning.operation_model import AlarmKind, Observe
+from peagle.planning.limit import ends_after
+from peagle.planning.operation_model import AlarmKind, Observe, Scaling
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, own_name
-from peagle.planning.scaling import Scaling
 from peagle.render.alarms import running_limit
 from peagle.render.dashboard import keeps_log
-from peagle.render.limit import ends_after
 from peagle.s3uri import S3Uri
 
 NAME = "PeagleEndpointName"

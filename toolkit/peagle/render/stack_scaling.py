@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from peagle.planning.operation_model import Scaling
 from peagle.planning.plan import Plan
-from peagle.planning.scaling import Scaling
 from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
 from peagle.render.scaling import (
     POLICY,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peagle.planning.company import role_settings
+from peagle.planning.company import role_parameters, role_settings
+from peagle.planning.limit import ends_after
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarms
@@ -19,7 +20,7 @@ from peagle.render.dashboard import (
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.limit import ends_after, limit_name, role_parameters
+from peagle.render.limit import limit_name
 from peagle.render.metrics import metric_filters
 from peagle.render.requests import owned_requests
 from peagle.render.rollout import deployment_config
@@ -189,7 +190,7 @@ def _end(plan: Plan) -> dict[str, Any] | None:
     return {
         "name": limit_name(plan.region, plan.name),
         "permissions_boundary": role_settings(plan.company).get("PermissionsBoundary"),
-        "tags": _tags(role_parameters(plan.company)["Tags"]),
+        "tags": _tags(role_parameters(plan.company, "limits")["Tags"]),
     }
 
 

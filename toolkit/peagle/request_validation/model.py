@@ -25,6 +25,7 @@ import botocore.session
 from botocore import xform_name
 
 from peagle.errors import nearest
+from peagle.text import shortened
 
 _CLASS = re.compile(r"\\p\{(?P<name>\w+)\}")
 _ASCII_CLASSES = {"Alnum": "a-zA-Z0-9", "Alpha": "a-zA-Z", "Digit": "0-9", "Print": r"\x20-\x7e"}
@@ -282,8 +283,7 @@ def _listed(what: str, names: Sequence[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return shortened(str(value), _SHOWN)
 
 
 _SOURCE = "CopySource"

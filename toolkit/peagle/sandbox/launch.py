@@ -19,7 +19,7 @@ from moto.utilities.utils import get_partition
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.container import Container, container_name, start_container
-from peagle.engine.cpu import model_paths
+from peagle.engine.cpu import link_folders, model_paths
 from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
 from peagle.errors import Fix, NotFound, PeagleError
@@ -49,13 +49,10 @@ def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
     """Link tiny's folders below ``ml_root`` where the stand-in's environment expects them."""
     target = catalog().targets[TINY]
     folder = Path(catalog().origins[TINY]).parent
-    mounts = {TARGET_PATH: target.weights}
+    mounts = {TARGET_PATH: folder / target.weights}
     if drafter is not None and drafter.weights is not None:
-        mounts[DRAFTER_PATH] = drafter.weights
-    for path, weights in mounts.items():
-        link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
-        private_folder(link.parent)
-        link.symlink_to((folder / weights).resolve(), target_is_directory=True)
+        mounts[DRAFTER_PATH] = folder / drafter.weights
+    link_folders(mounts, ml_root)
 
 
 def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from moto.core.exceptions import ServiceException
 from moto.ecr.models import ecr_backends
-from moto.iam.models import iam_backends
+from moto.iam.models import Role, iam_backends
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
 
@@ -34,13 +34,18 @@ def check_role(arn: str, region: str) -> None:
     """Raise ValidationError for a role that is missing or that SageMaker may not assume."""
     if f"::{ACCOUNT}:" not in arn:
         raise CrossAccountRole("Cross-account pass role is not allowed.")
-    backend = iam_backends[ACCOUNT][get_partition(region)]
-    role = next((one for one in backend.get_roles() if one.arn == arn), None)
+    role = find_role(arn, region)
     if role is None or not may_be_assumed(role.assume_role_policy_document):
         raise ValidationError(
             f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
             f"'{SAGEMAKER}' to assume the role."
         )
+
+
+def find_role(arn: str, region: str) -> Role | None:
+    """The sandbox's role with this ARN, or ``None``."""
+    backend = iam_backends[ACCOUNT][get_partition(region)]
+    return next((one for one in backend.get_roles() if one.arn == arn), None)
 
 
 def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:

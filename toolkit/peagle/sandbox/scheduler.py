@@ -24,14 +24,11 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from moto.core.exceptions import ServiceException
-from moto.iam.models import iam_backends
 from moto.scheduler import urls
 from moto.scheduler.exceptions import ValidationException
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
-from moto.utilities.utils import get_partition
 
-from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.prerequisites import may_be_assumed
+from peagle.sandbox.prerequisites import find_role, may_be_assumed
 from peagle.sandbox.resources import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of
 from peagle_serve.json_reader import read
@@ -95,7 +92,7 @@ def _check(given: Mapping[str, Any], region: str) -> None:
     expression = str(given["schedule_expression"])
     if expression.startswith("at(") and _due(expression, given) is None:
         raise ValidationException(f"Invalid Schedule Expression {expression}.")
-    role = _role(given["target"]["RoleArn"], region)
+    role = find_role(given["target"]["RoleArn"], region)
     if role is None or not may_be_assumed(role.assume_role_policy_document, SERVICE):
         raise ValidationException(
             "The execution role you provide must allow AWS EventBridge Scheduler to assume the "
@@ -110,11 +107,6 @@ def _due(expression: str, given: Mapping[str, Any]) -> float | None:
         return datetime.strptime(expression, _AT).replace(tzinfo=zone).astimezone(UTC).timestamp()
     except (ValueError, OSError, KeyError):
         return None
-
-
-def _role(arn: str, region: str) -> Any:
-    backend = iam_backends[ACCOUNT][get_partition(region)]
-    return next((one for one in backend.get_roles() if one.arn == arn), None)
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,7 @@ def _call(target: Mapping[str, Any], region: str) -> None:
     else:
         raise ValueError(f"the sandbox does not call {target['Arn']}")
     tags = {tag["Key"]: tag["Value"] for tag in found.tags}
-    role, action = _role(target["RoleArn"], region), f"sagemaker:D{operation[1:]}"
+    role, action = find_role(target["RoleArn"], region), f"sagemaker:D{operation[1:]}"
     if role is None or not _allows(role, action, found.arn, tags):
         raise ValueError(
             f"{target['RoleArn']} is not authorized to perform: {action} on {found.arn}"

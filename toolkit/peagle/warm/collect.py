@@ -29,14 +29,13 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
 from peagle.engine import state as engine_state
 from peagle.engine.local import (
-    STOP_SECONDS,
     StepProgress,
+    end_engine,
     exchange,
     exclusive,
     start_local,
     stop_local,
 )
-from peagle.engine.process import stop_engine
 from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused
 from peagle.planning.plan import Plan
@@ -274,7 +273,6 @@ def _collect(
         artifact = fetch(send, folder, show_bytes, log=engine.process.log)
         stop_local(own.name, now=True)
     except BaseException:
-        stop_engine(engine.process, STOP_SECONDS)
-        engine_state.remove_record(own.name)
+        end_engine(engine)
         raise
     return artifact

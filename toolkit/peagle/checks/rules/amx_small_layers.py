@@ -1,7 +1,7 @@
 """A P-EAGLE head with a small ``fc`` in 16 bits on a CPU with AMX tiles.
 
 vLLM runs small layers with a kernel that takes matrices only, but loading a P-EAGLE head calls
-``fc`` with a single row. ``peagle_serve`` prevents this with its plugin ``small_layers``.
+``fc`` with a single row. ``peagle_serve`` prevents this with its plugin ``peagle-small-layers``.
 """
 
 from math import prod

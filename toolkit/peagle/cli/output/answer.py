@@ -327,8 +327,8 @@ def _finding_text(finding: Finding, width: int) -> list[str]:
 
 
 def _rest(findings: Sequence[Finding], hidden: Sequence[str], width: int) -> list[str]:
-    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes, without: --verbose``, with the
-    labels of ``hidden`` facts; no line without any."""
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes, without: --verbose``, with
+    the labels of ``hidden`` facts; no line without any."""
     parts = []
     for level in ("error", "warning", "note"):
         found = [finding.code for finding in findings if finding.level == level]

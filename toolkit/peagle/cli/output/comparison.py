@@ -18,7 +18,7 @@ from peagle.cli.output.deploy import show_changes
 from peagle.cli.output.plan_facts import proof_text, speculation_text
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, RunningComparison
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_duration, format_price, format_usd, k_text
 
 _UNKNOWN = "unknown"
 
@@ -97,7 +97,7 @@ def comparison_text(comparison: dict[str, Any] | None) -> str:
 
 def _plan_text(comparison: dict[str, Any]) -> str:
     k = comparison["k"]
-    return f"{comparison['pair']}, {f'K={k}' if k else 'no speculation'}"
+    return f"{comparison['pair']}, {k_text(k)}"
 
 
 def show_end(
@@ -108,8 +108,7 @@ def show_end(
     print_status(click.style(record.name, bold=True))
     facts = {
         "where": account.where(record.region),
-        "compared": f"{served.pair}, {f'K={served.k}' if served.k else 'no speculation'}, "
-        f"{comparison.share:.1%} of the requests",
+        "compared": f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests",
         "change": "all instances are replaced, then the proof is repeated",
     }
     if is_promoted:
@@ -137,7 +136,7 @@ def _rows(
     def both(label: str, text: Callable[[VariantResult], str]) -> tuple[str, str, str, str]:
         return label, text(first), text(second), ""
 
-    yield both("plan", lambda one: f"{one.pair}, {f'K={one.k}' if one.k else 'no speculation'}")
+    yield both("plan", lambda one: f"{one.pair}, {k_text(one.k)}")
     yield both("instances", lambda one: f"{one.instances} x {one.instance_type}")
     yield both("requests", _requests)
     yield both("errors", lambda one: str(one.errors))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ from peagle.cli.output.plan_facts import (
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, Resource
+from peagle.errors import NotProved, PeagleError
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
@@ -260,6 +262,22 @@ def _add_remaining(
             "remove_command": unattended(remove),
         },
     )
+
+
+@contextmanager
+def remaining_resources_shown(
+    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
+) -> Iterator[None]:
+    """If an error or Ctrl-C ends the block, show which resources remain. A proof that fails does
+    not end a command early: its caller reports it."""
+    try:
+        yield
+    except NotProved:
+        raise
+    except (PeagleError, KeyboardInterrupt):
+        left = api.load_record(*record.key) or record
+        show_remaining_resources(aws, left, account, again)
+        raise
 
 
 def _show_command(label: str, command: Sequence[str]) -> None:

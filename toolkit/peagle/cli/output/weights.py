@@ -17,7 +17,14 @@ from peagle.cli.output.console import print_line, print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import format_duration, format_rate, format_size, format_unit_price, format_usd
+from peagle.text import (
+    format_duration,
+    format_rate,
+    format_size,
+    format_unit_price,
+    format_usd,
+    k_text,
+)
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
@@ -253,7 +260,7 @@ def _sized_line(state: str, size: int, name: str, width: int) -> str:
 def warm_start_line(warm: StoredWarmStart) -> str:
     """A warm start in one line: state, size and key; pair, K, device, date, and the duration of a
     cold start."""
-    speculation = "" if warm.k is None else f"K={warm.k}" if warm.k else "no speculation"
+    speculation = "" if warm.k is None else k_text(warm.k)
     cold = f"{warm.seconds_cold:.0f} s cold" if warm.seconds_cold else ""
     facts = filter(None, (warm.pair, speculation, warm.device, warm.made, cold))
     state = "complete" if warm.complete else "partial"

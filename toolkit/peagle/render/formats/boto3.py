@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 from peagle.catalog.schema import Catalog
-from peagle.planning.company import encrypted_by
-from peagle.planning.limit_choice import COPIES_BEFORE_SECONDS
+from peagle.planning.company import encrypted_by, role_parameters
+from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.planning.uploads import UPLOAD_FOLDER, planned_contents
@@ -25,9 +25,7 @@ from peagle.render.files import RenderedFile, readme, text_file
 from peagle.render.limit import (
     copies_limit_name,
     copies_schedule,
-    ends_after,
     limit_name,
-    role_parameters,
     role_policy,
     schedule,
     target_arn,
@@ -124,7 +122,7 @@ def _end(plan: Plan) -> dict[str, str]:
         "SCHEDULE": schedule(plan.region, plan.name, ""),
         "SCHEDULER_TRUST": trust_policy(_ACCOUNT),
         "SCHEDULER_POLICY": role_policy(f"{arn}:endpoint/{plan.name}", tag, component),
-        "SCHEDULER_ROLE": role_parameters(plan.company),
+        "SCHEDULER_ROLE": role_parameters(plan.company, "limits"),
         "SCHEDULER_TARGET": target_arn(_PARTITION),
     }
     if plan.copies:

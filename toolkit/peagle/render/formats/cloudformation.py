@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.catalog.schema import Catalog
+from peagle.planning.limit import ends_after
 from peagle.planning.plan import MODEL_BUCKET, Plan
 from peagle.render.capture import not_in_templates
 from peagle.render.components import component_path
 from peagle.render.dashboard import keeps_log
 from peagle.render.files import RenderedFile, readme, yaml_file
-from peagle.render.limit import ENDS_TAG, ends_after
-from peagle.render.limit_templates import cloudformation_end
+from peagle.render.limit import ENDS_TAG, cloudformation_end
 from peagle.render.requests import STACK_TAG, folders, owned_requests
 from peagle.render.stack_observability import dashboard_url, observability_resources, rollout_config
 from peagle.render.stack_parameters import interface, parameters
