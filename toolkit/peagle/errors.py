@@ -91,6 +91,27 @@ class UserError(PeagleError, code="usage", exit_code=2):
     """
 
 
+class OptionsConflict(UserError, code="conflicting-options"):
+    """Options that exclude each other, or that do not apply to what was given.
+
+    Fix: leave out one of those that the message names.
+    """
+
+
+class OptionMissing(UserError, code="missing-option"):
+    """What was given needs another option, which is missing.
+
+    Fix: add the option that the message names.
+    """
+
+
+class OutOfRange(UserError, code="out-of-range"):
+    """A number or a time outside of what is possible.
+
+    Fix: use a value within the limits that the message names.
+    """
+
+
 class CatalogError(UserError, code="catalog"):
     """A catalogue file is wrong; the message names file and key."""
 

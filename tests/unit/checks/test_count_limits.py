@@ -21,6 +21,7 @@ from peagle.checks import check
 from peagle.errors import DamagedCheckpoint, UserError
 from peagle.fit.request import FitRequest
 from peagle.planning import Options
+from tests.support import raises_code
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
@@ -95,18 +96,28 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
     counts: dict[str, Any] = {name: value}
     flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
 
-    with pytest.raises(UserError, match=f"{flag} is more than 2,147,483,647"):
+    with raises_code("out-of-range", UserError) as refused:
         build_case(catalog, pair.target, pair.drafter, CaseOptions(**counts))
+    assert f"{flag} is more than 2,147,483,647" in refused.value.message
 
 
 @pytest.mark.parametrize("options", [
     {"instance_count": 10**300}, {"k": 10**300}, {"concurrency": 10**300},
-    {"max_model_len": 10**300}, {"settings": {"max-num-batched-tokens": "9" * 300}},
-    {"settings": {"max-num-batched-tokens": "9" * 5_000}},
+    {"max_model_len": 10**300},
 ])  # fmt: skip
 def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="--"):
+    with raises_code("out-of-range", UserError) as refused:
         api.plan(Options(pair="gpt-oss-20b", **options), load_catalog())
+    assert "--" in refused.value.message
+
+
+@pytest.mark.parametrize("digits", [300, 5_000])
+def test_a_setting_with_a_huge_number_is_an_error_of_the_user(digits: int) -> None:
+    settings = {"max-num-batched-tokens": "9" * digits}
+
+    with raises_code("invalid-argument", UserError) as refused:
+        api.plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
+    assert "--set max-num-batched-tokens" in refused.value.message
 
 
 @pytest.mark.parametrize("options", [
@@ -116,5 +127,5 @@ def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, An
 def test_a_fit_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
     request = FitRequest(pair="gpt-oss-20b", instance_type="ml.g6e.xlarge", **options)
 
-    with pytest.raises(UserError, match="is more than 2,147,483,647"):
+    with raises_code("out-of-range", UserError):
         api.fit(request, load_catalog(), lambda place: read(Path(place)))

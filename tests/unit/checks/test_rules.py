@@ -165,7 +165,7 @@ def test_a_target_without_a_drafter_gets_no_finding() -> None:
 
 
 def test_an_invalid_version_is_the_users_mistake() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-version", UserError) as refused:
         catalog_case("tiny", vllm="newest")
     assert "'newest'" in refused.value.message
     assert refused.value.fix == "write it like 0.28.0"

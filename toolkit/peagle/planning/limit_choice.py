@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionsConflict, OutOfRange
 from peagle.findings import Finding, error, warning
 from peagle.planning.limit import Limit, limit_seconds, limit_text
 from peagle.planning.options import Options
@@ -36,14 +36,14 @@ def choose_limit(
     serve. Raises UserError for a limit that is none."""
     if options.no_limit:
         if options.ttl is not None or options.budget is not None:
-            raise UserError(
+            raise OptionsConflict(
                 "--no-limit does not go with --ttl and --budget", "omit it, or the others"
             )
         return Decision(Limit())
     if options.ttl is None and options.budget is None:
         return Decision(None)
     if options.ttl is not None and not SHORTEST_SECONDS <= options.ttl <= LONGEST_SECONDS:
-        raise UserError("--ttl is from 1m to 366d", "choose another time, such as 8h")
+        raise OutOfRange("--ttl is from 1m to 366d", "choose another time, such as 8h")
     limit = Limit(ttl_seconds=options.ttl, budget_usd=options.budget)
     reasons: tuple[Reason, ...] = ()
     if text := limit_text(limit, usd_per_hour):
