@@ -205,6 +205,13 @@ class EngineError(PeagleError, code="engine", exit_code=4):
     """
 
 
+class EngineFailed(EngineError, code="engine-failed"):
+    """The engine, or the server of ``--url``, answers a request with an error of its own.
+
+    Fix: read its log, for which the error has the command where one exists.
+    """
+
+
 @contextmanager
 def parsing(
     what: str, kind: type[PeagleError], fix: str | Fix = "", code: str = "invalid-response"

@@ -78,9 +78,9 @@ STREAMS = {
     "an endless event": (OK + b"\r\ndata: " + b"x" * (LARGEST_EVENT + 1), "invalid-response"),
     "many lines": (OK + b"\r\n" + b"data: \n" * (LARGEST_EVENT // 7 + 1), "invalid-response"),
     "nothing": (OK + b"\r\n", "incomplete-response"),
-    "an error": (OK + b'\r\ndata: {"error": {"message": ["died"]}}\n\n', "engine"),
-    "an error of text": (OK + b'\r\ndata: {"error": "died"}\n\n', "engine"),
-    "an error of null": (OK + b'\r\ndata: {"error": null}\n\n', "engine"),
+    "an error": (OK + b'\r\ndata: {"error": {"message": ["died"]}}\n\n', "engine-failed"),
+    "an error of text": (OK + b'\r\ndata: {"error": "died"}\n\n', "engine-failed"),
+    "an error of null": (OK + b'\r\ndata: {"error": null}\n\n', "engine-failed"),
 }
 
 

@@ -36,7 +36,7 @@ from peagle.aws.errors import (
     lacks_capacity,
     quota_fix,
 )
-from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
+from peagle.errors import CloudError, EngineError, EngineFailed, Fix, PeagleError, UserError
 from peagle.protocol import engine_message
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
@@ -204,7 +204,7 @@ def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     message = engine_message(str(response.get("OriginalMessage") or message))
     if 400 <= status < 500:
         return EngineRejected(f"the engine rejects the request: {message}")
-    return EngineError(f"the engine failed ({status}): {message}")
+    return EngineFailed(f"the engine failed ({status}): {message}")
 
 
 def original_status(response: Mapping[str, Any]) -> int:

@@ -216,7 +216,9 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
             raise NotProved(
-                "the engine returned an empty response", f"read the log: {engine.process.log}"
+                "the engine returned an empty response",
+                f"read the log: {engine.process.log}",
+                code="empty-answer",
             )
         return replace(engine, ready=True)
     found = proof.prove(
@@ -300,7 +302,9 @@ def _log_named(port: int) -> Iterator[None]:
 
 def _refused(status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine rejected a request ({status}): {answer}")
+    return EngineError(
+        f"the engine rejected a request ({status}): {answer}", code="engine-rejected"
+    )
 
 
 def _read_the_log(port: int) -> Fix:
@@ -333,7 +337,9 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
     except (OSError, ValueError, http.client.HTTPException) as error:
         # http.client raises ValueError for a chunk of negative length.
         raise EngineError(
-            f"the engine on port {port} does not respond: {error}", _read_the_log(port)
+            f"the engine on port {port} does not respond: {error}",
+            _read_the_log(port),
+            code="no-answer",
         ) from error
     finally:
         connection.close()
