@@ -185,7 +185,10 @@ class NotProved(Refused, code="not-proved"):
 
 
 class Unsupported(Refused, code="unsupported"):
-    """The format, registry or engine cannot do this; the message names one that can, if any."""
+    """The format, registry or engine cannot do this; the message names one that can, if any.
+
+    Fix: use one that can.
+    """
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):

@@ -101,7 +101,7 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         session.verdict("tiny")
     with raises_code("missing-option", UserError):
         session.verdict("tiny", gpu="L4", prompt_tokens=100)
-    with raises_code("not-found", NotFound) as unread:
+    with raises_code("unknown-target", NotFound) as unread:
         session.plan("some/model")
     assert "online=True" in unread.value.fix
     with raises_code("conflicting-options", UserError):

@@ -325,6 +325,6 @@ def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
 
 
 def test_an_unknown_pair_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("unknown-target", NotFound) as refused:
         plan("chatt", catalog=CATALOG)
     assert refused.value.fix.startswith("did you mean chat?")

@@ -362,7 +362,7 @@ def test_instances_with_equal_gpus_fit_equally() -> None:
 
 
 def test_an_unknown_instance_type_is_refused_with_other_limits() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("instance-unknown", NotFound) as refused:
         plan(instance_type="ml.g5.xlarg")
     assert "ml.g5.xlarge" in refused.value.fix
 

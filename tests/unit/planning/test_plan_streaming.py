@@ -204,7 +204,7 @@ def test_a_plan_file_without_the_load_format_is_refused() -> None:
     edited = made.model_copy(update={"environment": environment, "engine_arguments": arguments})
     document = plan_document(edited)
 
-    with raises_code("plan-file", PlanFileError) as refused:
+    with raises_code("plan-edited", PlanFileError) as refused:
         plan_from({**document, "digest": digest(document)}, "plan.json")
     assert "'engine_arguments' and 'target'" in refused.value.message
 

@@ -243,7 +243,7 @@ def test_other_prefixes_need_two_mounts(drafter: str) -> None:
 
     assert [mount.s3_uri for mount in made.mounts] == [TARGET, drafter]
     assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model"
-    with raises_code("unsupported", Unsupported):
+    with raises_code("format-unsupported", Unsupported):
         render("cloudformation", made, load_catalog())
 
 

@@ -228,13 +228,13 @@ def test_another_default_drafter_is_a_change_of_data() -> None:
     ("changes", "code", "named"),
     [
         ({"gpu": "H900"}, "unknown-gpu", "'H900'"),
-        ({"pair": "gpt-oss-21b"}, "not-found", "'gpt-oss-21b'"),
+        ({"pair": "gpt-oss-21b"}, "unknown-target", "'gpt-oss-21b'"),
         (
             {"instance_type": "ml.g6e.xlarge"},
             "conflicting-options",
             "ml.g6e.xlarge has L40S GPUs, not H200",
         ),
-        ({"instance_type": "ml.g9.xlarge", "gpu": None}, "not-found", "ml.g9.xlarge"),
+        ({"instance_type": "ml.g9.xlarge", "gpu": None}, "instance-unknown", "ml.g9.xlarge"),
         ({"tensor_parallel_size": 3}, "tensor-parallel", "3 of the GPUs"),
         (
             {"gpu": None, "instance_type": "ml.g5.xlarge", "pair": "gpt-oss-120b"},

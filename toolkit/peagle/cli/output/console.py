@@ -89,7 +89,9 @@ def print_written(path: Path) -> None:
 def confirmed(question: str, fix: str | Fix = "pass --yes") -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise UserError("confirmation needed, but stdin is not a terminal", fix)
+        raise UserError(
+            "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
+        )
     return click.confirm(question, err=True)
 
 
