@@ -138,7 +138,7 @@ class Case:
             return read_architecture(self.target_read.config)
         except DamagedCheckpoint as error:
             message = f"{self.target_read.location}/{error.message}"
-            raise DamagedCheckpoint(message, error.fix) from error
+            raise DamagedCheckpoint(message, error.fix, code=error.code) from error
 
     @property
     def variables(self) -> dict[str, str]:

@@ -47,8 +47,9 @@ LAYERS = ("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layer
 def test_a_config_with_too_many_layers_is_refused(key: str, value: int, holder: str) -> None:
     document = TARGET | {key: value} if not holder else TARGET | {holder: TARGET | {key: value}}
 
-    with pytest.raises(DamagedCheckpoint, match=f"{key} is {value}, not a number of at most 1,000"):
+    with raises_code("config-damaged", DamagedCheckpoint) as refused:
         parse_config(json.dumps(document).encode())
+    assert f"{key} is {value}, not a number of at most 1,000" in refused.value.message
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "num_aux_hidden_states"])
@@ -56,8 +57,9 @@ def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
     case = catalog_case("gpt-oss-20b")
     head = Checkpoint("/head", HEAD | {key: HUGE}, {"fc.weight": Tensor("BF16", (8, 8), 0, "")})
 
-    with pytest.raises(DamagedCheckpoint, match=f"{key} is {HUGE}, not a .*whole number"):
+    with raises_code("config-damaged", DamagedCheckpoint) as refused:
         check(replace(case, drafter_checkpoint=head))
+    assert f"{key} is {HUGE}, not a " in refused.value.message
 
 
 @pytest.mark.parametrize("changes", [
@@ -66,8 +68,9 @@ def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
     {"layer_types": None, "model_type": "x", "use_sliding_window": True},
 ])  # fmt: skip
 def test_no_list_of_layers_is_made_of_a_huge_number(changes: dict[str, Any]) -> None:
-    with pytest.raises(DamagedCheckpoint, match="num_hidden_layers"):
+    with raises_code("config-damaged", DamagedCheckpoint) as refused:
         read_architecture(TARGET | {"num_hidden_layers": HUGE} | changes)
+    assert "num_hidden_layers" in refused.value.message
 
 
 @pytest.mark.parametrize("layers", [HUGE, -HUGE, 10**90])

@@ -139,4 +139,4 @@ def _json(response: HubResponse) -> Any:
 
 def _not_a_hub(hub: Hub) -> CheckpointError:
     message = f"{hub.endpoint} does not respond like a Hugging Face Hub"
-    return CheckpointError(message, "check HF_ENDPOINT")
+    return CheckpointError(message, "check HF_ENDPOINT", code="hub-endpoint")
