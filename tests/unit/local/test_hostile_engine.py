@@ -92,6 +92,14 @@ def test_an_invalid_stream_is_an_error(name: str) -> None:
         list(local.stream(port, STREAM))
 
 
+@pytest.mark.parametrize(("status", "code"), [(400, "engine-rejected"), (500, "engine-failed")])
+def test_an_error_of_the_engine_is_told_from_a_rejected_request(status: int, code: str) -> None:
+    answer = f"HTTP/1.1 {status} No\r\n\r\ndied".encode()
+
+    with answering(answer) as port, raises_code(code, EngineError):
+        local.ask(port, {})
+
+
 HTTP = {
     "no HTTP": b"\x00\xff\xfe",
     "no status": b"HTTP/1.1 \r\n\r\n",

@@ -287,7 +287,7 @@ def test_a_speculators_config_is_read() -> None:
 
 @pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
 def test_an_invalid_config_is_refused(value: object) -> None:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | {"hidden_size": value}))
     assert f"hidden_size is {value!r}" in refused.value.message
 

@@ -27,7 +27,7 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import LocalOptions, Runner, runner_of
 from peagle.engine.state import LocalEngine, local_engines
-from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
+from peagle.errors import EngineError, EngineFailed, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
@@ -302,9 +302,8 @@ def _log_named(port: int) -> Iterator[None]:
 
 def _refused(status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(
-        f"the engine rejected a request ({status}): {answer}", code="engine-rejected"
-    )
+    code = "engine-rejected" if 400 <= status < 500 else EngineFailed.code
+    return EngineError(f"the engine rejected a request ({status}): {answer}", code=code)
 
 
 def _read_the_log(port: int) -> Fix:
