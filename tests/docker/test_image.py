@@ -70,7 +70,7 @@ def test_a_failed_build_is_reported(docker: Docker) -> None:
     failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
                                            .encode())])  # fmt: skip
     reported: list[str] = []
-    with raises_code("engine", EngineError) as caught:
+    with raises_code("docker-failed", EngineError) as caught:
         docker.stream("build", "-", doing="building", given=failing, each_line=reported.append)
     assert "why" in caught.value.message
     assert "7" in caught.value.message

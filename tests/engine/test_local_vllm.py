@@ -100,7 +100,7 @@ def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any])
 
 
 def test_an_invalid_request_gets_the_engines_error(running: dict[str, Any]) -> None:
-    with raises_code("engine", EngineError) as refused:
+    with raises_code("engine-rejected", EngineError) as refused:
         local.ask(running["port"], {"messages": "no list"})
     assert "(400)" in refused.value.message
 

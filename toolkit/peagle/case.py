@@ -23,7 +23,7 @@ from peagle.catalog.tables import (
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
-from peagle.errors import DamagedCheckpoint, UserError
+from peagle.errors import DamagedCheckpoint, OutOfRange
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
@@ -138,7 +138,7 @@ class Case:
             return read_architecture(self.target_read.config)
         except DamagedCheckpoint as error:
             message = f"{self.target_read.location}/{error.message}"
-            raise DamagedCheckpoint(message, error.fix) from error
+            raise DamagedCheckpoint(message, error.fix, code=error.code) from error
 
     @property
     def variables(self) -> dict[str, str]:
@@ -273,7 +273,7 @@ def _check_counts(options: CaseOptions) -> None:
     }
     for flag, value in counts.items():
         if isinstance(value, int | float) and value > MOST_COUNT:
-            raise UserError(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
+            raise OutOfRange(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
 
 
 def _key_of(value: Value | None, key: str) -> Value | None:

@@ -90,6 +90,27 @@ class UserError(PeagleError, code="usage", exit_code=2):
     """
 
 
+class OptionsConflict(UserError, code="conflicting-options"):
+    """Options that exclude each other, or that do not apply to what was given.
+
+    Fix: leave out one of those that the message names.
+    """
+
+
+class OptionMissing(UserError, code="missing-option"):
+    """What was given needs another option, which is missing.
+
+    Fix: add the option that the message names.
+    """
+
+
+class OutOfRange(UserError, code="out-of-range"):
+    """A number or a time outside of what is possible.
+
+    Fix: use a value within the limits that the message names.
+    """
+
+
 class CatalogError(UserError, code="catalog"):
     """A catalogue file is wrong; the message names file and key."""
 
@@ -163,7 +184,10 @@ class NotProved(Refused, code="not-proved"):
 
 
 class Unsupported(Refused, code="unsupported"):
-    """The format, registry or engine cannot do this; the message names one that can, if any."""
+    """The format, registry or engine cannot do this; the message names one that can, if any.
+
+    Fix: use one that can.
+    """
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):
@@ -180,6 +204,13 @@ class EngineError(PeagleError, code="engine", exit_code=4):
     """The engine ended, or never became healthy.
 
     Fix: read the decisive line of its log, which the error names.
+    """
+
+
+class EngineFailed(EngineError, code="engine-failed"):
+    """The engine, or the server of ``--url``, answers a request with an error of its own.
+
+    Fix: read its log, for which the error has the command where one exists.
     """
 
 

@@ -248,6 +248,7 @@ def require_passed(
         raise NotProved(
             f"{who} responds but drafts nothing: speculation is off",
             "check --speculative-config in the first lines of the log",
+            code="drafts-nothing",
         )
     for one in proof.instances:
         if one.drafts >= proof.min_drafts and not one.passed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from peagle.errors import EngineError, count_of, parsing
+from peagle.errors import EngineError, EngineFailed, count_of, parsing
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -137,7 +137,7 @@ def parse_response(data: bytes | str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _invalid(f"it is not an object: {data[:60]!r}")
     if "error" in document or document.get("object") == "error":
-        raise EngineError(f"the engine failed: {_error_message(document)}")
+        raise EngineFailed(f"the engine failed: {_error_message(document)}")
     return document
 
 

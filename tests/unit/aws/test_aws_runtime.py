@@ -79,7 +79,7 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     _answer_with(serving, monkeypatch, first, broken)
     received: list[str] = []
 
-    with raises_code("engine", EngineError) as raised:
+    with raises_code("engine-failed", EngineError) as raised:
         received.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
 
     assert "EngineCore died" in raised.value.message

@@ -274,6 +274,6 @@ def test_what_a_sync_records_passes_the_containers_full_check(aws: Aws, tmp_path
 def test_a_prefix_without_a_model_is_an_error(aws: Aws) -> None:
     aws.call("s3", "delete_object", Bucket="theirs", Key="head/config.json")
 
-    with raises_code("checkpoint", CheckpointError) as caught:
+    with raises_code("config-missing", CheckpointError) as caught:
         sync(aws, target=FROM)
     assert "s3://theirs/head has no config.json" in caught.value.message

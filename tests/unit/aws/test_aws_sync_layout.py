@@ -72,30 +72,32 @@ def test_weights_that_are_no_safetensors_are_not_copied(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "code", "words"),
     [
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
+        (lambda folder: (folder / "config.json").unlink(), "config-missing", "has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "weights-missing", "no weights"),
         (
             lambda folder: (folder / "model.safetensors.index.json").write_bytes(
                 index_of({"w": "model.safetensors", "v": "missing.safetensors"})
             ),
+            "weights-damaged",
             "missing.safetensors",
         ),
         (
             lambda folder: (folder / "model.safetensors").write_bytes(shard("w", 1000)[:500]),
+            "weights-damaged",
             "model.safetensors",
         ),
     ],
     ids=["no config", "no weights", "a file of the index is missing", "a file is truncated"],
 )
 def test_an_incomplete_model_is_refused_before_any_upload(
-    tmp_path: Path, spoil: object, words: str
+    tmp_path: Path, spoil: object, code: str, words: str
 ) -> None:
     write_model(tmp_path)
     spoil(tmp_path)  # type: ignore[operator]
 
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code(code, CheckpointError) as refused:
         _names(tmp_path)
     assert words in refused.value.message
     assert str(tmp_path) in str(refused.value)

@@ -115,7 +115,7 @@ def test_all_instances_are_counted_together(world: World) -> None:
 
 
 def test_an_endpoint_that_does_not_exist_is_an_error(world: World) -> None:
-    with pytest.raises(EngineError, match="does not exist"):
+    with raises_code("no-such-endpoint", EngineError):
         LogCounters(world.aws, "gone", world.clock)
 
 

@@ -21,6 +21,7 @@ from peagle.planning.plan import Plan
 from peagle.render import render
 from peagle.render.limit import limit_name
 from peagle.speed.slo import Slo
+from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, rolled_out
@@ -293,5 +294,5 @@ def test_formats_with_the_same_files_are_told_apart(
 
 def test_a_folder_without_a_template_is_an_error(tmp_path: Path) -> None:
     catalog = load_catalog()
-    with pytest.raises(UserError, match="does not have the files of any format"):
+    with raises_code("no-rendered-files", UserError):
         find_template_drift(a_plan(), tmp_path, catalog)

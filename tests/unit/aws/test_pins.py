@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.errors import Refused
+from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.planning.options import Options
 from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
@@ -250,24 +250,26 @@ def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "code"),
     [
-        {"warm_sha256": ("0" * 63,)},
-        {"warm_sha256": ("0" * 64,), "allow_unpinned_warm": True},
-        {"warm_sha256": tuple(f"{n:064x}" for n in range(16))},
+        ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
+        ({"warm_sha256": ("0" * 64,), "allow_unpinned_warm": True}, "conflicting-options"),
+        ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
     ],
 )
-def test_invalid_pins_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="--warm-sha256"):
+def test_invalid_pins_are_refused(given: dict[str, Any], code: str) -> None:
+    with raises_code(code, UserError) as refused:
         choose_pins(Options(pair="tiny", **given))
+    assert "--warm-sha256" in refused.value.message
 
 
 def test_the_name_is_in_the_error(synced: World) -> None:
     deployed_twice(synced)
     synced.cloud.put("models", MANIFEST, SECOND)
 
-    with pytest.raises(Refused, match=f"{NAME} cannot start that revision again"):
+    with raises_code("weights-changed", Refused) as refused:
         synced.rollback()
+    assert NAME in refused.value.message
 
 
 def plan_without_mounts() -> Plan:

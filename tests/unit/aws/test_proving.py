@@ -69,7 +69,7 @@ def test_one_instance_below_the_floor_fails_the_proof(logging: World) -> None:
 def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None:
     logging.cloud.streams[TWO].acceptance = None
 
-    with raises_code("not-proved", NotProved) as failed:
+    with raises_code("drafts-nothing", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
 
     assert f"{TWO} responds but drafts nothing" in failed.value.message
@@ -213,7 +213,7 @@ def test_a_floor_of_an_endpoint_that_does_not_speculate_fails(world: World) -> N
 
 
 def test_only_an_endpoint_in_service_is_proved(world: World) -> None:
-    with raises_code("not-found", NotFound):
+    with raises_code("no-such-endpoint", NotFound):
         prove(world.aws, NAME, load_catalog())
     record = world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Updating", None)] * 9

@@ -11,6 +11,7 @@ from peagle.bench.gates import BenchGates, missed_gates, require_gates
 from peagle.bench.models import BenchResult, MeasuredAcceptance
 from peagle.errors import Refused
 from peagle.speed.slo import Slo
+from tests.support import raises_code
 from tests.unit.bench.made import two_workloads
 
 
@@ -52,5 +53,6 @@ def test_what_was_not_measured_misses_its_gate() -> None:
     unknown = result(itl=None, usd_per_million_tokens=None, acceptance=None)
 
     assert len(missed_gates(unknown, gates)) == 3
-    with pytest.raises(Refused, match=r"ITL unknown, at most 1 s \(and 2 more\)"):
+    with raises_code("gate-missed", Refused) as refused:
         require_gates(unknown, gates)
+    assert "ITL unknown, at most 1 s (and 2 more)" in refused.value.message

@@ -34,8 +34,8 @@ def test_an_answer_is_returned() -> None:
         (413, "prompt-refused", PromptRefused, 2),
         (401, "unauthorized", UserError, 2),
         (404, "no-such-route", UserError, 2),
-        (429, "engine", EngineError, 4),
-        (500, "engine", EngineError, 4),
+        (429, "engine-failed", EngineError, 4),
+        (500, "engine-failed", EngineError, 4),
     ],
 )
 def test_every_status_has_its_error(

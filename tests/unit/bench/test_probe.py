@@ -111,8 +111,9 @@ def test_a_stream_without_token_counts_is_refused() -> None:
 def test_a_server_that_fails_says_what_the_engine_says() -> None:
     timing = SimulatedTiming(fails_after=0)
 
-    with simulated_server(timing) as simulated, pytest.raises(EngineError, match="EngineCore died"):
+    with simulated_server(timing) as simulated, raises_code("engine-failed", EngineError) as failed:
         probe(server(simulated.base_url))
+    assert "EngineCore died" in failed.value.message
 
 
 def test_without_a_server_the_url_is_named() -> None:

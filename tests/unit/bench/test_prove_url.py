@@ -196,5 +196,6 @@ def test_a_program_proves_a_url(engine: StubEngine, url: str) -> None:
 
     assert session.prove_url(url, plan=TINY).acceptance_length == 2.5
     engine.accepted = 30
-    with pytest.raises(NotProved, match="over 160 drafts is below the floor"):
+    with raises_code("not-proved", NotProved) as refused:
         session.prove_url(url, plan=TINY)
+    assert "over 160 drafts" in refused.value.message

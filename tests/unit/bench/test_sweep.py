@@ -127,8 +127,9 @@ def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> No
             row(setting, load.concurrency, 5.0), load=load, incomplete="the endpoint died"
         )
 
-    with pytest.raises(EngineError, match="short-prompt x 1: the endpoint died"):
+    with raises_code("load-failed", EngineError) as refused:
         SWEEP.run(ResultFile.continued(path, FRESH), opened)
+    assert "short-prompt x 1: the endpoint died" in refused.value.message
     (kept,) = read_result(path)[0].rows
     assert kept.incomplete == "the endpoint died"
     engines = Engines()

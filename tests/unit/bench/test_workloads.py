@@ -78,7 +78,7 @@ def test_prompts_of_a_file_have_no_other_size(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "One"}\n')
 
-    with pytest.raises(UserError, match="a size of their own"):
+    with raises_code("conflicting-options", UserError):
         find_workload(str(file), prompt_tokens=64)
 
 

@@ -50,7 +50,7 @@ def test_every_region_has_a_registry_of_its_partition() -> None:
 
 
 def test_a_region_without_images_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("region-unknown", NotFound) as refused:
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
 
     assert "did you mean us-east-1" in refused.value.fix

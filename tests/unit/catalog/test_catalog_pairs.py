@@ -46,7 +46,7 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
 
 @pytest.mark.parametrize("location", ["/models/mine", "./mine", "../mine", "~/m", "s3://b/mine"])
 def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, location)
 
     assert repr(location) in refused.value.message
@@ -62,13 +62,13 @@ def test_every_full_name_finds_its_pair() -> None:
 @pytest.mark.parametrize(
     ("name", "code", "hint"),
     [
-        ("gpt-oss-21b", "not-found", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
-        ("qwen3-coder", "not-found", "did you mean qwen3-coder-30b"),
-        ("openai/gpt-oss-20", "not-found", "openai/gpt-oss-20b"),
-        ("gemma-4-31-it", "not-found", "did you mean gemma-4-31B-it"),
+        ("gpt-oss-21b", "unknown-target", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
+        ("qwen3-coder", "unknown-target", "did you mean qwen3-coder-30b"),
+        ("openai/gpt-oss-20", "unknown-target", "openai/gpt-oss-20b"),
+        ("gemma-4-31-it", "unknown-target", "did you mean gemma-4-31B-it"),
         ("gpt-oss-20b+eagel3", "unknown-drafter", "did you mean eagle3"),
         ("tiny+zzz", "unknown-drafter", "its drafters: p-eagle, eagle3, ngram"),
-        ("zzz", "not-found", "peagle catalog list"),
+        ("zzz", "unknown-target", "peagle catalog list"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -> None:
@@ -80,7 +80,7 @@ def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -
 
 @pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
 def test_an_incomplete_name_is_refused(name: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, name)
 
     assert refused.value.fix == "write TARGET or TARGET+DRAFTER"
@@ -99,7 +99,7 @@ def test_a_name_of_two_organizations_is_ambiguous(tmp_path: Path) -> None:
     other = own.replace("id: acme", "id: apex").replace("own-chat", "apex-chat")
     write_target(tmp_path, other, "apex/chat-7b")
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("several-targets", UserError) as refused:
         find_pair(load_catalog(tmp_path), "CHAT-7B")
 
     assert refused.value.fix == "write one of acme/chat-7b, apex/chat-7b"
@@ -107,10 +107,10 @@ def test_a_name_of_two_organizations_is_ambiguous(tmp_path: Path) -> None:
 
 def test_an_unknown_instance_type_suggests_others() -> None:
     assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("instance-unknown", NotFound) as refused:
         find_instance(CATALOG.instances, "ml.g6e.3xlarge")
     assert "family: ml.g6e.xlarge, ml.g6e.2xlarge, " in refused.value.fix
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("instance-unknown", NotFound) as refused:
         find_instance(CATALOG.instances, "g6e.2xlarge")
     assert refused.value.fix.startswith("did you mean ml.g6e.2xlarge")
 

@@ -37,7 +37,7 @@ def test_large_regions_are_suggested_if_no_name_is_similar() -> None:
 
 
 def test_a_plan_does_not_list_all_regions() -> None:
-    with raises_code("not-found", NotFound) as unknown:
+    with raises_code("region-unknown", NotFound) as unknown:
         make_plan(Options(pair="tiny", region="nowhere"), load_catalog())
 
     assert unknown.value.fix.startswith("such as us-east-1, ")

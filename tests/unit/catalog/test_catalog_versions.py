@@ -75,7 +75,7 @@ def test_any_range_is_refused_or_evaluated(version: str, versions: str) -> None:
     "text", ["", "0", "v0.28.0", "0.28.0.1", "0.28.0+cpu", "0.28.x", "\u0660.28"]
 )
 def test_other_spellings_of_versions_are_refused(text: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-version", UserError) as refused:
         parse(text)
 
     assert refused.value.fix == "write it like 0.28.0"
@@ -85,5 +85,5 @@ def test_other_spellings_of_versions_are_refused(text: str) -> None:
 def test_other_spellings_of_ranges_are_refused_after_a_false_part(
     versions: str,
 ) -> None:
-    with raises_code("usage", UserError):
+    with raises_code("invalid-version", UserError):
         in_range("9.9.9", versions)

@@ -315,12 +315,12 @@ checked: 2026-11-20
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("not-writable", UserError) as refused:
         refuse_unwritable(BUNDLED)
 
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
-    with raises_code("usage", UserError) as refused:
+    with raises_code("not-a-folder", UserError) as refused:
         refuse_unwritable(tmp_path / "file" / "below")
 
     assert str(tmp_path / "file") in refused.value.message

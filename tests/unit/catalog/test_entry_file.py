@@ -15,7 +15,7 @@ from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
 from peagle.errors import UserError
-from tests.support import bundled_catalog
+from tests.support import bundled_catalog, raises_code
 
 with bundled_catalog():
     TARGETS = dict(load_catalog().targets)
@@ -85,5 +85,5 @@ def test_a_comment_cannot_add_a_key() -> None:
 
 
 def test_an_entry_for_another_path_is_refused() -> None:
-    with pytest.raises(UserError, match="the path of the file"):
+    with raises_code("invalid-entry", UserError):
         entry_text(ONE, {}, {}, Path("other/name.yaml"))

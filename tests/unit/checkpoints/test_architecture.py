@@ -154,7 +154,7 @@ def test_the_dtype_has_an_old_and_a_new_key() -> None:
     ],
 )
 def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> None:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         read_architecture(LLAMA | change)
     assert "config.json" in refused.value.message
     assert text in refused.value.message

@@ -52,7 +52,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
     ],
 )
 def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> None:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         parse_config(content.encode())
     assert refused.value.message.startswith("config.json")
     assert text in refused.value.message
@@ -62,7 +62,7 @@ def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> N
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xff"}'])
 def test_text_in_another_encoding_is_refused(content: bytes) -> None:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         parse_config(content)
     assert "UTF-8" in refused.value.message
 

@@ -36,7 +36,7 @@ TENSORS = st.dictionaries(
 
 
 def refusal(content: bytes, size: int | None = None) -> str:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("weights-damaged", CheckpointError) as refused:
         parse_header(content, len(content) if size is None else size, "model.safetensors")
     assert refused.value.message.startswith("model.safetensors")
     assert refused.value.fix
@@ -165,7 +165,7 @@ def test_a_header_of_100_mb_is_refused_after_its_first_bytes() -> None:
 
 def test_a_git_lfs_pointer_is_recognized() -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("weights-damaged", CheckpointError) as refused:
         parse_header(pointer, len(pointer), "f")
     assert "git lfs pull" in refused.value.fix
 

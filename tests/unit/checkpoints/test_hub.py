@@ -150,7 +150,7 @@ def test_an_invalid_token_is_neither_sent_nor_shown(
     token: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("hub-token", CheckpointError) as refused:
         read()
     assert "HF_TOKEN" in refused.value.message
     assert "secret" not in str(refused.value)
@@ -225,7 +225,7 @@ def test_the_response_of_another_server_is_refused(hub: FakeHub) -> None:
         b'[{"path":["a"],"size":1,"type":"file"}]',
     ):
         hub.refusal = Reply(200, body)
-        with raises_code("checkpoint", CheckpointError) as refused:
+        with raises_code("hub-endpoint", CheckpointError) as refused:
             read()
         assert "HF_ENDPOINT" in refused.value.fix
 
@@ -253,7 +253,7 @@ def test_offline_mode_sends_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("endpoint", ["huggingface.co", "ftp://x", "http://"])
 def test_an_endpoint_must_be_a_url(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("hub-endpoint", CheckpointError) as refused:
         HubSource(REPO)
     assert "HF_ENDPOINT" in refused.value.message
     assert "https://" in refused.value.fix
@@ -261,7 +261,7 @@ def test_an_endpoint_must_be_a_url(endpoint: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_password_in_the_endpoint_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@mirror.example")
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("hub-endpoint", CheckpointError) as refused:
         HubSource(REPO)
     assert "HF_ENDPOINT holds a password" in refused.value.message
     assert "secret" not in str(refused.value)

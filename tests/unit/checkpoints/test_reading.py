@@ -13,7 +13,7 @@ import pytest
 from peagle.checkpoints import FolderSource, Tensor, read_checkpoint
 from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
-from peagle.errors import CheckpointError, DamagedCheckpoint
+from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, file_of, index_of, weights
 
@@ -27,11 +27,10 @@ SHARDED = {
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 
 
-def refusal(files: dict[str, bytes], **sizes: int) -> CheckpointError:
+def refusal(code: str, files: dict[str, bytes], **sizes: int) -> PeagleError:
     named = {name.replace("__", "."): size for name, size in sizes.items()}
-    with pytest.raises(CheckpointError) as refused:
+    with raises_code(code, CheckpointError) as refused:
         read_checkpoint(Memory(files, named))
-    assert refused.value.code == "checkpoint"
     assert refused.value.exit_code == (3 if isinstance(refused.value, DamagedCheckpoint) else 2)
     assert "memory" in refused.value.message
     return refused.value
@@ -111,33 +110,42 @@ def test_a_file_without_tensors_is_not_a_missing_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "text"),
+    ("changed", "code", "text"),
     [
-        ({"config.json": None}, "memory has no config.json"),
-        ({"config.json": b""}, "memory/config.json is empty"),
-        ({"config.json": b'{"hidden_size": "4"}'}, 'memory/config.json: hidden_size is "4"'),
-        ({"b.safetensors": OTHER[:-1]}, "memory/b.safetensors is truncated"),
-        ({"b.safetensors": OTHER[:5]}, "memory/b.safetensors is truncated"),
-        ({"b.safetensors": b""}, "memory/b.safetensors is truncated"),
-        ({"b.safetensors": None}, f"memory/{INDEX} names missing files (1 of 2)"),
-        ({INDEX: b"{}"}, f"memory/{INDEX} has no weight_map"),
-        ({INDEX: index_of(a="../x")}, "memory/"),
+        ({"config.json": None}, "config-missing", "memory has no config.json"),
+        ({"config.json": b""}, "config-damaged", "memory/config.json is empty"),
+        (
+            {"config.json": b'{"hidden_size": "4"}'},
+            "config-damaged",
+            'memory/config.json: hidden_size is "4"',
+        ),
+        ({"b.safetensors": OTHER[:-1]}, "weights-damaged", "memory/b.safetensors is truncated"),
+        ({"b.safetensors": OTHER[:5]}, "weights-damaged", "memory/b.safetensors is truncated"),
+        ({"b.safetensors": b""}, "weights-damaged", "memory/b.safetensors is truncated"),
+        (
+            {"b.safetensors": None},
+            "weights-damaged",
+            f"memory/{INDEX} names missing files (1 of 2)",
+        ),
+        ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
+        ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),
         (
             {INDEX: index_of(fc__weight="a.safetensors", gone="b.safetensors")},
+            "weights-incomplete",
             f"memory/{INDEX} names 1 tensor that no file holds: gone",
         ),
     ],
 )
-def test_an_error_names_the_file(changed: dict[str, bytes | None], text: str) -> None:
+def test_an_error_names_the_file(changed: dict[str, bytes | None], code: str, text: str) -> None:
     files = {**SHARDED, **changed}
-    found = refusal({name: content for name, content in files.items() if content is not None})
+    found = refusal(code, {name: content for name, content in files.items() if content is not None})
     assert text in found.message
 
 
 @pytest.mark.parametrize("name", ["config__json", "model__safetensors__index__json"])
 def test_a_file_that_is_too_large_is_not_read(name: str) -> None:
     source = Memory(SHARDED, {name.replace("__", "."): 10**9})
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("file-too-large", CheckpointError) as refused:
         read_checkpoint(source)
     assert "1,000,000,000 bytes" in refused.value.message
     assert name.replace("__", ".") not in [read for read, _, _ in source.reads]
@@ -147,7 +155,7 @@ def test_a_header_of_100_mb_is_not_read() -> None:
     head = struct.pack("<Q", 100_000_000) + bytes(FIRST_BYTES)
     source = Memory({"config.json": CONFIG, "model.safetensors": head},
                    {"model.safetensors": 200_000_000})  # fmt: skip
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("weights-damaged", CheckpointError) as refused:
         read_checkpoint(source)
     assert "model.safetensors has a header of 100 MB" in refused.value.message
     assert source.reads[-1] == ("model.safetensors", 0, FIRST_BYTES)
@@ -157,7 +165,9 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
     assert (
         "ends inside the header"
         in refusal(
-            {"config.json": CONFIG, "model.safetensors": ONE[:20]}, model__safetensors=len(ONE)
+            "weights-damaged",
+            {"config.json": CONFIG, "model.safetensors": ONE[:20]},
+            model__safetensors=len(ONE),
         ).message
     )
 
@@ -172,7 +182,7 @@ def test_a_silent_source_times_out() -> None:
                 never.wait(60)
             return super().read(name, start, length)
 
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("read-timeout", CheckpointError) as refused:
         read_checkpoint(Silent(SHARDED), seconds=0.3)
     never.set()
     assert "within 0.3 s" in refused.value.message
@@ -218,7 +228,7 @@ def test_unreadable_weights_are_refused(
     make: Callable[[Path], None], text: str, name: str, tmp_path: Path
 ) -> None:
     make(folder_of(tmp_path, {"config.json": CONFIG}) / name)
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("unreadable-file", CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path))
     assert f"{name} {text}" in refused.value.message
     assert "copy it again" in refused.value.fix
@@ -229,7 +239,7 @@ def test_an_unreadable_config_is_refused(
     make: Callable[[Path], None], text: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "config.json")
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("unreadable-file", CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path))
     assert f"config.json {text}" in refused.value.message
 
@@ -242,7 +252,7 @@ def test_an_unreadable_shard_is_missing(
     shard = sorted(path.name for path in tmp_path.glob("*.safetensors"))[-1]
     (tmp_path / shard).unlink()
     make(tmp_path / shard)
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("weights-damaged", CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path))
     assert f"missing files (1 of 2): {shard}" in refused.value.message
     assert "a broken link does not count" in refused.value.fix
@@ -274,6 +284,6 @@ def test_a_file_without_read_permission_is_reported(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", refuse)
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("unreadable-file", CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path))
     assert "config.json cannot be read: Permission denied" in refused.value.message

@@ -72,7 +72,7 @@ def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
 def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
     case = catalog_case("tiny")
     invalid = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         check(replace(case, drafter_checkpoint=invalid))
     assert "hidden_size is 'large'" in refused.value.message
 
@@ -165,7 +165,7 @@ def test_a_target_without_a_drafter_gets_no_finding() -> None:
 
 
 def test_an_invalid_version_is_the_users_mistake() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-version", UserError) as refused:
         catalog_case("tiny", vllm="newest")
     assert "'newest'" in refused.value.message
     assert refused.value.fix == "write it like 0.28.0"

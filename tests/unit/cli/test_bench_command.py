@@ -16,7 +16,7 @@ from peagle.bench.openai_server import OpenAiServer
 from peagle.bench.simulated import SimulatedTiming, simulated_server
 from peagle.errors import EngineError
 from peagle.store import read_record
-from tests.support import Peagle
+from tests.support import Peagle, raises_code
 from tests.unit.bench.installed import install_mini
 
 FAST = SimulatedTiming(ttft=0.01, itl=0.002)
@@ -154,8 +154,9 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.thorough
 def test_a_sender_that_fails_before_sending_says_why() -> None:
-    with pytest.raises(EngineError, match="the model is unusable"):
+    with raises_code("sender-failed", EngineError) as refused:
         load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
+    assert "the model is unusable" in refused.value.message
 
 
 @pytest.mark.thorough

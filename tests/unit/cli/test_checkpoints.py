@@ -66,7 +66,7 @@ def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> No
 
 
 def test_s3_location_needs_a_connection(folder: Path) -> None:
-    with raises_code("usage", UserError) as caught:
+    with raises_code("invalid-location", UserError) as caught:
         source_of("s3://bucket/x")
 
     assert caught.value.fix == "specify a folder"
@@ -106,7 +106,7 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
     assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
     assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
     (folder / "model.safetensors").unlink()
-    with raises_code("usage", UserError) as caught:
+    with raises_code("weights-missing", UserError) as caught:
         own_head("a/b")
     assert "*.safetensors" in caught.value.message
     with raises_code("invalid-s3-uri", UserError) as caught:

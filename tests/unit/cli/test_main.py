@@ -136,7 +136,6 @@ def test_a_wrong_use_is_one_line_and_code_2(
     [
         ("plan gpt-oss-20b --bad --json", "peagle plan has no option --bad"),
         ("logs x --since 5q --json", "Invalid value for '--since'"),
-        ("check tiny --set =3 --json", "--set '=3' has no argument name"),
         ("status --json", "Missing argument 'NAME'"),
         ("render --json", "Missing argument 'FORMAT'"),
         ("render nothing tiny --json", "'nothing' is not one of"),
@@ -153,6 +152,14 @@ def test_usage_error_with_json_is_one_document(peagle: Peagle, line: str, messag
     assert (error["code"], error["exit_code"]) == ("usage", 2)
     assert message in error["message"]
     assert set(error) == {"code", "message", "fix", "command", "exit_code"}
+
+
+def test_an_error_with_json_has_the_code_of_its_cause(peagle: Peagle) -> None:
+    done = peagle("check", "tiny", "--set", "=3", "--json")
+
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], error["exit_code"], done.stdout) == ("invalid-argument", 2, "")
+    assert "--set '=3'" in error["message"]
 
 
 def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:

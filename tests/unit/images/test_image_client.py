@@ -81,7 +81,7 @@ def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
         code=125, err='invalid argument "Bad:Tag:1" for "-t, --tag" flag: invalid reference format'
         "\n\nUsage:  docker build [OPTIONS] PATH\n\nRun 'docker build --help' for more information"
     )  # fmt: skip
-    with raises_code("engine", EngineError) as raised:
+    with raises_code("docker-failed", EngineError) as raised:
         Docker().stream("build", "-", doing="building Bad:Tag:1")
     assert "invalid reference format" in raised.value.message
     assert "--help" not in raised.value.message

@@ -105,7 +105,7 @@ def test_the_list_of_packages_is_that_of_the_system_it_is_printed_in(
 def test_an_image_that_lists_no_packages_is_an_error(docker: FakeDocker, printed: str) -> None:
     docker.answers("run", out=printed)
 
-    with raises_code("engine", EngineError):
+    with raises_code("no-packages", EngineError):
         image_sbom(Docker(), IMAGE)
 
 

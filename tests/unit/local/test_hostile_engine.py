@@ -78,9 +78,9 @@ STREAMS = {
     "an endless event": (OK + b"\r\ndata: " + b"x" * (LARGEST_EVENT + 1), "invalid-response"),
     "many lines": (OK + b"\r\n" + b"data: \n" * (LARGEST_EVENT // 7 + 1), "invalid-response"),
     "nothing": (OK + b"\r\n", "incomplete-response"),
-    "an error": (OK + b'\r\ndata: {"error": {"message": ["died"]}}\n\n', "engine"),
-    "an error of text": (OK + b'\r\ndata: {"error": "died"}\n\n', "engine"),
-    "an error of null": (OK + b'\r\ndata: {"error": null}\n\n', "engine"),
+    "an error": (OK + b'\r\ndata: {"error": {"message": ["died"]}}\n\n', "engine-failed"),
+    "an error of text": (OK + b'\r\ndata: {"error": "died"}\n\n', "engine-failed"),
+    "an error of null": (OK + b'\r\ndata: {"error": null}\n\n', "engine-failed"),
 }
 
 
@@ -90,6 +90,14 @@ def test_an_invalid_stream_is_an_error(name: str) -> None:
 
     with answering(answer) as port, raises_code(code, EngineError):
         list(local.stream(port, STREAM))
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "engine-rejected"), (500, "engine-failed")])
+def test_an_error_of_the_engine_is_told_from_a_rejected_request(status: int, code: str) -> None:
+    answer = f"HTTP/1.1 {status} No\r\n\r\ndied".encode()
+
+    with answering(answer) as port, raises_code(code, EngineError):
+        local.ask(port, {})
 
 
 HTTP = {

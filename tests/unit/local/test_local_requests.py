@@ -101,7 +101,7 @@ def test_an_engine_that_is_cut_off_does_not_end_its_answer(
 def test_an_engine_that_does_not_listen(own_home: Path) -> None:
     port = free_port()
 
-    with raises_code("engine", EngineError) as silent:
+    with raises_code("no-answer", EngineError) as silent:
         local.counters(port)
 
     assert str(port) in silent.value.message

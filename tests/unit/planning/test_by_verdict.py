@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.errors import PeagleError
+from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.by_verdict import plan_by_verdict
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render.verdict_file import verdict_bytes, verdict_from
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict
-from tests.support import in_process
+from tests.support import in_process, raises_code
 
 CATALOG = load_catalog()
 FILE = Path("verdict.json")
@@ -110,8 +110,9 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
     if covered:
         planned(verdict(), **options)
         return
-    with pytest.raises(PeagleError, match=r"verdict\.json does not cover .* the nearest") as caught:
+    with raises_code("load-not-in-verdict", VerdictFileError) as caught:
         planned(verdict(), **options)
+    assert "the nearest in it is" in caught.value.message
     assert caught.value.fix == "create a verdict for this load"
     assert caught.value.command[:3] == ("peagle", "verdict", "gpt-oss-20b")
 
@@ -126,34 +127,38 @@ def test_another_number_of_gpus_is_a_warning() -> None:
     assert found.command is not None
 
 
+OTHER = "verdict-of-another-plan"
+
+
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("changes", "options", "code", "named"),
     [
-        ({"pair": "qwen3-8b"}, {}, "a verdict on Qwen/Qwen3-8B, not on openai/gpt-oss-20b"),
-        ({}, {"instance_type": "ml.p5.48xlarge"}, "on L40S, not on H100"),
-        ({}, {"vllm": "0.30.0"}, "on vLLM 0.28.0, not on vLLM 0.30.0"),
-        ({}, {"k": 3}, "--k and --verdict exclude each other"),
-        ({}, {"drafter": "eagle3"}, "--drafter and --verdict exclude each other"),
-        ({}, {"speculation": False}, "--no-speculation and --verdict exclude each other"),
+        ({"pair": "qwen3-8b"}, {}, OTHER, "on Qwen/Qwen3-8B, not on openai/gpt-oss-20b"),
+        ({}, {"instance_type": "ml.p5.48xlarge"}, OTHER, "on L40S, not on H100"),
+        ({}, {"vllm": "0.30.0"}, OTHER, "on vLLM 0.28.0, not on vLLM 0.30.0"),
+        ({}, {"k": 3}, "conflicting-options", "--k and --verdict"),
+        ({}, {"drafter": "eagle3"}, "conflicting-options", "--drafter and --verdict"),
+        ({}, {"speculation": False}, "conflicting-options", "--no-speculation"),
     ],
 )
 def test_a_verdict_about_something_else_is_refused(
-    changes: dict[str, Any], options: dict[str, Any], message: str
+    changes: dict[str, Any], options: dict[str, Any], code: str, named: str
 ) -> None:
-    with pytest.raises(PeagleError) as found:
+    with raises_code(code) as found:
         planned(verdict(**changes), **options)
-    assert message in found.value.message
+    assert named in found.value.message
     assert found.value.exit_code == 2
 
 
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
-    with pytest.raises(PeagleError, match=r"the verdict verdict\.json selects p-eagle"):
+    with raises_code("verdict-selects-another") as refused:
         plan_by_verdict(
             Options(pair="gpt-oss-20b+eagle3"),
             with_winner(verdict(), "p-eagle", 3),
             FILE,
             CATALOG,
         )
+    assert "verdict.json selects p-eagle" in refused.value.message
 
 
 @pytest.mark.thorough

@@ -182,19 +182,19 @@ def test_a_plan_file_keeps_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "code", "named"),
     [
-        ({"subnets": ["subnet-0a1b2c3f"]}, "'company'"),
-        ({"network_isolation": False}, "'company'"),
-        ({"kms_key": "alias/other"}, "'company'"),
-        ({"tags": {"aws:x": "y"}}, "--tag"),
-        ({"tags": {"team": "other"}}, "Tags"),
-        ({"tags": ["team"]}, "company"),
-        ({"unknown": 1}, "company"),
+        ({"subnets": ["subnet-0a1b2c3f"]}, "plan-edited", "'company'"),
+        ({"network_isolation": False}, "plan-edited", "'company'"),
+        ({"kms_key": "alias/other"}, "plan-edited", "'company'"),
+        ({"tags": {"aws:x": "y"}}, "plan-file", "--tag"),
+        ({"tags": {"team": "other"}}, "plan-edited", "Tags"),
+        ({"tags": ["team"]}, "plan-file", "company"),
+        ({"unknown": 1}, "plan-file", "company"),
     ],
 )
 def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
-    change: dict[str, Any], named: str, tmp_path: Path
+    change: dict[str, Any], code: str, named: str, tmp_path: Path
 ) -> None:
     document = plan_document(plan_of("company"))
     document["company"] |= change
@@ -202,7 +202,7 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
 
-    with raises_code("plan-file", PlanFileError) as refused:
+    with raises_code(code, PlanFileError) as refused:
         read_plan(file)
     assert named in refused.value.message
 

@@ -18,6 +18,7 @@ from peagle.render.dashboard import dashboard_body, dashboard_name
 from peagle.render.requests import plan_arguments, requests
 from peagle.request_validation.dashboard import dashboard_problems
 from peagle.speed.slo import Slo
+from tests.support import raises_code
 
 CATALOG = load_catalog()
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
@@ -203,5 +204,6 @@ def test_a_target_alone_has_no_acceptance() -> None:
 def test_terraform_takes_a_key_by_its_arn_only() -> None:
     plan = plan_with(capture_data="s3://captured/a", capture_kms_key="alias/a", capture_retention=0)
 
-    with pytest.raises(Unsupported, match="--capture-kms-key is alias/a"):
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("terraform", plan, CATALOG)
+    assert "--capture-kms-key is alias/a" in refused.value.message

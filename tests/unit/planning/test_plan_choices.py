@@ -51,7 +51,7 @@ def test_k_above_training_is_an_error() -> None:
 
 @pytest.mark.parametrize("k", [0, -3])
 def test_k_below_one_is_refused(k: int) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("out-of-range", UserError) as refused:
         plan(k=k)
     assert f"not {k}" in refused.value.message
     assert "--no-speculation" in refused.value.fix
@@ -125,7 +125,7 @@ def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:
     with raises_code("vllm-below-minimum", Refused) as refused:
         plan(vllm="0.12.0")
     assert "0.18.0 or later, not 0.12.0" in refused.value.message
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-version", UserError) as refused:
         plan(vllm="latest")
     assert "'latest'" in refused.value.message
 
@@ -149,7 +149,7 @@ def test_the_image_is_that_of_version_and_region() -> None:
 
 
 def test_an_unknown_region_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("region-unknown", NotFound) as refused:
         plan(region="eu-west-11")
     assert refused.value.fix.startswith("did you mean eu-west-1")
 
@@ -209,7 +209,7 @@ def test_an_image_that_sagemaker_cannot_pull_is_an_error(image: str, code: str) 
 
 @pytest.mark.parametrize("image", ["two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak"])
 def test_an_invalid_image_name_is_refused(image: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-image-name", UserError) as refused:
         plan(image=image)
     assert "dkr.ecr.us-east-1.amazonaws.com/NAME:TAG" in refused.value.fix
 
@@ -285,7 +285,7 @@ def test_the_load_becomes_max_num_seqs() -> None:
     ],
 )
 def test_numbers_below_one_are_refused(options: dict[str, Any], flag: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("out-of-range", UserError) as refused:
         plan(**options)
     assert f"{flag} 0 " in refused.value.message
 
@@ -325,6 +325,6 @@ def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
 
 
 def test_an_unknown_pair_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("unknown-target", NotFound) as refused:
         plan("chatt", catalog=CATALOG)
     assert refused.value.fix.startswith("did you mean chat?")

@@ -9,6 +9,7 @@ from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_document, plan_from
 from peagle.render.requests import plan_arguments
+from tests.support import raises_code
 
 CATALOG = load_catalog()
 EIGHT = "ml.p5.48xlarge"
@@ -129,15 +130,17 @@ def test_a_type_with_one_gpu_needs_no_inference_component() -> None:
     assert plan(instance_type="ml.g6e.xlarge", copies="auto").copies is None
 
 
-@pytest.mark.parametrize("copies", [9, 0])
-def test_impossible_numbers_are_refused(copies: int) -> None:
-    with pytest.raises(UserError, match="--copies"):
+@pytest.mark.parametrize(("copies", "code"), [(9, "too-many-copies"), (0, "out-of-range")])
+def test_impossible_numbers_are_refused(copies: int, code: str) -> None:
+    with raises_code(code, UserError) as refused:
         plan(copies=copies)
+    assert f"--copies {copies} " in refused.value.message
 
 
 def test_captured_data_is_refused_with_the_reason() -> None:
-    with pytest.raises(UserError, match="documents no capture of the requests to inference"):
+    with raises_code("capture-of-copies", UserError) as refused:
         plan(copies=4, capture_data="s3://bucket/folder")
+    assert "documents no capture of the requests to inference" in refused.value.message
 
 
 def test_types_without_a_gpu_for_each_copy_are_not_chosen() -> None:

@@ -74,14 +74,14 @@ def test_a_draftless_method_has_a_drafter_without_weights() -> None:
     ("options", "flag"), [({"drafter": "eagle3"}, "--drafter"), ({"k": 3}, "--k")]
 )
 def test_no_speculation_contradicts_a_drafter_and_k(options: dict[str, Any], flag: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("conflicting-options", UserError) as refused:
         plan("chat", speculation=False, **options)
     assert flag in refused.value.message
     assert "--no-speculation" in refused.value.message
 
 
 def test_two_drafters_contradict_each_other() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("conflicting-options", UserError) as refused:
         plan("chat+eagle3", drafter="ngram")
     assert "chat+eagle3 and --drafter ngram" in refused.value.message
 
@@ -287,7 +287,7 @@ def test_a_speculators_config_is_read() -> None:
 
 @pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
 def test_an_invalid_config_is_refused(value: object) -> None:
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code("config-damaged", CheckpointError) as refused:
         plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | {"hidden_size": value}))
     assert f"hidden_size is {value!r}" in refused.value.message
 
@@ -303,7 +303,7 @@ def test_a_head_of_the_catalogue_can_be_pinned() -> None:
 
 
 def test_weights_cannot_draft_as_a_draftless_method() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("drafts-without-head", UserError) as refused:
         plan("chat+ngram", drafter="s3://bucket/head")
     assert "s3://bucket/head" in refused.value.message
     assert "EAGLE-3 or P-EAGLE" in refused.value.fix

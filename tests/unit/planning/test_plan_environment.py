@@ -152,30 +152,38 @@ def test_plain_values_stay_unquoted() -> None:
 def test_arguments_that_no_environment_can_express_are_refused(
     arguments: list[str], named: str, fix: str
 ) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-argument", UserError) as refused:
         to_environment(arguments)
     assert named in refused.value.message
     assert fix in refused.value.fix
 
 
+TOO_LARGE = "environment-too-large"
+
+
 @pytest.mark.parametrize(
-    ("environment", "named", "fix"),
+    ("environment", "code", "named", "fix"),
     [
-        ({f"K{n}": "v" for n in range(101)}, "limit of 100", "remove some"),
-        ({"K": "v" * 1025}, "K has 1025 characters", "shorter paths"),
-        ({"K" * 1025: "v"}, "'KKK", "letters, digits and _"),
-        ({"1K": "v"}, "'1K'", "letters, digits and _"),
-        ({"K-K": "v"}, "'K-K'", "letters, digits and _"),
-        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "limit is 32768", "remove or shorten"),
-        ({"K": "50%"}, "K contains %", "without %"),
-        ({"K": "a\0b"}, "K contains a NUL", "remove the NUL byte"),
-        ({"K": "a\ud800b"}, "K is not valid UTF-8", "write the value in UTF-8"),
+        ({f"K{n}": "v" for n in range(101)}, TOO_LARGE, "limit of 100", "remove some"),
+        ({"K": "v" * 1025}, TOO_LARGE, "K has 1025 characters", "shorter paths"),
+        ({"K" * 1025: "v"}, "invalid-variable", "'KKK", "letters, digits and _"),
+        ({"1K": "v"}, "invalid-variable", "'1K'", "letters, digits and _"),
+        ({"K-K": "v"}, "invalid-variable", "'K-K'", "letters, digits and _"),
+        (
+            {f"KEY{n:02}": "ä" * 500 for n in range(40)},
+            TOO_LARGE,
+            "limit is 32768",
+            "remove or shorten",
+        ),
+        ({"K": "50%"}, "invalid-variable", "K contains %", "without %"),
+        ({"K": "a\0b"}, "invalid-variable", "K contains a NUL", "remove the NUL byte"),
+        ({"K": "a\ud800b"}, "invalid-variable", "K is not valid UTF-8", "write the value in UTF-8"),
     ],
 )
 def test_environments_that_sagemaker_refuses_are_refused(
-    environment: dict[str, str], named: str, fix: str
+    environment: dict[str, str], code: str, named: str, fix: str
 ) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code(code, UserError) as refused:
         check_environment(environment)
     assert named in refused.value.message
     assert fix in refused.value.fix
@@ -191,7 +199,7 @@ def test_values_at_the_limits_are_accepted() -> None:
 def test_a_percent_sign_in_a_setting_stops_the_plan() -> None:
     setting = EngineSetting(name="chat-template", value="{% if a %}", because="")
     target = with_target(CHAT.model_copy(update={"engine_arguments": (setting,)}))
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-variable", UserError) as refused:
         plan(catalog=target)
     assert "SM_VLLM_CHAT_TEMPLATE contains %" in refused.value.message
 

@@ -131,7 +131,7 @@ def test_an_old_gpu_is_an_error() -> None:
 
 
 def test_an_unknown_instance_type_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("instance-unknown", NotFound) as refused:
         plan(instance_type="ml.g5.xlarg")
     assert "ml.g5.xlarge" in refused.value.fix
 

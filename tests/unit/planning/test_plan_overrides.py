@@ -234,7 +234,7 @@ def test_a_file_whose_overrides_and_arguments_disagree_is_refused(
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
 
-    with raises_code("plan-file", PlanFileError) as refused:
+    with raises_code("plan-edited", PlanFileError) as refused:
         read_plan(file)
     assert "'engine_arguments' and 'overrides'" in refused.value.message
 

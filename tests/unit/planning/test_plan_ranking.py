@@ -289,7 +289,7 @@ def test_a_fast_candidate_above_the_price_limit_is_no_fix() -> None:
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["min_tokens_per_second", "max_price_per_hour"])
 def test_an_invalid_limit_is_refused(option: str, limit: float) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("out-of-range", UserError) as refused:
         plan("chat", CATALOG, **{option: limit})
     assert f"--{option.replace('_', '-')} {limit} " in refused.value.message
 
@@ -362,7 +362,7 @@ def test_instances_with_equal_gpus_fit_equally() -> None:
 
 
 def test_an_unknown_instance_type_is_refused_with_other_limits() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("instance-unknown", NotFound) as refused:
         plan(instance_type="ml.g5.xlarg")
     assert "ml.g5.xlarge" in refused.value.fix
 

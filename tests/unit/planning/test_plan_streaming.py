@@ -87,7 +87,7 @@ def test_a_target_alone_is_streamed() -> None:
 def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
     pair: str, where: str
 ) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("weights-not-in-s3", UserError) as refused:
         plan(pair, having("0.28.0"), weights_by="stream")
 
     assert where in refused.value.message
@@ -96,7 +96,7 @@ def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
 
 
 def test_baked_weights_cannot_be_streamed() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("conflicting-options", UserError) as refused:
         streamed(baked_weights=True, image="111111111111.dkr.ecr.us-east-1.amazonaws.com/p:1")
     assert "--baked-weights" in refused.value.message
     assert "--weights-by stream" in refused.value.message
@@ -204,7 +204,7 @@ def test_a_plan_file_without_the_load_format_is_refused() -> None:
     edited = made.model_copy(update={"environment": environment, "engine_arguments": arguments})
     document = plan_document(edited)
 
-    with raises_code("plan-file", PlanFileError) as refused:
+    with raises_code("plan-edited", PlanFileError) as refused:
         plan_from({**document, "digest": digest(document)}, "plan.json")
     assert "'engine_arguments' and 'target'" in refused.value.message
 

@@ -114,22 +114,28 @@ def test_baked_weights_keep_their_paths_without_mounts_and_uploads(
 
 
 @pytest.mark.parametrize(
-    ("options", "named", "fix"),
+    ("options", "code", "named", "fix"),
     [
-        ({}, "--image", "--image URI"),
-        ({"image": AWS_IMAGE}, "--image", "--image URI"),
+        ({}, "missing-option", "--image", "--image URI"),
+        ({"image": AWS_IMAGE}, "missing-option", "--image", "--image URI"),
         (
             {"image": IMAGE, "model_source": "s3://bucket/model/"},
+            "weights-in-s3",
             "s3://bucket/model/",
             "--baked-weights",
         ),
-        ({"image": IMAGE, "drafter": "s3://bucket/head/"}, "s3://bucket/head/", "--baked-weights"),
+        (
+            {"image": IMAGE, "drafter": "s3://bucket/head/"},
+            "weights-in-s3",
+            "s3://bucket/head/",
+            "--baked-weights",
+        ),
     ],
 )
 def test_weights_that_cannot_be_baked_are_refused(
-    options: dict[str, Any], named: str, fix: str
+    options: dict[str, Any], code: str, named: str, fix: str
 ) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code(code, UserError) as refused:
         plan(baked_weights=True, **options)
     assert named in refused.value.message
     assert fix in refused.value.fix
@@ -174,14 +180,14 @@ def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
 def test_an_invalid_s3_uri_is_refused(address: str) -> None:
     options: tuple[dict[str, Any], ...] = ({"model_source": address}, {"drafter": address})
     for option in options:
-        with raises_code("usage", UserError) as refused:
+        with raises_code("invalid-s3-uri", UserError) as refused:
             plan(**option)
         assert repr(address) in refused.value.message
         assert "s3://bucket/folder" in refused.value.fix
 
 
 def test_a_model_source_must_be_in_s3() -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-s3-uri", UserError) as refused:
         plan(model_source="/data/model")
     assert "--model-source '/data/model'" in refused.value.message
     assert "s3://bucket/folder/" in refused.value.fix
@@ -237,7 +243,7 @@ def test_other_prefixes_need_two_mounts(drafter: str) -> None:
 
     assert [mount.s3_uri for mount in made.mounts] == [TARGET, drafter]
     assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model"
-    with raises_code("unsupported", Unsupported):
+    with raises_code("format-unsupported", Unsupported):
         render("cloudformation", made, load_catalog())
 
 

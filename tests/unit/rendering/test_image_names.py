@@ -42,7 +42,7 @@ def test_the_name_and_the_digest_of_an_image(text: str, name: str, digest: str |
      "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0"],
 )  # fmt: skip
 def test_an_invalid_image_name_is_refused(text: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-image-name", UserError) as refused:
         split_image(text)
     assert "debian:bookworm-slim" in refused.value.fix
 
@@ -69,7 +69,7 @@ def test_a_tag_is_name_and_tag(text: str) -> None:
     ],
 )
 def test_a_tag_that_docker_or_ecr_would_refuse_is_refused_with_an_example(text: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-image-name", UserError) as refused:
         parse_tag(text)
     assert "peagle-tiny:1" in refused.value.fix
 
@@ -79,7 +79,7 @@ def test_a_tag_that_docker_or_ecr_would_refuse_is_refused_with_an_example(text: 
     ["host:5000/r:1", "localhost/r:1", "1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"],
 )
 def test_a_tag_with_a_registry_host_names_the_option_that_takes_it(text: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-image-name", UserError) as refused:
         parse_tag(text)
     assert repr(text) in refused.value.message
     assert "--registry" in refused.value.fix

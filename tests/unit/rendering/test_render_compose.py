@@ -181,13 +181,13 @@ def test_texts_that_go_reads_as_numbers_are_quoted() -> None:
     ids=["instances", "scaling", "zero", "end", "rollout", "capture", "network", "stream"],
 )
 def test_what_only_sagemaker_does_is_refused(make: Callable[[], Plan], words: str) -> None:
-    with raises_code("unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("compose", make(), CATALOG)
     assert words in refused.value.message
     assert "boto3" in refused.value.fix
 
 
 def test_a_format_without_an_endpoint_is_not_named_in_place_of_one() -> None:
-    with raises_code("unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("cloudformation", plan_of("two-prefixes"), CATALOG)
     assert "compose" not in refused.value.fix

@@ -19,6 +19,7 @@ from peagle.render import render, requests
 from peagle.render.requests import plan_arguments
 from peagle.request_validation import request_findings
 from tests.iac.stack import stack_of
+from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, ROLE, filled, to_zero
 
 
@@ -73,8 +74,9 @@ def test_aws_accepts_the_requests(plan: Plan) -> None:
 
 
 def test_terraform_refuses_and_names_formats_that_can(plan: Plan) -> None:
-    with pytest.raises(Unsupported, match="inference components") as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("terraform", plan, CATALOG)
+    assert "inference components" in refused.value.message
     assert "cloudformation" in refused.value.fix
     assert "boto3" in refused.value.fix
 

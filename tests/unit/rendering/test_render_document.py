@@ -27,8 +27,9 @@ def document(shape: str = "uploaded") -> dict[str, Any]:
 
 
 def refused(changed: Any) -> str:
-    with raises_code("plan-file", PlanFileError) as raised:
+    with pytest.raises(PlanFileError) as raised:
         plan_from(changed, "plan.json")
+    assert raised.value.code in ("plan-file", "plan-edited", "plan-format", "not-a-plan")
     assert raised.value.exit_code == 2
     assert raised.value.fix
     assert raised.value.message.startswith("plan.json")
@@ -77,26 +78,28 @@ def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "code", "words"),
     [
-        (b"", "is truncated"),
-        (b"\xff\xfe", "is not UTF-8"),
-        (b"kind: yaml", "is not valid JSON: "),
-        (b"[]", "is not a plan: not a JSON object"),
-        (b"null", "is not a plan: not a JSON object"),
-        (b'{"format": wrong}\n', "is not valid JSON: "),
-        (b'{"format": 1} and more', "is not valid JSON: "),
-        (b'{"pair": 1}', "'format' is missing"),
-        (b'{"format": 2}', "format 2; this version reads format 1"),
-        (b'{"format": 1, "format": 1}', "has 'format' twice"),
-        (b'{"format": NaN}', "has NaN, which is not JSON"),
-        (b"[" * 100_000, "is nested more than"),
+        (b"", "plan-file", "is truncated"),
+        (b"\xff\xfe", "plan-file", "is not UTF-8"),
+        (b"kind: yaml", "plan-file", "is not valid JSON: "),
+        (b"[]", "not-a-plan", "not a JSON object"),
+        (b"null", "not-a-plan", "not a JSON object"),
+        (b'{"format": wrong}\n', "plan-file", "is not valid JSON: "),
+        (b'{"format": 1} and more', "plan-file", "is not valid JSON: "),
+        (b'{"pair": 1}', "not-a-plan", "'format' is missing"),
+        (b'{"format": 2}', "plan-format", "format 2; this version reads format 1"),
+        (b'{"format": 1, "format": 1}', "plan-file", "has 'format' twice"),
+        (b'{"format": NaN}', "plan-file", "has NaN, which is not JSON"),
+        (b"[" * 100_000, "plan-file", "is nested more than"),
     ],
 )
-def test_a_file_that_is_not_a_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_plan_is_refused(
+    content: bytes, code: str, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
-    with raises_code("plan-file", PlanFileError) as refused:
+    with raises_code(code, PlanFileError) as refused:
         read_plan(path)
     assert refused.value.message.startswith(str(path))
     assert words in refused.value.message
@@ -280,7 +283,7 @@ def test_alternatives_that_are_no_list_are_refused(format: int) -> None:
 
 def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_it() -> None:
     older = {**document(), "format": 0}
-    with raises_code("plan-file", PlanFileError) as raised:
+    with raises_code("plan-format", PlanFileError) as raised:
         plan_from(older, "plan.json")
     command = list(raised.value.command)
     assert command[:2] == ["peagle", "plan"]

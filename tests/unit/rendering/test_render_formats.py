@@ -76,7 +76,7 @@ def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
 
 
 def test_an_existing_image_is_not_built_again() -> None:
-    with raises_code("unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("dockerfile", plan_of("baked"), CATALOG)
     assert refused.value.fix == "use boto3 or cdk or cloudformation or terraform"
 
@@ -134,7 +134,7 @@ def test_a_template_lists_its_uploads(format: str) -> None:
 
 
 def test_an_unknown_format_suggests_the_nearest() -> None:
-    with raises_code("not-found", NotFound) as refused:
+    with raises_code("unknown-format", NotFound) as refused:
         render("terrafrom", plan_of("from-hub"), CATALOG)
     assert refused.value.fix == "did you mean terraform?"
 
@@ -175,7 +175,7 @@ def test_cloudformation_refuses_another_region() -> None:
 
 
 def test_cloudformation_cannot_mount_two_prefixes() -> None:
-    with raises_code("unsupported", Unsupported) as raised:
+    with raises_code("format-unsupported", Unsupported) as raised:
         render("cloudformation", plan_of("two-prefixes"), CATALOG)
     assert raised.value.exit_code == 3
     assert "AdditionalModelDataSources" in raised.value.message

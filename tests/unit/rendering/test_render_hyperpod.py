@@ -68,7 +68,7 @@ def test_the_operators_own_models_accept_it(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", REFUSED)
 def test_what_belongs_to_an_endpoint_is_refused_by_name(shape: str) -> None:
-    with raises_code("unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("hyperpod", plan_of(shape), CATALOG)
     assert REFUSED[shape] in refused.value.message
     assert refused.value.fix.startswith("use ")
@@ -93,7 +93,7 @@ def test_every_option_of_an_endpoint_is_refused_by_name() -> None:
         ),
     }
     for option, plan in plans.items():
-        with raises_code("unsupported", Unsupported) as refused:
+        with raises_code("format-unsupported", Unsupported) as refused:
             render("hyperpod", plan, CATALOG)
         assert option in refused.value.message
 

@@ -153,7 +153,7 @@ def test_the_content_digest_covers_the_content_only() -> None:
     "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
 )
 def test_an_invalid_base_is_refused(base: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-image-name", UserError) as refused:
         dockerfile(plan_of("uploaded"), Recipe("gpu", base, None))
     assert "debian:bookworm-slim" in refused.value.fix
 

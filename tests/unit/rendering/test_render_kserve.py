@@ -150,7 +150,7 @@ def test_a_changed_plan_is_another_member_of_the_same_group() -> None:
 
 @pytest.mark.parametrize("shape", REFUSED)
 def test_what_it_cannot_express_is_refused_by_name(shape: str) -> None:
-    with raises_code("unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported) as refused:
         render("kserve", plan_of(shape), CATALOG)
     assert REFUSED[shape] in refused.value.message
     assert refused.value.fix.startswith("use ")
@@ -179,7 +179,7 @@ def test_every_other_option_is_refused_by_name() -> None:
         "/opt/ml": with_variable("SM_VLLM_CHAT_TEMPLATE", "/opt/ml/model/x.jinja"),
     }
     for word, plan in plans.items():
-        with raises_code("unsupported", Unsupported) as refused:
+        with raises_code("format-unsupported", Unsupported) as refused:
             render("kserve", plan, CATALOG)
         assert word in refused.value.message
 

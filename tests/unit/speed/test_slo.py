@@ -37,7 +37,7 @@ def test_times_are_seconds(text: str, slo: Slo) -> None:
     ],
 )
 def test_another_text_is_one_error(text: str, words: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-slo", UserError) as refused:
         parse_slo(text)
     assert words in refused.value.message
     assert "such as ttft=0.5,itl=0.02" in refused.value.fix

@@ -60,7 +60,9 @@ def put_dashboard(aws: Aws, name: str, body: Mapping[str, Any]) -> None:
     text = json.dumps(body)
     problems = dashboard_problems(text)
     if problems:
-        raise Refused(f"the dashboard {name} is invalid: {'; '.join(problems)}")
+        raise Refused(
+            f"the dashboard {name} is invalid: {'; '.join(problems)}", code="request-invalid"
+        )
     aws.call("cloudwatch", "put_dashboard", DashboardName=name, DashboardBody=text)
 
 

@@ -240,7 +240,11 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
     while True:
         builds = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
         if not builds:
-            raise CloudError(f"CodeBuild no longer knows the build {build_id}", "start it again")
+            raise CloudError(
+                f"CodeBuild no longer knows the build {build_id}",
+                "start it again",
+                code="resource-missing",
+            )
         found = builds[0]
         lines, token = _read_log(aws, found.get("logs") or {}, token)
         for last in lines:

@@ -59,7 +59,9 @@ def login(aws: Aws, host: str) -> Login:
         (entry,) = aws.call("ecr", "get_authorization_token")["authorizationData"][:1]
         user, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
     if not password:
-        raise CloudError("ECR returned an invalid token", "run the command again")
+        raise CloudError(
+            "ECR returned an invalid token", "run the command again", code="invalid-response"
+        )
     return Login(host, user, password)
 
 

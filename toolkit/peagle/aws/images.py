@@ -148,6 +148,7 @@ def push_image(
                 "push to a registry of this machine",
                 ("peagle", "image", "push", image.name, "--registry", "HOST"),
             ),
+            code="sandbox-stores-no-images",
         )
     else:
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)

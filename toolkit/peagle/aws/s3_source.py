@@ -63,10 +63,12 @@ class S3Source:
                     self._listing[name] = entry
                 if len(self._listing) > _MAX_FILES:
                     raise CheckpointError(
-                        f"{self.location} holds more than {_MAX_FILES:,} objects", _CHECK_URI
+                        f"{self.location} holds more than {_MAX_FILES:,} objects",
+                        _CHECK_URI,
+                        code="too-many-files",
                     )
         if not self._listing:
-            raise CheckpointError(self._why_empty(), _CHECK_URI)
+            raise CheckpointError(self._why_empty(), _CHECK_URI, code="no-objects")
         return {name: entry["Size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -82,6 +84,7 @@ class S3Source:
                     f"{self.location}/{name}: the server ignores byte ranges, and complete files "
                     "are not downloaded",
                     "copy the model to this machine",
+                    code="no-byte-ranges",
                 )
             with translated("s3", self._aws.region):
                 content: bytes = body.read(length)
@@ -116,9 +119,13 @@ class S3Source:
             ) from error
         except Missing as error:
             if error.code == "NoSuchBucket":
-                raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK_URI) from error
+                raise CheckpointError(
+                    f"there is no bucket {self._bucket}", _CHECK_URI, code="no-bucket"
+                ) from error
             raise CheckpointError(
-                f"s3://{resource} is gone", "another client deleted it; run the command again"
+                f"s3://{resource} is gone",
+                "another client deleted it; run the command again",
+                code="source-changed",
             ) from error
         except CloudError as error:
             if error.code not in OTHER_REGION_CODES:

@@ -162,7 +162,9 @@ def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
     """The answer of the resource's Describe call. Raises Missing when there is none."""
     found = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
     if kind == "EndpointConfig" and not found["ProductionVariants"]:
-        raise CloudError(f"the configuration {name} has no variant", "create it again")
+        raise CloudError(
+            f"the configuration {name} has no variant", "create it again", code="invalid-response"
+        )
     return found
 
 

@@ -36,7 +36,7 @@ from peagle.aws.errors import (
     lacks_capacity,
     quota_fix,
 )
-from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
+from peagle.errors import CloudError, EngineError, EngineFailed, Fix, PeagleError, UserError
 from peagle.protocol import engine_message
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
@@ -205,7 +205,7 @@ def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     if 400 <= status < 500:
         fix = "change the request as the engine says, such as a lower max_tokens"
         return EngineRejected(f"the engine rejects the request: {message}", fix)
-    return EngineError(f"the engine failed ({status}): {message}")
+    return EngineFailed(f"the engine failed ({status}): {message}")
 
 
 def original_status(response: Mapping[str, Any]) -> int:

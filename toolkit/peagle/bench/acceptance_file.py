@@ -36,7 +36,10 @@ def read_acceptance(file: Path) -> AcceptanceResult:
     Raises UserError for a file that is missing, of another format, or with impossible numbers: a
     rate below 0 or above 1, or above that of the position before, or a length above K + 1.
     """
-    found = read_record(file, AcceptanceResult, _FIX)
+    try:
+        found = read_record(file, AcceptanceResult, _FIX)
+    except UserError as error:  # whose code is about the toolkit's own records
+        raise UserError(error.message, _FIX, "acceptance-file") from error
     if found is None:
         raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
     if found.format != ACCEPTANCE_FORMAT:

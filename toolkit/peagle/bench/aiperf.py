@@ -63,6 +63,12 @@ _KNOWN = {
 }
 """aiperf's names of errors without a status -> what has happened."""
 
+_SENDER_FAILED = "sender-failed"
+"""The load generator ended before it sent a request; the message has its last error.
+
+Fix: correct what the message names, or install the load generator again with --reinstall
+"""
+
 
 @dataclass(frozen=True)
 class Aiperf:
@@ -91,7 +97,9 @@ class Aiperf:
             _run(self.installed.program, folder, server.key, _LineCount(records), progress, cpu)
             requests = tuple(requests_in(_lines(records)))
             if not requests:
-                raise EngineError(f"aiperf sent nothing: {_last_error(folder / 'log')}")
+                raise EngineError(
+                    f"aiperf sent nothing: {_last_error(folder / 'log')}", code=_SENDER_FAILED
+                )
             expected = sum(map(len, phases))
             error = _why_incomplete(requests, expected, folder / "log")
             return Sent(requests, tuple(cpu.sender), tuple(cpu.machine), error)

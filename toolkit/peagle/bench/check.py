@@ -74,7 +74,7 @@ def check_sender(
         counted = load.requests * load.repetitions
         sent_ttft, sent_itl = server.ttft[-counted:], server.gaps[-counted * (_OUTPUTS - 1) :]
     if row.incomplete or row.itl is None:
-        raise EngineError(f"the check is incomplete: {row.incomplete}")
+        raise EngineError(f"the check is incomplete: {row.incomplete}", code="load-failed")
     return SenderCheck(
         sender=result.sender,
         concurrency=concurrency,

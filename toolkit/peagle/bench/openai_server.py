@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from peagle.bench.prompts import Prompt
-from peagle.errors import EngineError, Fix, PeagleError, UserError
+from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError
 from peagle.parallel import run_parallel
 from peagle.protocol import engine_message, parse_response
 from peagle.text import sanitize
@@ -90,7 +90,7 @@ class OpenAiServer:
                              "give the URL up to /v1 and the name of a served model",
                              "no-such-route")  # fmt: skip
         what = "is overloaded" if status in _BUSY else "failed"
-        return EngineError(f"{self.base_url} {what} ({status}): {message}", self.fix)
+        return EngineFailed(f"{self.base_url} {what} ({status}): {message}", self.fix)
 
     @property
     def fix(self) -> Fix:

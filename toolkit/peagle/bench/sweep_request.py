@@ -27,7 +27,7 @@ from peagle.deploy.context import Observer
 from peagle.deploy.state import Deployment
 from peagle.engine.local import StepProgress
 from peagle.engine.runner import LocalOptions
-from peagle.errors import UserError
+from peagle.errors import OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.store import SANDBOX, write_file
 
@@ -72,7 +72,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
     without imposed acceptance. Raises UserError, and what planning raises."""
     measured = read_acceptance(request.acceptance) if request.acceptance else None
     if request.domain and not measured:
-        raise UserError("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
+        raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
     settings = []
     for k in request.ks:
         rates = rates_of(measured, k, request.domain) if measured and k else ()

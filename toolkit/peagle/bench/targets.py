@@ -230,7 +230,7 @@ class LogCounters:
         live = sagemaker.describe(aws, name)
         if live is None:
             fix = Fix("look at its state", ("peagle", "status", name))
-            raise EngineError(f"the endpoint {name} does not exist", fix)
+            raise EngineError(f"the endpoint {name} does not exist", fix, code="no-such-endpoint")
         self._instances = max(live.engine_count, 1)
         self._clock = clock or Clock()
         self._reader = StatisticsReader(aws, live, self._clock)

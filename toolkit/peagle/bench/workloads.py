@@ -10,7 +10,7 @@ from typing import Any
 
 from peagle.bench.models import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.bench.prompts import Prompt, read_prompts
-from peagle.errors import UserError, nearest
+from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
 from peagle.speed.models import WORKLOADS, Workload
 
@@ -64,7 +64,9 @@ def find_workload(
             "unknown-workload",
         )
     if prompt_tokens is not None:
-        raise UserError("prompts from a file have a size of their own", "leave out --prompt-tokens")
+        raise OptionsConflict(
+            "prompts from a file have a size of their own", "leave out --prompt-tokens"
+        )
     return workload_of_file(file, output_tokens)
 
 

@@ -46,9 +46,11 @@ def entry_text(
     text = output.getvalue()
     written, problems = validate_file(file, Target, text)
     if problems:
-        raise UserError(problems[0].text, problems[0].fix)
+        raise UserError(problems[0].text, problems[0].fix, code="invalid-entry")
     if written != target:
-        raise UserError(f"{target.id} has text that YAML cannot hold", "use another name")
+        raise UserError(
+            f"{target.id} has text that YAML cannot hold", "use another name", code="invalid-entry"
+        )
     return text
 
 

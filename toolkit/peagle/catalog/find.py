@@ -27,7 +27,9 @@ def find_pair(catalog: Catalog, name: str) -> Pair:
     """
     target_name, plus, drafter_name = name.strip().partition("+")
     if not target_name or (plus and not drafter_name):
-        raise UserError(f"{name!r} is not a pair", "write TARGET or TARGET+DRAFTER")
+        raise UserError(
+            f"{name!r} is not a pair", "write TARGET or TARGET+DRAFTER", code="not-a-pair"
+        )
     target = _find_target(catalog, target_name)
     chosen = drafter_name or target.default_drafter
     return Pair(target=target, drafter=find_drafter(target, chosen) if chosen else None)
@@ -60,7 +62,7 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
     hint = f"available in this family: {', '.join(family)}" if family else hint
     close = close_matches(name, family or known)[:1]
     fix = Fix(hint, options=("--instance-type", *close) if close else ())
-    raise NotFound(f"the catalogue has no GPU instance type {name!r}", fix)
+    raise NotFound(f"the catalogue has no GPU instance type {name!r}", fix, code="instance-unknown")
 
 
 def _family(instance_type: str) -> str:
@@ -88,25 +90,29 @@ def _find_target(catalog: Catalog, name: str) -> Target:
             "name a pair; the memory and the findings of a plan file are in the plan",
             ("peagle", "plan", name, "--verbose"),
         )
-        raise NotFound(f"{name!r} is a plan file, not a pair", show)
+        raise NotFound(f"{name!r} is a plan file, not a pair", show, code="not-a-pair")
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         add = Fix(
             "pass a head with --drafter, and add a target to a catalogue of your own",
             ("peagle", "catalog", "init", name, "-o", "my-catalog"),
         )
-        raise UserError(f"{name!r} is a location, not a pair", add)
+        raise UserError(f"{name!r} is a location, not a pair", add, code="not-a-pair")
     if "/" in name and os.path.isdir(name):
         add = Fix(
             "add it to a catalogue of your own",
             ("peagle", "catalog", "init", name, "-o", "my-catalog"),
         )
-        raise NotFound(f"the catalogue has no target {name!r}", add)
+        raise NotFound(f"the catalogue has no target {name!r}", add, code="unknown-target")
     if is_folder_name(name):
-        raise NotFound(f"the catalogue has no target {name!r}", f"for the folder write ./{name}")
+        raise NotFound(
+            f"the catalogue has no target {name!r}",
+            f"for the folder write ./{name}",
+            code="unknown-target",
+        )
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
     sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
     fix = Fix(sentence, ("peagle", "catalog", "list"))
-    raise NotFound(f"the catalogue has no target {name!r}", fix)
+    raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 
 def is_folder_name(word: str) -> bool:
@@ -134,7 +140,7 @@ def target_named(catalog: Catalog, name: str) -> str | None:
         found = [each for each in catalog.targets if each.partition("/")[2].lower() == given]
     if len(found) > 1:
         message = f"{name!r} is the name of several targets"
-        raise UserError(message, f"write one of {', '.join(found)}")
+        raise UserError(message, f"write one of {', '.join(found)}", code="several-targets")
     return found[0] if found else None
 
 

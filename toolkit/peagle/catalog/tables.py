@@ -322,7 +322,9 @@ def image_uri(table: RuntimeTable, runtime: Runtime, region: str) -> str:
     """
     if region not in table.accounts:
         hint = nearest(region, table.accounts) or "use your own image with --image"
-        raise NotFound(f"AWS's image account in the region {region!r} is unknown", hint)
+        raise NotFound(
+            f"AWS's image account in the region {region!r} is unknown", hint, code="region-unknown"
+        )
     registry = f"{table.accounts[region]}.dkr.ecr.{region}.{domain(region)}"
     return f"{registry}/{runtime.repository}:{runtime.tag}"
 

@@ -59,7 +59,9 @@ def rewritten(text: str, before: BaseModel, after: BaseModel) -> str:
     try:
         document = round_trip.load(text)
     except YAMLError as error:
-        raise UserError(f"{_NOT_IN_PLACE}: {str(error).splitlines()[0]}", _ELSEWHERE) from error
+        raise UserError(
+            f"{_NOT_IN_PLACE}: {str(error).splitlines()[0]}", _ELSEWHERE, code="not-in-place"
+        ) from error
     _Update(document, text).mapping(document, _data(before), _data(after))
     output = io.StringIO()
     round_trip.dump(document, output)
@@ -192,7 +194,9 @@ def new_texts(folder: Path, before: Tables, after: Tables) -> dict[str, str]:
 def _changed(name: str, folder: Path, old: BaseModel, new: BaseModel) -> str:
     text = rewritten(table_file(name, folder).read_text(encoding="utf-8"), old, new)
     if validate_file(Path(name), type(new), text) != (new, []):
-        raise UserError(f"{display_path(folder / name)}: {_NOT_IN_PLACE}", _ELSEWHERE)
+        raise UserError(
+            f"{display_path(folder / name)}: {_NOT_IN_PLACE}", _ELSEWHERE, code="not-in-place"
+        )
     return text
 
 
@@ -203,11 +207,14 @@ def refuse_unwritable(folder: Path) -> None:
     except OSError as error:
         raise _unwritable(folder, error) from error
     if not existing.is_dir():
-        raise UserError(f"{existing} is not a folder", "specify a folder with --to")
+        raise UserError(
+            f"{existing} is not a folder", "specify a folder with --to", code="not-a-folder"
+        )
     if not os.access(existing, os.W_OK):
         raise UserError(
             f"the catalogue in {display_path(folder)} cannot be written",
             "write to a folder of your own with --to DIR, and specify it with --catalog",
+            code="not-writable",
         )
 
 
@@ -229,4 +236,4 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     message = f"the catalogue in {display_path(folder)} cannot be written: {error.strerror}"
-    return UserError(message, "specify another folder with --to DIR")
+    return UserError(message, "specify another folder with --to DIR", code="not-writable")

@@ -58,7 +58,9 @@ def read_architecture(config: Config) -> Architecture:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise DamagedCheckpoint(f"config.json: {where}: {first['msg']}", _FIX) from error
+        raise DamagedCheckpoint(
+            f"config.json: {where}: {first['msg']}", _FIX, code="config-damaged"
+        ) from error
 
 
 _FIX = "compare config.json with that of the original model"
@@ -71,7 +73,9 @@ def decoder_config(config: Config) -> Config:
         if nested is None:
             continue
         if not isinstance(nested, Mapping):
-            raise DamagedCheckpoint(f"config.json: {key} is {nested!r}, not an object", _FIX)
+            raise DamagedCheckpoint(
+                f"config.json: {key} is {nested!r}, not an object", _FIX, code="config-damaged"
+            )
         return nested
     return config
 
@@ -118,7 +122,7 @@ def number(config: Config, key: str) -> int:
     """The positive whole number under ``key``. Raises DamagedCheckpoint with key and value."""
     value = optional_number(config, key)
     if value is None:
-        raise DamagedCheckpoint(f"config.json has no {key}", _FIX)
+        raise DamagedCheckpoint(f"config.json has no {key}", _FIX, code="config-damaged")
     return value
 
 
@@ -129,7 +133,11 @@ def optional_number(config: Config, key: str) -> int | None:
         return None
     if type(value) is not int or not 0 < value <= largest_value(key):
         expected = f"a positive whole number of at most {largest_value(key):,}"
-        raise DamagedCheckpoint(f"config.json: {key} is {ascii(value)[:80]}, not {expected}", _FIX)
+        raise DamagedCheckpoint(
+            f"config.json: {key} is {ascii(value)[:80]}, not {expected}",
+            _FIX,
+            code="config-damaged",
+        )
     return value
 
 
@@ -191,7 +199,9 @@ def _layer_kinds(text: Config, layers: int) -> list[str]:
     if not isinstance(types, list) or len(types) != layers:
         found = len(types) if isinstance(types, list) else repr(types)
         raise DamagedCheckpoint(
-            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}", _FIX
+            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}",
+            _FIX,
+            code="config-damaged",
         )
     return ["sliding" if "sliding" in str(kind) else "full" for kind in types]
 

@@ -38,17 +38,28 @@ def parse_config(content: bytes) -> dict[str, Any]:
     them, and transformers reads them.
     """
     if not content.strip():
-        raise DamagedCheckpoint(f"{CONFIG} is empty", "copy it again")
+        raise DamagedCheckpoint(f"{CONFIG} is empty", "copy it again", code="config-damaged")
     try:
         document = json_reader.read(content, CONFIG, limits=CONFIG_LIMITS)
     except InvalidJson as error:
-        raise DamagedCheckpoint(str(error), "copy it again" if error.is_syntax else FIX) from error
+        raise DamagedCheckpoint(
+            str(error), "copy it again" if error.is_syntax else FIX, code="config-damaged"
+        ) from error
     if not isinstance(document, dict):
-        raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", "copy it again")
+        raise DamagedCheckpoint(
+            f"{CONFIG} is not a JSON object", "copy it again", code="config-damaged"
+        )
     problem = wrong_value(document)
     if problem:
-        raise DamagedCheckpoint(f"{CONFIG}: {problem}", FIX)
+        raise DamagedCheckpoint(f"{CONFIG}: {problem}", FIX, code="config-damaged")
     return document
+
+
+_WEIGHTS_DAMAGED = "weights-damaged"
+"""A weights file or its index is truncated, contradicts itself, or names files that are missing.
+
+Fix: copy the weights again
+"""
 
 
 @contextmanager
@@ -57,7 +68,7 @@ def _as_damaged_checkpoint() -> Iterator[None]:
     try:
         yield
     except parser.DamagedFile as error:
-        raise DamagedCheckpoint(error.message, error.fix) from error
+        raise DamagedCheckpoint(error.message, error.fix, code=_WEIGHTS_DAMAGED) from error
 
 
 parse_index = _as_damaged_checkpoint()(parser.parse_index)
@@ -99,7 +110,7 @@ def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -
     if missing:
         count = f"{len(missing):,} tensor{'s' if len(missing) > 1 else ''}"
         message = f"{file} names {count} that no file holds: {parser.first_names(missing)}"
-        raise DamagedCheckpoint(message, "copy index and weights again")
+        raise DamagedCheckpoint(message, "copy index and weights again", code="weights-incomplete")
 
 
 _SMALL_FILES = (".jinja", ".json", ".model", ".py", ".tiktoken", ".txt")
@@ -121,11 +132,13 @@ def files_read(
     names = [name for name in sizes if not name.startswith(".") and "/" not in name]
     if _CONFIGS.isdisjoint(names):
         fix = "specify the folder that holds the model itself, or copy it again if it is incomplete"
-        raise CheckpointError(f"{location} has no config.json", fix)
+        raise CheckpointError(f"{location} has no config.json", fix, code="config-missing")
     index = index_name(names)
     try:
         if sizes.get(index, 0) > LARGEST_INDEX:
-            raise DamagedCheckpoint(f"{index} has {sizes[index]:,} bytes", "copy it again")
+            raise DamagedCheckpoint(
+                f"{index} has {sizes[index]:,} bytes", "copy it again", code="file-too-large"
+            )
         shards = weight_files(names, parse_index(read(index), index) if index in names else None)
     except CheckpointError as error:
         raise type(error)(f"{location}: {error.message}", error.fix, error.code) from error
@@ -137,7 +150,11 @@ def files_read(
             "weights-not-safetensors",
         )
     if not shards:
-        raise DamagedCheckpoint(f"{location} holds no weights", "copy the *.safetensors files too")
+        raise DamagedCheckpoint(
+            f"{location} holds no weights",
+            "copy the *.safetensors files too",
+            code="weights-missing",
+        )
     small = {name for name in names if _is_read(name) and not name.endswith(".index.json")}
     return tuple(sorted({*shards, *small, *{index}.intersection(names)}))
 
@@ -226,7 +243,11 @@ def _regular_files(folder: Path) -> dict[str, int]:
         weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
         if weights or name == CONFIG:
             message = f"{folder}/{name} {problem}, so it cannot be read"
-            raise DamagedCheckpoint(message, "copy it again; an aborted download may have left it")
+            raise DamagedCheckpoint(
+                message,
+                "copy it again; an aborted download may have left it",
+                code="unreadable-file",
+            )
     return sizes
 
 
@@ -237,7 +258,9 @@ def _as_checkpoint_error(path: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or path
         raise CheckpointError(
-            f"{where} cannot be read: {error.strerror}", "check the file and its permissions"
+            f"{where} cannot be read: {error.strerror}",
+            "check the file and its permissions",
+            code="unreadable-file",
         ) from error
 
 

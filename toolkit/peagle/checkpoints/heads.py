@@ -60,6 +60,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         raise DamagedCheckpoint(
             f"config.json of the head: {next(iter(head.invalid.values()))}",
             "correct the head's config.json, or copy it again",
+            code="config-damaged",
         )
     return head
 

@@ -61,6 +61,7 @@ class HubSource:
                     f"{self.location}/{name}: the server ignores the Range header; the whole "
                     "file will not be downloaded",
                     "unset HF_ENDPOINT, or copy the model to this machine",
+                    code="no-byte-ranges",
                 )
             return response.read(length)
 
@@ -90,7 +91,9 @@ class HubSource:
                 return
             path = urljoin(f"{self._hub.endpoint}/{path}", following[1])
         raise CheckpointError(
-            f"{self.location} has too many files to be a checkpoint", "check the id of the model"
+            f"{self.location} has too many files to be a checkpoint",
+            "check the id of the model",
+            code="too-many-files",
         )
 
 
@@ -136,4 +139,4 @@ def _json(response: HubResponse) -> Any:
 
 def _not_a_hub(hub: Hub) -> CheckpointError:
     message = f"{hub.endpoint} does not respond like a Hugging Face Hub"
-    return CheckpointError(message, "check HF_ENDPOINT")
+    return CheckpointError(message, "check HF_ENDPOINT", code="hub-endpoint")

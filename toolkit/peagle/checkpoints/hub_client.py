@@ -48,10 +48,14 @@ class Hub:
         or the file of ``hf auth login``. Raises CheckpointError for an invalid value."""
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         if "@" in endpoint:
-            raise CheckpointError("HF_ENDPOINT holds a password", "remove the part before the @")
+            raise CheckpointError(
+                "HF_ENDPOINT holds a password", "remove the part before the @", code="hub-endpoint"
+            )
         if _origin(endpoint) is None:
             raise CheckpointError(
-                f"HF_ENDPOINT is {endpoint!r}, not a URL", "prefix it with https://"
+                f"HF_ENDPOINT is {endpoint!r}, not a URL",
+                "prefix it with https://",
+                code="hub-endpoint",
             )
         names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
         offline = next((name for name in names if _is_true(name)), None)
@@ -259,5 +263,7 @@ def _login_file() -> Path:
 def _checked(token: str, where: str) -> str:
     """The token, if it is one: an invalid header would be shown in http.client's error."""
     if not _TOKEN.fullmatch(token):
-        raise CheckpointError(f"{where} holds no valid token", "copy the token again")
+        raise CheckpointError(
+            f"{where} holds no valid token", "copy the token again", code="hub-token"
+        )
     return token

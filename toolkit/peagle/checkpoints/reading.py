@@ -70,6 +70,7 @@ def read_checkpoint(
         raise CheckpointError(
             f"{source.location} has no {CONFIG}",
             "specify the folder that contains the model's config.json",
+            code="config-missing",
         )
     takes_media = not _PROCESSORS.isdisjoint(sizes)
     if config_only:
@@ -114,6 +115,7 @@ class _Reader:
             raise CheckpointError(
                 f"{self._source.location} could not be read within {self._seconds:g} s",
                 "check the network and try again, or copy the model to this machine",
+                code="read-timeout",
             ) from error
 
     @contextmanager
@@ -123,7 +125,7 @@ class _Reader:
             yield
         except DamagedCheckpoint as error:
             message = f"{self._source.location}/{error.message}"
-            raise DamagedCheckpoint(message, error.fix) from error
+            raise DamagedCheckpoint(message, error.fix, code=error.code) from error
 
     def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
@@ -162,6 +164,7 @@ class _Reader:
                 f"{self._source.location}/{name} has {sizes[name]:,} bytes and is not read: the "
                 f"limit is {limit:,}",
                 "copy it again",
+                code="file-too-large",
             )
         return self._read(name, 0, sizes[name])
 

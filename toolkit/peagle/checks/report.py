@@ -28,7 +28,7 @@ from peagle.checkpoints.models import (
 )
 from peagle.checks import registry
 from peagle.checks.rules import head_not_for_target, target_differs
-from peagle.errors import CheckpointError, NotFound, UserError
+from peagle.errors import CheckpointError, NotFound, OptionsConflict, UserError
 from peagle.findings import Finding
 
 HUB = "hf"
@@ -130,7 +130,7 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
         fix = location_fix(drafter, "--drafter") or missing.remedy
         raise NotFound(missing.message, fix, missing.code) from missing
     if "+" in request.pair and pair.drafter != known:
-        raise UserError(
+        raise OptionsConflict(
             f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"
         )
     # A Hub id also requests reading the checkpoint.
@@ -142,7 +142,11 @@ def _no_head_used(pair: Pair, location: str) -> UserError:
     heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
     names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
     fix = f"leave --drafter out, or use a pair that drafts with a head: {names}"
-    return UserError(f"{how} without a head, and --drafter {location} would not be used", fix)
+    return UserError(
+        f"{how} without a head, and --drafter {location} would not be used",
+        fix,
+        code="drafts-without-head",
+    )
 
 
 def _checkpoint(
@@ -162,7 +166,9 @@ def _checkpoint(
     if location is None:
         return None
     if weights is None:
-        raise UserError(f"{entry.title} is not on the Hub", "specify a folder or s3://...")
+        raise UserError(
+            f"{entry.title} is not on the Hub", "specify a folder or s3://...", code="not-on-hub"
+        )
     return read(f"{weights}@{entry.revision}" if entry.revision else weights)
 
 

@@ -244,10 +244,12 @@ def _only_engine() -> LocalEngine:
     names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
     if not names:
         start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-        raise NotFound("no engine of this machine is running", start)
+        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
     if len(names) > 1:
         raise UserError(
-            f"{len(names)} engines are running: {', '.join(names)}", "specify only one of them"
+            f"{len(names)} engines are running: {', '.join(names)}",
+            "specify only one of them",
+            code="several-engines",
         )
     engine = api.ready_engine(names[0])
     assert engine is not None

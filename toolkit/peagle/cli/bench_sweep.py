@@ -178,7 +178,11 @@ def _on_endpoint(
     """Measure a deployment, revision by revision, after a confirmation of the price."""
     name = given["pair"]
     if given["save"] and account.sandbox:
-        raise UserError("the sandbox has no GPU, so its speeds cannot be evidence", "omit --save")
+        raise UserError(
+            "the sandbox has no GPU, so its speeds cannot be evidence",
+            "omit --save",
+            code="not-evidence",
+        )
     record, aws = find_deployment(account, name, given["region"], complete=True)
     file = given["output"] or Path(f"bench-{name}.json")
     with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:

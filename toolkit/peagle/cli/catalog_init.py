@@ -70,7 +70,9 @@ def init(
     file = api.entry_file(model, output)
     if output is not None and file.exists() and not force:
         other = "folder" if file != output else "file"
-        raise UserError(f"{file} exists", f"use another {other} with -o, or add --force")
+        raise UserError(
+            f"{file} exists", f"use another {other} with -o, or add --force", code="file-exists"
+        )
     catalog = command_catalog(ctx)
     checkpoint, head = read(model), read(drafter) if drafter else None
     entry = api.new_entry(checkpoint, head, file, catalog.runtimes.default)

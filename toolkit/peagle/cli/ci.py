@@ -149,6 +149,7 @@ def _project(ctx: click.Context, folder: Path) -> Project:
             raise UserError(
                 f"{folder / STARTER}: {endpoint} lacks the environment {names} of the pipeline",
                 "add it below environments",
+                code="environments-missing",
             )
     return project
 
@@ -158,12 +159,16 @@ def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
     differing = list(_differing(folder, files))
     if differing and not force:
         names = ", ".join(differing)
-        raise UserError(f"{names} would be replaced", "compare them, then add --force")
+        raise UserError(
+            f"{names} would be replaced", "compare them, then add --force", code="file-exists"
+        )
     for name, content in files.items():
         try:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{folder / name}: {error.strerror}", "check the folder") from None
+            raise UserError(
+                f"{folder / name}: {error.strerror}", "check the folder", code="not-writable"
+            ) from None
         write_output(folder / name, content)
 
 

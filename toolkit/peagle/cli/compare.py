@@ -183,6 +183,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
                 f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
                 f"{record.region}",
                 f"plan it with --name {record.name} --region {record.region}",
+                code="plan-of-another-deployment",
             )
         return plan
     revision = record.serving or record.current

@@ -113,6 +113,7 @@ def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -
         raise UserError(
             f"the plan of {name} is not on this machine",
             "name the plan's file, or an environment of the project file with --environment",
+            code="no-plan",
         )
     return plan
 

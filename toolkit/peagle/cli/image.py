@@ -261,11 +261,13 @@ def _check_codebuild(runtime: RuntimeKind, sbom: Path | None) -> None:
         raise Unsupported(
             "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
             "omit --builder codebuild",
+            code="codebuild-without-cpu",
         )
     if sbom is not None:
         raise Unsupported(
             "an image of CodeBuild is not on this machine, so its packages cannot be listed",
             "omit --sbom, or omit --builder codebuild",
+            code="image-not-here",
         )
 
 
@@ -276,6 +278,7 @@ def _check_pushing(account: Account, region: str) -> None:
         raise Unsupported(
             "the sandbox's ECR stores no images, so --push has no target",
             Fix("omit --push, and push to your own registry", _push_command("NAME", "HOST")),
+            code="sandbox-stores-no-images",
         )
     print_status(
         f"The image will be pushed to account {account.connect(region).account}, {region}."

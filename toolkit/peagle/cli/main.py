@@ -217,7 +217,10 @@ def main() -> NoReturn:
             raise
         where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
         _end(
-            UserError(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}"),
+            UserError(
+                f"cannot write {error.filename or 'the output'}: {error.strerror}{where}",
+                code="not-writable",
+            ),
             error_fields,
         )
     except SystemExit as ended:

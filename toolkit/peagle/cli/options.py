@@ -218,6 +218,7 @@ def catalog_of(ctx: click.Context) -> Path | None:
         raise UserError(
             f"--catalog {folder}: the folder holds no catalogue files",
             "use a folder with targets such as ORGANIZATION/MODEL.yaml",
+            code="no-catalogue",
         )
     return Path(folder)
 

@@ -237,6 +237,7 @@ def require_built_image(ctx: click.Context) -> None:
         raise UserError(
             f"{choice.endpoint} has build_image, but no image is given",
             "add --image-from FILE, from `image build --address-file FILE`, or --image",
+            code="image-not-given",
         )
 
 

@@ -117,7 +117,9 @@ def _report(found: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: boo
         names = ", ".join(one.ended.record.name for one in failed)
         message = first.error.message if first.error else ""
         command = ("peagle", "destroy", first.ended.record.name)
-        raise CloudError(f"not deleted: {names}: {message}", Fix("try it alone", command))
+        raise CloudError(
+            f"not deleted: {names}: {message}", Fix("try it alone", command), code="not-reaped"
+        )
     if found.unknown:
         raise CloudError(
             f"not searched: {', '.join(found.unknown)}",

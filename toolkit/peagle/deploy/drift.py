@@ -123,6 +123,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Fie
         raise UserError(
             f"{folder} does not have the files of any format",
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
+            code="no-rendered-files",
         )
     rendered = min(
         (render(name, plan, catalog) for name in written), key=partial(_differences, folder)
@@ -144,7 +145,9 @@ def _content(file: Path) -> bytes:
     try:
         return read_regular(file, _LARGEST_FILE)
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}", "check the file") from None
+        raise UserError(
+            f"{file} cannot be read: {error.strerror}", "check the file", code="unreadable-file"
+        ) from None
 
 
 def _of_file(folder: Path, rendered: RenderedFile) -> Iterator[FieldDrift]:

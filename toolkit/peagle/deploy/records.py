@@ -98,7 +98,7 @@ def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
     fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
     if name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    return NotFound(f"there is no deployment {name!r}{where}", fix)
+    return NotFound(f"there is no deployment {name!r}{where}", fix, code="no-such-deployment")
 
 
 @contextmanager

@@ -23,7 +23,15 @@ from peagle.deploy.served import start_seconds
 from peagle.deploy.state import Deployment
 from peagle.deploy.variants import require_no_comparison
 from peagle.deploy.wait import wait_while_busy
-from peagle.errors import CloudError, Fix, NotFound, Refused, UserError
+from peagle.errors import (
+    CloudError,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    Refused,
+    UserError,
+)
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.planning.company import NO_COMPANY
 from peagle.planning.operation_model import Scaling
@@ -59,9 +67,9 @@ def scale_request(
     """The request. Raises UserError for nothing, and for parts that contradict each other."""
     request = ScaleRequest(to, minimum, maximum, target, off)
     if to is None and not off and not request.changes_bounds:
-        raise UserError("nothing to change", "use --to N, --min and --max, or --off")
+        raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
     if request.changes_bounds and (off or to is not None):
-        raise UserError(
+        raise OptionsConflict(
             f"{'--off' if off else '--to'} and bounds of automatic scaling are mutually exclusive",
             "use either --to N and --off, or --min, --max and --target-concurrency",
         )
@@ -116,7 +124,9 @@ def plan_scale(
     live = sagemaker.describe(aws, record.name)
     if live is None:
         raise NotFound(
-            f"{record.name} has no endpoint", Fix("look at it", ("peagle", "status", record.name))
+            f"{record.name} has no endpoint",
+            Fix("look at it", ("peagle", "status", record.name)),
+            code="no-such-endpoint",
         )
     if live.status not in _SCALABLE:
         raise Refused(
@@ -202,7 +212,7 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     known = before.maximum if before else planned.maximum if planned else None
     maximum = request.maximum or known
     if maximum is None:
-        raise UserError(
+        raise OptionMissing(
             f"{record.name} does not scale automatically, so --max is required",
             "add --max N, or use --to N for a fixed number",
         )
@@ -213,11 +223,12 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
         raise UserError(
             f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is not possible",
             f"use a --min of at least {lowest}, and a --max that is not smaller",
+            code="invalid-scaling",
         )
     target = request.target or (before and before.target)
     target = target or (planned.target_concurrency if planned else None)
     if target is None:
-        raise UserError(
+        raise OptionMissing(
             f"the load at which {record.name} should scale is unknown: its plan has no scaling",
             "add --target-concurrency N, the requests at a time of each "
             f"{counted(1, copies)}, or deploy with --max-instances, which computes it",

@@ -234,5 +234,6 @@ def _folder(weights: Weights) -> Path:
         raise UserError(
             f"the plan's weights {weights.location} are not on this machine",
             "make the plan on this machine, or copy the folder",
+            code="no-such-folder",
         )
     return folder

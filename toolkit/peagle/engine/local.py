@@ -27,7 +27,15 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import LocalOptions, Runner, runner_of
 from peagle.engine.state import LocalEngine, local_engines
-from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError, fixed_by
+from peagle.errors import (
+    EngineError,
+    EngineFailed,
+    Fix,
+    NotProved,
+    PeagleError,
+    UserError,
+    fixed_by,
+)
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
@@ -220,7 +228,9 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
             raise NotProved(
-                "the engine returned an empty response", f"read the log: {engine.process.log}"
+                "the engine returned an empty response",
+                f"read the log: {engine.process.log}",
+                code="empty-answer",
             )
         return replace(engine, ready=True)
     found = proof.prove(
@@ -295,7 +305,8 @@ def _log_named(port: int) -> AbstractContextManager[None]:
 
 def _refused(status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine rejected a request ({status}): {answer}")
+    code = "engine-rejected" if 400 <= status < 500 else EngineFailed.code
+    return EngineError(f"the engine rejected a request ({status}): {answer}", code=code)
 
 
 def _read_the_log(port: int) -> Fix:
@@ -328,7 +339,9 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
     except (OSError, ValueError, http.client.HTTPException) as error:
         # http.client raises ValueError for a chunk of negative length.
         raise EngineError(
-            f"the engine on port {port} does not respond: {error}", _read_the_log(port)
+            f"the engine on port {port} does not respond: {error}",
+            _read_the_log(port),
+            code="no-answer",
         ) from error
     finally:
         connection.close()

@@ -53,6 +53,7 @@ def new_environment(folder: Path, python: Path, progress: Progress) -> tuple[lis
                 "install its venv module as root (Debian, Ubuntu)",
                 ("apt-get", "install", "python3-venv"),
             ),
+            code="unusable-python",
         )
     pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
     pip += ["install", "--no-input", "--no-deps", "--no-compile", "--only-binary", ":all:"]
@@ -145,4 +146,6 @@ def install_error(log: Path) -> EngineError:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("ERROR:") or re.match(r"\w*Error: ", line)]
     last = (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")
-    return EngineError(f"the installation failed: {last}", f"read the log: {log}")
+    return EngineError(
+        f"the installation failed: {last}", f"read the log: {log}", code="installation-failed"
+    )

@@ -141,7 +141,7 @@ def _records() -> dict[str, LocalEngine | UserError | None]:
 def unknown_engine(name: str) -> NotFound:
     hint = nearest(name, local_engine_names())
     fix = Fix(hint) if hint else Fix("list the engines", ("peagle", "local", "list"))
-    return NotFound(f"there is no local engine {name}", fix)
+    return NotFound(f"there is no local engine {name}", fix, code="no-such-engine")
 
 
 def _state_file(name: str) -> Path:

@@ -98,7 +98,9 @@ def install_torch(pip: Sequence[str], lock: Path, run: Run, log: Path) -> None:
         raise _hash_error(wheel, PYTORCH_CPU_INDEX, log)
     output = log.read_bytes()[before:].decode("utf-8", "replace")
     if "Downloading http" in output:
-        raise EngineError(f"{wheel.name} cannot be installed", f"read the log: {log}")
+        raise EngineError(
+            f"{wheel.name} cannot be installed", f"read the log: {log}", code="installation-failed"
+        )
     others = [one for one in wheels.values() if one != wheel and _is_available(one, pip, run)]
     raise EngineError(
         f"the wheel {wheel.name} is missing: no folder of PIP_FIND_LINKS has it, and "

@@ -231,12 +231,14 @@ def refuse_unknown(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"the cache of model type {model} cannot be estimated: config.json has {reason}",
             "read the cache size in vLLM's log; fit supports full and sliding attention only",
+            code="not-estimated",
         )
     kind = unknown_quantization(checkpoint)
     if kind and not checkpoint.tensors:
         raise CheckpointError(
             f"config.json alone does not show the size of weights quantized with {kind}",
             "use a location that also has the weight files; their headers show it",
+            code="not-estimated",
         )
 
 

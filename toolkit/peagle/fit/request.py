@@ -15,7 +15,7 @@ from peagle.checkpoints.entries import (
     target_from_checkpoint,
 )
 from peagle.checkpoints.models import ReadCheckpoint
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.fit.advice import MAX_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
 from peagle.fit.estimate import fit_of, missing_bytes
@@ -142,9 +142,10 @@ def read_checkpoints(request: FitRequest, read: ReadCheckpoint) -> Checkpoints:
         raise UserError(
             f"--target {target.location} holds a draft head, not a model",
             "pass it with --drafter, and its target model with --target",
+            code="head-not-a-target",
         )
     if target is None and request.pair is None:
-        raise UserError("specify PAIR, or a folder with --target",
+        raise OptionMissing("specify PAIR, or a folder with --target",
                         Fix("for example", ("peagle", "fit", "tiny")))  # fmt: skip
     drafter = read(request.drafter) if request.drafter else None
     return Checkpoints(target, drafter, own_target=target is not None)
@@ -162,9 +163,14 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
             raise UserError(
                 f"{instance_type or 'the largest machine'} has {gpus}, fewer than --tp {size}",
                 f"{fix}, or a larger type" if instance_type else fix,
+                code="tensor-parallel",
             )
         if size not in sizes:
-            raise UserError(f"--tp {size} does not divide the target's attention heads", fix)
+            raise UserError(
+                f"--tp {size} does not divide the target's attention heads",
+                fix,
+                code="tensor-parallel",
+            )
         return _on(case, size)
     cases = [_on(case, size) for size in sizes]
     fitting = (case for case in cases if fit_of(case).fits)
@@ -182,24 +188,24 @@ def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
     """Raise UserError for options that cannot be combined, and for missing hardware."""
     for first, second in _CONTRADICTIONS:
         if getattr(request, first) and getattr(request, second):
-            raise UserError(
+            raise OptionsConflict(
                 f"{_flag(first)} and {_flag(second)} cannot be combined", "use one of the two"
             )
     named = request.drafter or (pair and pair.drafter) or request.no_speculation
     if not named and request.target:
         for name in ("k", "drafter_embeddings"):
             if getattr(request, name):
-                raise UserError(
+                raise OptionMissing(
                     f"{_flag(name)} needs a drafter, but none is given",
                     "add --drafter with its location",
                 )
     if request.instance_type is None and request.gpu_memory_gib is None:
-        raise UserError(
+        raise OptionMissing(
             "specify the hardware with --gpu-memory-gib or --instance-type",
             "for example: --instance-type ml.g7e.2xlarge",
         )
     if request.instance_type is not None and request.gpu_memory_gib is not None:
-        raise UserError(
+        raise OptionsConflict(
             "--gpu-memory-gib and --instance-type both specify the GPU", "use one of the two"
         )
 

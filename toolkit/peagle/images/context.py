@@ -251,6 +251,7 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
         raise Unsupported(
             f"weights in S3 cannot be baked into an image: {weights.location}",
             "omit --bake-weights (SageMaker mounts them), or copy them to a folder first",
+            code="weights-in-s3",
         )
     progress(f"reading {weights.location}")
     return _download(weights) if weights.kind == "hub" else _copied(weights)
@@ -267,6 +268,7 @@ def _download(weights: Weights) -> Download:
                 "omit --bake-weights; SageMaker mounts the model from S3; copy it with HF_TOKEN",
                 ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
             ),
+            code="weights-gated",
         )
     files = _files(HubSource(weights.location, found.commit, hub))
     return Download(weights.location, weights.revision or "main", found.commit, files)

@@ -86,6 +86,7 @@ _KNOWN = (
         r"could not select device driver|nvidia-container-cli",
         UserError,
         "install the NVIDIA container toolkit, or omit --gpus",
+        "gpu-runtime-missing",
     ),
     _Known(
         r"port is already allocated|address already in use",
@@ -142,7 +143,9 @@ class Docker:
                 timeout=_QUERY_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise EngineError(f"{doing}: Docker does not respond", "restart Docker") from None
+            raise EngineError(
+                f"{doing}: Docker does not respond", "restart Docker", code="docker-missing"
+            ) from None
         if done.returncode:
             raise docker_error(doing, done.stderr.splitlines() or done.stdout.splitlines())
         return done.stdout
@@ -230,6 +233,13 @@ def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
             yield line
 
 
+_DOCKER_FAILED = "docker-failed"
+"""A command of Docker failed; the message has its last lines.
+
+Fix: fix the problem that Docker reports
+"""
+
+
 def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     """The error that Docker's last lines describe."""
     line = _deciding(lines)
@@ -237,7 +247,9 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
         if re.search(known.pattern, line):
             message = known.message.format(doing=doing, line=line)
             return known.error(message, known.fix, known.code)
-    return EngineError(f"{doing}: {_summary(lines)}", "fix the problem that Docker reports")
+    return EngineError(
+        f"{doing}: {_summary(lines)}", "fix the problem that Docker reports", code=_DOCKER_FAILED
+    )
 
 
 def _deciding(lines: Sequence[str]) -> str:

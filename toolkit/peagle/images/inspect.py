@@ -69,7 +69,7 @@ def show_image(docker: Docker, name: str) -> Image:
     """The image ``name``. Raises NotFound, and UserError if this toolkit did not build it."""
     found = docker.inspect("image", name)
     if found is None:
-        raise NotFound(f"there is no image {name} on this machine", _BUILD)
+        raise NotFound(f"there is no image {name} on this machine", _BUILD, code="image-missing")
     with parsing_output("docker image inspect"):
         labels = (found.get("Config") or {}).get("Labels") or {}
         if "peagle.pair" not in labels:

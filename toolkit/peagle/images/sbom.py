@@ -119,7 +119,9 @@ def image_sbom(docker: Docker, image: Image) -> dict[str, Any]:
             for name, version, machine in found["debian"]
         ]
     except (json_reader.InvalidJson, KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"{image.name} lists no packages: {error}", "build it again") from error
+        raise EngineError(
+            f"{image.name} lists no packages: {error}", "build it again", code="no-packages"
+        ) from error
     subject: dict[str, Any] = {
         "type": "container",
         "bom-ref": image.name,

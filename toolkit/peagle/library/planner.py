@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peagle import api
-from peagle.errors import NotFound, UserError, nearest
+from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.store import write_output
 from peagle_serve.contract import is_s3_uri
@@ -174,9 +174,13 @@ class Planner:
         from peagle.speed.models import Workload
 
         if gpu is None and instance_type is None:
-            raise UserError("a verdict needs a GPU", "name a gpu such as H200, or an instance_type")
+            raise OptionMissing(
+                "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
+            )
         if (prompt_tokens is None) != (output_tokens is None):
-            raise UserError("a size of requests has two numbers of tokens", "give both, or none")
+            raise OptionMissing(
+                "a size of requests has two numbers of tokens", "give both, or none"
+            )
         sizes = None
         if prompt_tokens is not None and output_tokens is not None:
             sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
@@ -296,7 +300,9 @@ class Planner:
         def read(location: str) -> Checkpoint:
             if not online and (is_s3_uri(location) or api.is_on_hub(location)):
                 unread = api.target_not_read(location, (), self.catalog)
-                raise NotFound(unread.message, "add online=True to read it from there")
+                raise NotFound(
+                    unread.message, "add online=True to read it from there", code=unread.code
+                )
             return api.checkpoint_at(location, self.connect)
 
         return read
@@ -307,7 +313,9 @@ def _known(given: Mapping[str, Any], names: Iterable[str], of: str) -> dict[str,
     known = set(names) - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
     for name in given:
         if name not in known:
-            raise UserError(f"{of} has no option {name!r}", nearest(name, known))
+            raise UserError(
+                f"{of} has no option {name!r}", nearest(name, known), code="unknown-option"
+            )
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in given.items()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
-from peagle.errors import Fix, UserError, VerdictFileError
+from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
 from peagle.findings import Finding, severity, warning
 from peagle.planning.load import USUAL_CONCURRENCY
 from peagle.planning.options import Options
@@ -57,6 +57,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
             raise VerdictFileError(
                 f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
                 "leave out --verdict",
+                code="load-not-in-verdict",
             )
         if entry.best in tried:
             break
@@ -65,6 +66,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
                 f"{options.pair} names the drafter {named}, and the verdict {file} selects "
                 f"{entry.best.drafter}",
                 f"use {pair.target.short_name} with --verdict, or omit --verdict",
+                code="verdict-selects-another",
             )
         tried.append(entry.best)
         made = make_plan(_with_setting(options, entry.best, file), catalog)
@@ -90,7 +92,7 @@ def _refuse_contradictions(options: Options) -> None:
     }
     for flag, is_given in given.items():
         if is_given:
-            raise UserError(f"{flag} and --verdict exclude each other", f"leave out {flag}")
+            raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
 
 
 def _about_another(
@@ -98,7 +100,9 @@ def _about_another(
 ) -> VerdictFileError:
     """The error that the verdict is about something else; ``on`` are the options of another one."""
     fix = Fix("create a verdict for this plan", _verdict_command(options, file, *on))
-    return VerdictFileError(f"{file} is a verdict on {has}, not on {needs}", fix)
+    return VerdictFileError(
+        f"{file} is a verdict on {has}, not on {needs}", fix, code="verdict-of-another-plan"
+    )
 
 
 def _verdict_command(options: Options, file: Path, *on: str) -> tuple[str, ...]:
@@ -140,7 +144,9 @@ def _refuse_uncovered(
         *("--concurrency", str(load)),
         *("--prompt-tokens", str(prompt), "--output-tokens", str(output)),
     )
-    raise VerdictFileError(message, Fix("create a verdict for this load", command))
+    raise VerdictFileError(
+        message, Fix("create a verdict for this load", command), code="load-not-in-verdict"
+    )
 
 
 def _with_setting(options: Options, setting: Setting, file: Path) -> Options:

@@ -8,7 +8,7 @@ from typing import Any
 
 from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
-from peagle.errors import UserError
+from peagle.errors import OutOfRange
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
 from peagle.planning.copies import Copies, reserved
 from peagle.planning.evaluation import CandidateEvaluator
@@ -200,16 +200,16 @@ def _shown_copies(options: Options, candidate: Candidate) -> int | None:
 
 def _check_limits(options: Options) -> None:
     if options.instance_count is not None and options.instance_count < 1:
-        raise UserError(f"--instance-count {options.instance_count} is less than 1", "use 1")
+        raise OutOfRange(f"--instance-count {options.instance_count} is less than 1", "use 1")
     if (options.instance_count or 0) > MOST_COUNT:
-        raise UserError(f"--instance-count is more than {MOST_COUNT:,}", "use a smaller number")
+        raise OutOfRange(f"--instance-count is more than {MOST_COUNT:,}", "use a smaller number")
     limits = {
         "--min-tokens-per-second": options.min_tokens_per_second,
         "--max-price-per-hour": options.max_price_per_hour,
     }
     for flag, value in limits.items():
         if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{flag} {value:g} is not a positive number", "use a number above 0")
+            raise OutOfRange(f"{flag} {value:g} is not a positive number", "use a number above 0")
 
 
 def _instance_reason(options: Options, candidate: Candidate, ranked: Sequence[Candidate]) -> Reason:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from peagle.case import MOST_COUNT
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate, PairLoad
 from peagle.planning.copies import Copies
@@ -47,36 +47,38 @@ def check_scaling(options: Options) -> None:
         flags = {"--min-instances": low, "--target-concurrency": options.target_concurrency}
         for flag, value in flags.items():
             if value is not None:
-                raise UserError(f"{flag} needs --max-instances", "add --max-instances N")
+                raise OptionMissing(f"{flag} needs --max-instances", "add --max-instances N")
         return
     low = 1 if low is None else low
     if low < 1:
         message = f"--min-instances {low} is less than 1: a variant with a model keeps one instance"
-        raise UserError(message, "use 1, or --scale-to-zero")
+        raise OutOfRange(message, "use 1, or --scale-to-zero")
     if high > MOST_COUNT:
-        raise UserError(f"--max-instances is more than {MOST_COUNT:,}", "use a smaller number")
+        raise OutOfRange(f"--max-instances is more than {MOST_COUNT:,}", "use a smaller number")
     if high <= low:
         raise UserError(
             f"--max-instances {high} is not more than --min-instances {low}",
             "use a larger maximum, or --instance-count for a fixed number",
+            code="invalid-scaling",
         )
     if count is not None and not low <= count <= high:
         raise UserError(
             f"--instance-count {count} is outside of {low} to {high} instances",
             "omit it, or change --min-instances and --max-instances",
+            code="invalid-scaling",
         )
     _check_target(options.target_concurrency)
 
 
 def _check_target(target: float | None) -> None:
     if target is not None and not 0 < target < math.inf:
-        raise UserError(f"--target-concurrency {target:g} is not a positive number", "use 1")
+        raise OutOfRange(f"--target-concurrency {target:g} is not a positive number", "use 1")
 
 
 def _check_zero(options: Options) -> None:
     """Raise UserError for what ``--scale-to-zero`` excludes."""
     if options.min_instances is not None:
-        raise UserError(
+        raise OptionsConflict(
             "--min-instances and --scale-to-zero exclude each other", "omit one of them"
         )
     _check_target(options.target_concurrency)

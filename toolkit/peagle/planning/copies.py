@@ -12,7 +12,7 @@ from pydantic import Field
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OutOfRange, UserError
 from peagle.fit.advice import divisions
 from peagle.planning.options import AUTO, Frozen, Options
 
@@ -26,6 +26,12 @@ _NO_CAPTURE = (
     "inference components, which {flag} makes, and its SDK leaves the setting out for them"
 )
 """model_builder.py of sagemaker-python-sdk: data_capture_config is in the branch of models only."""
+
+_CAPTURE_OF_COPIES = "capture-of-copies"
+"""Requests to inference components, such as copies of the engine, are not captured.
+
+Fix: omit --capture-data, or the option that makes inference components
+"""
 
 
 class Copies(Frozen):
@@ -96,14 +102,18 @@ def check_copies(options: Options, table: InstanceTable) -> None:
     copies, own = options.copies, options.instance_type
     if options.scale_to_zero and options.capture_data is not None:
         flag = "--scale-to-zero"
-        raise UserError(_NO_CAPTURE.format(flag=flag), f"omit --capture-data or {flag}")
+        raise UserError(
+            _NO_CAPTURE.format(flag=flag),
+            f"omit --capture-data or {flag}",
+            code=_CAPTURE_OF_COPIES,
+        )
     if copies not in (None, 1) and options.capture_data is not None:
         fix = "omit --capture-data, or use --copies 1"
-        raise UserError(_NO_CAPTURE.format(flag="--copies"), fix)
+        raise UserError(_NO_CAPTURE.format(flag="--copies"), fix, code=_CAPTURE_OF_COPIES)
     if not isinstance(copies, int):
         return
     if copies < 1:
-        raise UserError(f"--copies {copies} is less than 1", "use 1 or more, or auto")
+        raise OutOfRange(f"--copies {copies} is less than 1", "use 1 or more, or auto")
     types = [one for one in table.instances if own in (None, one.type)]
     most = max(types, key=lambda one: one.gpu_count, default=None)
     if most is not None and most.gpu_count < copies:
@@ -115,4 +125,5 @@ def check_copies(options: Options, table: InstanceTable) -> None:
                 f"use --copies {most.gpu_count} or less, or --copies auto",
                 options=("--copies", f"{most.gpu_count}"),
             ),
+            code="too-many-copies",
         )

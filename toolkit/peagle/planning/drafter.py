@@ -15,7 +15,7 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import Checkpoint, is_location, split_revision
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
-from peagle.errors import Fix, NotFound, UserError
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError
 from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.options import Options
@@ -52,7 +52,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     """The pair to plan. Raises NotFound and UserError for impossible options."""
     for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
         if given is not None and not options.speculation:
-            raise UserError(
+            raise OptionsConflict(
                 f"{flag} cannot be combined with --no-speculation", "leave one of them out"
             )
     pair = find_pair(catalog, options.pair)
@@ -66,7 +66,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     if drafter is None:
         return _own(options, lower_scheme(options.drafter), target, named, catalog)
     if named not in (None, drafter):
-        raise UserError(
+        raise OptionsConflict(
             f"{options.pair} and --drafter {options.drafter} specify different drafters",
             "use one of them",
         )
@@ -127,7 +127,9 @@ def _without_default(target: Target) -> Decision[SelectedPair]:
 def _fallback(target: Target, drafter: Drafter, is_default: bool) -> Decision[SelectedPair]:
     """The fallback of a drafter whose weights are not public."""
     if drafter.fallback is None:
-        raise UserError(f"{drafter.title} is not public", head_not_public.HINT)
+        raise UserError(
+            f"{drafter.title} is not public", head_not_public.HINT, code="head-not-public"
+        )
     fallback = find_drafter(target, drafter.fallback)
     finding = head_not_public.replaced_by(drafter, fallback)
     return Decision(SelectedPair(target, fallback, is_default=is_default), findings=(finding,))
@@ -145,11 +147,14 @@ def _own(
     kind = named or _kind_of_head(target, default, read)
     if kind is None and not target.drafters:
         message = f"{location} was not read, and {target.id} has no drafter in the catalogue"
-        raise UserError(f"{message}: the head's method is unknown", _READ_HEAD)
+        raise UserError(
+            f"{message}: the head's method is unknown", _READ_HEAD, code="head-method-unknown"
+        )
     if kind is None or kind.method != "eagle3":
         raise UserError(
             f"{location}: {kind.title if kind else target.title} does not use a draft head",
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
+            code="drafts-without-head",
         )
     head = own_drafter(location, target, kind, read)
     version = CaseOptions(vllm=options.vllm)

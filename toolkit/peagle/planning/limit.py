@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionsConflict, OutOfRange
 from peagle.findings import Finding, error, warning
 from peagle.planning.operation_model import Limit, Scaling
 from peagle.planning.options import Options
@@ -41,14 +41,14 @@ def choose_limit(
     serve. Raises UserError for a limit that is none."""
     if options.no_limit:
         if options.ttl is not None or options.budget is not None:
-            raise UserError(
+            raise OptionsConflict(
                 "--no-limit does not go with --ttl and --budget", "omit it, or the others"
             )
         return Decision(Limit())
     if options.ttl is None and options.budget is None:
         return Decision(None)
     if options.ttl is not None and not SHORTEST_SECONDS <= options.ttl <= LONGEST_SECONDS:
-        raise UserError("--ttl is from 1m to 366d", "choose another time, such as 8h")
+        raise OutOfRange("--ttl is from 1m to 366d", "choose another time, such as 8h")
     limit = Limit(ttl_seconds=options.ttl, budget_usd=options.budget)
     reasons: tuple[Reason, ...] = ()
     if text := limit_text(limit, usd_per_hour):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peagle.catalog.schema import Target
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
@@ -33,7 +33,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     length, longest = options.max_model_len, target.architecture.max_positions
     if length is not None:
         if length < 1:
-            raise UserError(
+            raise OutOfRange(
                 f"--max-model-len {length} is less than 1", "use the longest context in tokens"
             )
         # A larger context is rejected; the rejected plan shows the longest possible one.
@@ -74,7 +74,7 @@ def choose_concurrency(options: Options) -> Decision[int]:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:
         if options.concurrency < 1:
-            raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
+            raise OutOfRange(f"--concurrency {options.concurrency} is less than 1", "use 1")
         return Decision(options.concurrency)
     because = "speculation gains most with few concurrent requests; excess requests queue"
     return decide(USUAL_CONCURRENCY, "concurrency", because)
@@ -90,7 +90,7 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         ("--output-tokens", options.output_tokens),
     ):
         if given is not None and given < 1:
-            raise UserError(f"{flag} {given} is less than 1", "use the tokens of a usual request")
+            raise OutOfRange(f"{flag} {given} is less than 1", "use the tokens of a usual request")
     output = options.output_tokens
     if output is None:
         left = max_model_len - (options.prompt_tokens or max_model_len // 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionMissing, UserError
 from peagle.findings import Finding, note
 from peagle.planning.operation_model import AlarmKind, Capture, Observe
 from peagle.planning.options import Options
@@ -78,14 +78,17 @@ def _topic(options: Options, region: str) -> str | None:
         return None
     found = _TOPIC.fullmatch(topic)
     if found is None:
-        raise UserError(f"{topic[:80]!r} is not the ARN of an SNS topic", _NEEDS_TOPIC)
+        raise UserError(
+            f"{topic[:80]!r} is not the ARN of an SNS topic", _NEEDS_TOPIC, code="invalid-topic"
+        )
     if found[1] != region:
         raise UserError(
             f"the topic {topic} is in {found[1]}, and alarms of {region} cannot notify it",
             f"use a topic of {region}",
+            code="topic-in-another-region",
         )
     if not (options.observe or options.rollout):
-        raise UserError("--alarm-topic has no alarms to notify it", "add --observe")
+        raise OptionMissing("--alarm-topic has no alarms to notify it", "add --observe")
     return topic
 
 
@@ -99,12 +102,13 @@ def _capture(options: Options) -> Capture | None:
             ("--capture-retention", days),
         ):
             if value is not None:
-                raise UserError(f"{flag} needs --capture-data", "add --capture-data s3://...")
+                raise OptionMissing(f"{flag} needs --capture-data", "add --capture-data s3://...")
         return None
     if not is_s3_uri(uri) or not S3Uri.parse(uri).has_bucket_name:
         raise UserError(
             f"--capture-data {uri[:80]!r} is not an S3 prefix",
             "use --capture-data s3://BUCKET/FOLDER",
+            code="invalid-s3-uri",
         )
     return Capture(
         s3_uri=lower_scheme(uri),

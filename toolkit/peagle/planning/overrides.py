@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from peagle.case import DECIDED
-from peagle.errors import Refused, UserError
+from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.findings import Finding
 from peagle.planning.options import Options
 from peagle.planning.pins import PIN_VARIABLES
@@ -49,11 +49,15 @@ def parse_settings(given: Iterable[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.removeprefix("--").partition("=")
         if not name:
-            raise UserError(f"--set {text!r} has no argument name", "write NAME or NAME=VALUE")
+            raise UserError(
+                f"--set {text!r} has no argument name",
+                "write NAME or NAME=VALUE",
+                code="invalid-argument",
+            )
         name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
         name = name.replace("_", "-")
         if name in found:
-            raise UserError(f"--set {name} is given twice", "give it once")
+            raise UserError(f"--set {name} is given twice", "give it once", code="invalid-argument")
         found[name] = value if equals else "true"
     return found
 
@@ -64,9 +68,13 @@ def parse_variables(given: Iterable[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UserError(f"--env {text.partition('=')[0]!r} has no value", "write NAME=VALUE")
+            raise UserError(
+                f"--env {text.partition('=')[0]!r} has no value",
+                "write NAME=VALUE",
+                code="invalid-variable",
+            )
         if name in found:
-            raise UserError(f"--env {name} is given twice", "give it once")
+            raise UserError(f"--env {name} is given twice", "give it once", code="invalid-variable")
         found[name] = value
     return found
 
@@ -76,7 +84,9 @@ def check_overrides(options: Options) -> None:
     that the memory model cannot read."""
     check_settings(options.settings)
     if options.weights_by == "stream" and "load-format" in options.settings:
-        raise UserError("--set load-format: --weights-by stream decides it", "omit one of the two")
+        raise OptionsConflict(
+            "--set load-format: --weights-by stream decides it", "omit one of the two"
+        )
     for name in options.environment:
         _check_variable(name)
 
@@ -87,18 +97,29 @@ def check_settings(settings: Mapping[str, str]) -> None:
         plain = name.partition(".")[0].removeprefix("no-")
         if not _NAME.fullmatch(plain):
             raise UserError(
-                f"--set {name!r} is not an argument of vLLM", "write it as lower-case-words=VALUE"
+                f"--set {name!r} is not an argument of vLLM",
+                "write it as lower-case-words=VALUE",
+                code="invalid-argument",
             )
         if plain in DECIDED:
-            raise UserError(f"--set {name}: the plan decides this argument", DECIDED[plain])
+            raise UserError(
+                f"--set {name}: the plan decides this argument",
+                DECIDED[plain],
+                code="decided-by-plan",
+            )
         if name == _SHARE and value == "":
             raise UserError(
                 f"--set {name} has no value",
                 f"the planned memory needs one: {GPU_MEMORY_UTILIZATION}",
+                code="invalid-argument",
             )
         if name == _TOKENS and not (value == "" or _COUNT.fullmatch(value)):
             shown = value if len(value) < 40 else f"{value[:36]}..."
-            raise UserError(f"--set {name}={shown} is not a number of tokens", "such as 8192")
+            raise UserError(
+                f"--set {name}={shown} is not a number of tokens",
+                "such as 8192",
+                code="invalid-argument",
+            )
 
 
 def _check_variable(name: str) -> None:
@@ -106,21 +127,31 @@ def _check_variable(name: str) -> None:
         raise UserError(
             f"--env {name[:60]!r} is not the name of a variable",
             "use letters, digits and _; the first character is not a digit",
+            code="invalid-variable",
         )
     if name.startswith(PREFIX):
         argument = flag_of(name).removeprefix("--")
         raise UserError(
-            f"--env {name} is an argument of vLLM", f"use --set {argument}=VALUE instead"
+            f"--env {name} is an argument of vLLM",
+            f"use --set {argument}=VALUE instead",
+            code="invalid-variable",
         )
     if name == HUB_MODEL:
-        raise UserError(f"--env {name}: the plan decides the model", DECIDED["model"])
+        raise UserError(
+            f"--env {name}: the plan decides the model", DECIDED["model"], code="decided-by-plan"
+        )
     if name in PIN_VARIABLES:
         raise UserError(
             f"--env {name}: the plan decides it",
             "use --warm-sha256 or --allow-unpinned-warm; deploy pins the weights",
+            code="decided-by-plan",
         )
     if name in _OWN or name.startswith("SAGEMAKER_"):
-        raise UserError(f"--env {name} cannot be set", "leave it out: the container sets it")
+        raise UserError(
+            f"--env {name} cannot be set",
+            "leave it out: the container sets it",
+            code="reserved-variable",
+        )
 
 
 def checked_settings(settings: Mapping[str, str]) -> dict[str, Value | None]:
@@ -181,7 +212,9 @@ def with_variables(planned: Mapping[str, str], own: Mapping[str, str]) -> dict[s
     for name in (name for name, value in own.items() if value == ""):
         if name not in planned:
             raise UserError(
-                f"--env {name}= leaves out nothing: the plan does not set {name}", "give it a value"
+                f"--env {name}= leaves out nothing: the plan does not set {name}",
+                "give it a value",
+                code="nothing-to-leave-out",
             )
         del merged[name]
     return merged

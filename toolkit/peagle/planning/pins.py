@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from peagle.errors import UserError
+from peagle.errors import OptionsConflict, UserError
 from peagle.planning.options import Options
 from peagle.planning.plan import Pins, Plan
 from peagle_serve.contract import (
@@ -34,13 +34,18 @@ def choose_pins(options: Options) -> Pins:
             raise UserError(
                 f"--warm-sha256 {one[:80]!r} is not a SHA-256",
                 "use the 64 digits that were printed when it was collected",
+                code="invalid-pin",
             )
     if given and options.allow_unpinned_warm:
-        raise UserError(
+        raise OptionsConflict(
             "--warm-sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
         )
     if len(given) > MAX_ARCHIVES:
-        raise UserError(f"--warm-sha256 is given more than {MAX_ARCHIVES} times", "give fewer")
+        raise UserError(
+            f"--warm-sha256 is given more than {MAX_ARCHIVES} times",
+            "give fewer",
+            code="invalid-pin",
+        )
     return Pins(warm=given, any_warm=options.allow_unpinned_warm)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import AlarmKind, Rollout, Step
@@ -36,7 +36,7 @@ def parse_step(text: str, copies: bool = False) -> Step:
     """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
     found = _STEP.fullmatch(text)
     if found is None or (found[2] and int(found[1]) > 100):
-        raise UserError(f"--rollout-step {text[:20]!r} is not a step", _FIX)
+        raise UserError(f"--rollout-step {text[:20]!r} is not a step", _FIX, code="rollout-step")
     if found[2]:
         return Step(value=int(found[1]), unit="percent")
     return Step(value=int(found[1]), unit="copies" if copies else "instances")
@@ -47,13 +47,13 @@ def check_rollout(options: Options) -> None:
     given = {"--rollout-step": options.rollout_step, "--baking-time": options.baking_time}
     for flag, value in given.items():
         if value is not None and options.rollout is None:
-            raise UserError(f"{flag} has no rollout to apply to", "add --rollout rolling")
+            raise OptionMissing(f"{flag} has no rollout to apply to", "add --rollout rolling")
     if options.rollout == "all-at-once" and options.rollout_step is not None:
-        raise UserError("--rollout all-at-once has a single step", "omit --rollout-step")
+        raise OptionsConflict("--rollout all-at-once has a single step", "omit --rollout-step")
     if options.rollout_step is not None:
         parse_step(options.rollout_step)
     if options.baking_time is not None and options.baking_time > LONGEST_BAKING_SECONDS:
-        raise UserError(
+        raise OutOfRange(
             f"--baking-time {format_duration(options.baking_time)} is more than SageMaker waits",
             "1h at most",
         )
@@ -118,6 +118,7 @@ def _rollout_of_copies(
             f"--rollout {options.rollout} moves requests between two fleets of instances, and "
             "SageMaker updates copies on the same instances, batch by batch",
             "use --rollout rolling, or --copies 1",
+            code="rollout-of-copies",
         )
     several = max(instance_count, options.max_instances or 1)
     total = instance_count * copies.per_instance

@@ -39,7 +39,9 @@ def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
         return decide(DEFAULT_REGION, "region", "neither --region nor AWS_REGION is set")
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
-        raise NotFound(f"AWS has no vLLM images in region {options.region!r}", hint)
+        raise NotFound(
+            f"AWS has no vLLM images in region {options.region!r}", hint, code="region-unknown"
+        )
     return Decision(options.region)
 
 
@@ -118,6 +120,7 @@ def _check_image_name(image: str, region: str) -> None:
             f"{image[:60]!r} is not an image name",
             f"use ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
             f"{_MAX_IMAGE_LENGTH} characters",
+            code="invalid-image-name",
         )
 
 

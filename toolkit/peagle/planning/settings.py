@@ -7,7 +7,7 @@ from dataclasses import replace
 from peagle.case import applicable, engine_settings
 from peagle.catalog.schema import EngineSetting
 from peagle.checks.facts import needs_vocabulary
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import note, warning
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, PairLoad
 from peagle.planning.options import Options
@@ -84,7 +84,7 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
     """
     what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:
-        raise UserError(
+        raise OutOfRange(
             f"{flag} {given}s is outside of SageMaker's limits",
             f"use {SHORTEST}s to {format_duration(LONGEST)} ({LONGEST}s)",
         )
@@ -184,7 +184,9 @@ def engine_arguments(
         replaced = [settings.pop(each, None) for each in settings_of({name: text})]
         if not text and not any(replaced):
             raise UserError(
-                f"--set {name}= leaves out nothing: the plan does not set {name}", "give it a value"
+                f"--set {name}= leaves out nothing: the plan does not set {name}",
+                "give it a value",
+                code="nothing-to-leave-out",
             )
     arguments = ["--model", placed.target.engine_path]
     if placed.target.revision is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.schema import Drafter, SpeedRun
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
@@ -40,7 +40,7 @@ def usual_k(options: Options, drafter: Drafter | None) -> int:
 def check_k(options: Options) -> None:
     """Raise UserError for a K below 1."""
     if options.k is not None and options.k < 1:
-        raise UserError(
+        raise OutOfRange(
             f"K must be at least 1, not {options.k}",
             "use --no-speculation to serve the target alone",
         )

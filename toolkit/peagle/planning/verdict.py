@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
-from peagle.errors import Fix, NotFound, Refused, UserError, nearest
+from peagle.errors import Fix, NotFound, OptionsConflict, Refused, UserError, nearest
 from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
@@ -109,7 +109,11 @@ def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
     longest = max(map(_tokens, sizes.values()), default=0)
     if not sizes or longest > most:
         message = f"requests of {longest:,} tokens are longer than {target.id} supports"
-        raise UserError(message, f"use at most {most:,} tokens of prompt and answer together")
+        raise UserError(
+            message,
+            f"use at most {most:,} tokens of prompt and answer together",
+            code="requests-above-context",
+        )
     return sizes
 
 
@@ -124,14 +128,18 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
         instance = find_instance(catalog.instances, request.instance_type)
         if request.gpu is not None and request.gpu.lower() != instance.gpu.lower():
             message = f"{instance.type} has {instance.gpu} GPUs, not {request.gpu}"
-            raise UserError(message, "leave out --gpu or --instance-type")
+            raise OptionsConflict(message, "leave out --gpu or --instance-type")
         return [instance]
     types = catalog.instances.instances
     having = [one for one in types if one.gpu.lower() == (request.gpu or "").lower()]
     if not having:
         known = list(dict.fromkeys(one.gpu for one in types))
         hint = nearest(request.gpu or "", known) or f"one of {', '.join(known)}"
-        raise NotFound(f"the catalogue has no instance type with the GPU {request.gpu!r}", hint)
+        raise NotFound(
+            f"the catalogue has no instance type with the GPU {request.gpu!r}",
+            hint,
+            code="unknown-gpu",
+        )
 
     def cost(one: Instance) -> tuple[int, bool, bool, float, str]:
         price, known = price_of(one, region).value, bool(one.prices)
@@ -196,7 +204,7 @@ def _engine(
     if size is not None and size not in possible:
         message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
         fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
-        raise UserError(message, fix)
+        raise UserError(message, fix, code="tensor-parallel")
     raise Refused(
         f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.type})",
         Fix("find types that fit", _plan_of(target)),

@@ -26,7 +26,7 @@ from peagle.catalog.tables import Runtime, RuntimeTable
 from peagle.checkpoints.models import hub_snapshot, is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
@@ -183,7 +183,7 @@ def _stream_both(
 ) -> tuple[Weights, Weights | None]:
     """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
     if options.baked_weights:
-        raise UserError(
+        raise OptionsConflict(
             "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
         )
     if target.kind != "s3":
@@ -194,6 +194,7 @@ def _stream_both(
                 "add --model-source s3://BUCKET/PREFIX/target/, after copying the weights there",
                 ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX"),
             ),
+            code="weights-not-in-s3",
         )
     if drafter is not None and drafter.kind == "s3":
         drafter = _at(drafter, drafter.location)
@@ -222,7 +223,7 @@ def _in_image(
     """Both as baked into the image. Raises UserError if the image cannot contain them."""
     image = parse_ecr_image(options.image or "")
     if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
-        raise UserError(
+        raise OptionMissing(
             "--baked-weights requires --image with an image of your own",
             Fix(
                 "add --image URI; to build one",
@@ -234,6 +235,7 @@ def _in_image(
             raise UserError(
                 f"weights in S3 are mounted, not baked into an image: {weights.location}",
                 "leave out --baked-weights or the s3:// URI",
+                code="weights-in-s3",
             )
     baked = {"kind": "image", "s3_uri": None}
     inside = drafter.model_copy(update=baked) if drafter is not None else None
@@ -253,6 +255,7 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
             raise UserError(
                 f"--model-source {options.model_source!r} is not an s3:// prefix",
                 slashes_hint(options.model_source) or "use the form s3://bucket/folder/",
+                code="invalid-s3-uri",
             )
         return _in_s3(options.model_source)
     own = None if target.weights.startswith(".") else _own_location(target.weights)
@@ -298,7 +301,7 @@ def _in_s3(address: str) -> Weights:
     try:
         location = S3Uri.mountable(address).uri
     except ValueError as error:
-        raise UserError(str(error), PREFIX_FORMAT) from error
+        raise UserError(str(error), PREFIX_FORMAT, code="invalid-s3-uri") from error
     return Weights(kind="s3", location=location, engine_path=MODEL_FOLDER)
 
 

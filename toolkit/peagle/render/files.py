@@ -231,10 +231,14 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = Fals
     are replaced, and others are kept.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file", "use a different folder with -o")
+        raise UserError(
+            f"{folder} is a file", "use a different folder with -o", code="not-a-folder"
+        )
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UserError(
-            f"the folder {folder} is not empty", "use a different folder, or add --force"
+            f"the folder {folder} is not empty",
+            "use a different folder, or add --force",
+            code="folder-not-empty",
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -274,6 +274,7 @@ def dockerfile(plan: Plan, recipe: Recipe) -> str:
         raise Unsupported(
             f"the plan uses an existing image with baked weights: {plan.runtime.image}",
             "omit --baked-weights; use --bake-weights to build such an image",
+            code="weights-baked",
         )
     _, digest = split_image(recipe.base)
     labelled = labels(plan, recipe)

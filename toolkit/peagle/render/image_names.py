@@ -40,7 +40,9 @@ def split_image(text: str) -> tuple[str, str | None]:
     found = _IMAGE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if found is None:
         raise UserError(
-            f"{text[:80]!r} is not an image name", "use a name such as debian:bookworm-slim"
+            f"{text[:80]!r} is not an image name",
+            "use a name such as debian:bookworm-slim",
+            code="invalid-image-name",
         )
     return found["name"], found["digest"]
 
@@ -55,12 +57,15 @@ def parse_tag(text: str) -> tuple[str, str]:
         raise UserError(
             f"{text[:80]!r} includes a registry host",
             "leave the host out; a push finds it or takes --registry",
+            code="invalid-image-name",
         )
     if not colon or "/" in tag:
-        raise UserError(f"{text[:80]!r} has no tag", _EXAMPLE)
+        raise UserError(f"{text[:80]!r} has no tag", _EXAMPLE, code="invalid-image-name")
     fits = _MIN_REPOSITORY_LENGTH <= len(name) <= _MAX_REPOSITORY_LENGTH and name != "sha256"
     if not (fits and _REPOSITORY.fullmatch(name) and re.fullmatch(_TAG, tag, re.ASCII)):
-        raise UserError(f"{text[:80]!r} is not a valid image name and tag", _EXAMPLE)
+        raise UserError(
+            f"{text[:80]!r} is not a valid image name and tag", _EXAMPLE, code="invalid-image-name"
+        )
     return name, tag
 
 
@@ -124,7 +129,9 @@ def read_image_address(file: Path) -> str:
     except BadFile as error:
         build = ("peagle", "image", "build", "PAIR", "--push", "--address-file", str(file))
         fix = Fix("build the image first", build)
-        raise UserError(error.problem.text, fix) from None
+        raise UserError(error.problem.text, fix, code="image-address") from None
     if split_image(address)[1] is None:
-        raise UserError(f"{file}: {address} has no digest", "use HOST/NAME@sha256:DIGEST")
+        raise UserError(
+            f"{file}: {address} has no digest", "use HOST/NAME@sha256:DIGEST", code="image-address"
+        )
     return address

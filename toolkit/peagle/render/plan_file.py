@@ -84,10 +84,11 @@ def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
         raise PlanFileError(f"{file}: {error.message}", error.fix) from error
     for key, agrees in _arguments(plan, from_arguments):
         if not agrees:
-            raise PlanFileError(f"{file}: 'engine_arguments' and {key!r} disagree", _unedited(file))
+            message = f"{file}: 'engine_arguments' and {key!r} disagree"
+            raise PlanFileError(message, _unedited(file), code="plan-edited")
     if plan.mounts != mounts_of(plan.target.weights, _drafter_weights(plan)):
         message = f"{file}: 'mounts' and the weights of 'target' and 'drafter' disagree"
-        raise PlanFileError(message, _unedited(file))
+        raise PlanFileError(message, _unedited(file), code="plan-edited")
     _check_requests(plan, document["requests"], file)
 
 
@@ -148,7 +149,8 @@ def _same_json(left: str, right: str) -> bool:
 def _check_requests(plan: Plan, found: Any, file: str) -> None:
     expected = [asdict(request) for request in requests(plan)]
     if not isinstance(found, list) or len(found) != len(expected):
-        raise PlanFileError(f"{file}: 'requests' must be {len(expected)} calls", _unedited(file))
+        message = f"{file}: 'requests' must be {len(expected)} calls"
+        raise PlanFileError(message, _unedited(file), code="plan-edited")
     differences = list(_differences(expected, found, "requests"))
     # Names and tags contain a hash of everything, so they always differ; they come last.
     differences.sort(key=lambda where: _HASHED.search(where) is not None)
@@ -159,7 +161,7 @@ def _check_requests(plan: Plan, found: Any, file: str) -> None:
             if key
             else (f"{where!r} disagrees with the rest of the plan")
         )
-        raise PlanFileError(f"{file}: {which}", _unedited(file))
+        raise PlanFileError(f"{file}: {which}", _unedited(file), code="plan-edited")
 
 
 def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
@@ -217,16 +219,18 @@ def read_plan(path: Path) -> Plan:
 def plan_from(document: Any, file: str) -> Plan:
     """The plan in a document; ``file`` is its name in messages. Raises PlanFileError."""
     if not isinstance(document, dict):
-        raise PlanFileError(f"{file} is not a plan: not a JSON object", _again(file))
+        message = f"{file} is not a plan: not a JSON object"
+        raise PlanFileError(message, _again(file), code="not-a-plan")
     if "format" not in document:
-        raise PlanFileError(f"{file} is not a plan: the key 'format' is missing", _again(file))
+        message = f"{file} is not a plan: the key 'format' is missing"
+        raise PlanFileError(message, _again(file), code="not-a-plan")
     if document["format"] != PLAN_FORMAT:
         found = document["format"]
         message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
-        raise PlanFileError(message, recreate_fix(document, file))
+        raise PlanFileError(message, recreate_fix(document, file), code="plan-format")
     if "workloads" in document and "requests" not in document:
         use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
-        raise PlanFileError(f"{file} is a verdict, not a plan", use)
+        raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
     if missing := [key for key in _MADE if key not in document]:
         message = f"{file}: the key {missing[0]!r} is missing"
         raise PlanFileError(message, recreate_fix(document, file))
@@ -240,7 +244,7 @@ def plan_from(document: Any, file: str) -> Plan:
     check_agreement(plan, document, file)
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
-        raise PlanFileError(message, recreate_fix(document, file))
+        raise PlanFileError(message, recreate_fix(document, file), code="plan-edited")
     return _without_stale_finding(plan)
 
 

@@ -266,7 +266,9 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
         if wait_for_end(daemon, _ENDING_SECONDS):
             return None
         fix = Fix("stop it", ("peagle", "sandbox", "stop"))
-        raise EngineError(f"the sandbox does not respond: {error}", fix) from error
+        raise EngineError(
+            f"the sandbox does not respond: {error}", fix, code="no-answer"
+        ) from error
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:

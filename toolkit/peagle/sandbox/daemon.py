@@ -66,7 +66,9 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
         return daemon
     if report:
         raise UserError(report, "choose another port with --port", "port-in-use")
-    raise EngineError("the sandbox exited during startup", f"see {state.log_file()}")
+    raise EngineError(
+        "the sandbox exited during startup", f"see {state.log_file()}", code="sandbox-not-started"
+    )
 
 
 _INHERITED = (

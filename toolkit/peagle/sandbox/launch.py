@@ -194,7 +194,9 @@ def _newest_image(docker: Docker, pair: str) -> Image:
                    serve=serve_digest())  # fmt: skip
     if not found:
         command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
-        raise NotFound("no CPU image exists on this machine", Fix("build one", command))
+        raise NotFound(
+            "no CPU image exists on this machine", Fix("build one", command), code="image-missing"
+        )
     return nearest_image(pair, found)
 
 

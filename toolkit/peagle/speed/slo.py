@@ -46,12 +46,18 @@ def parse_slo(text: str) -> Slo:
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in _TIMES:
-            raise UserError(f"--slo {text[:60]}: {name[:20]!r} is not ttft or itl", _FIX)
+            raise UserError(
+                f"--slo {text[:60]}: {name[:20]!r} is not ttft or itl", _FIX, code="invalid-slo"
+            )
         if name in given:
-            raise UserError(f"--slo {text[:60]}: {name} is given twice", _FIX)
+            raise UserError(f"--slo {text[:60]}: {name} is given twice", _FIX, code="invalid-slo")
         given[name] = _seconds(value)
         if not 0 < given[name] < math.inf:
-            raise UserError(f"--slo {name}={value[:20]} is not a positive number of seconds", _FIX)
+            raise UserError(
+                f"--slo {name}={value[:20]} is not a positive number of seconds",
+                _FIX,
+                code="invalid-slo",
+            )
     return Slo(**given)
 
 

@@ -39,6 +39,7 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
             raise UserError(
                 f"{flag} is given twice; the container's environment allows it once",
                 f"give {flag} once",
+                code="invalid-argument",
             )
         environment[key] = _value(flag, tokens)
     return environment
@@ -74,6 +75,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
         raise UserError(
             f"{len(environment)} environment variables exceed SageMaker's limit of {MAX_ENTRIES}",
             "remove some engine arguments",
+            code="environment-too-large",
         )
     for key, value in environment.items():
         _check_variable(key, value)
@@ -82,6 +84,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
         raise UserError(
             f"the environment has {total} bytes; SageMaker's limit is {MAX_TOTAL_BYTES}",
             "remove or shorten engine arguments",
+            code="environment-too-large",
         )
 
 
@@ -90,22 +93,29 @@ def _check_variable(key: str, value: str) -> None:
         raise UserError(
             f"SageMaker rejects the name of the environment variable {key[:60]!r}",
             "use letters, digits and _; the first character is not a digit",
+            code="invalid-variable",
         )
     if len(value) > MAX_VALUE_LENGTH:
         raise UserError(
             f"{key} has {len(value)} characters; SageMaker's limit is {MAX_VALUE_LENGTH}",
             "use shorter paths or fewer settings",
+            code="environment-too-large",
         )
     if "%" in value:
         # The supervisor reads the command line as a ConfigParser value.
         raise UserError(
             f"{key} contains %, which crashes the process supervisor of AWS's container",
             "use a value without %",
+            code="invalid-variable",
         )
     if "\0" in value:
-        raise UserError(f"{key} contains a NUL byte", "remove the NUL byte")
+        raise UserError(
+            f"{key} contains a NUL byte", "remove the NUL byte", code="invalid-variable"
+        )
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise UserError(f"{key} is not valid UTF-8", "write the value in UTF-8")
+        raise UserError(
+            f"{key} is not valid UTF-8", "write the value in UTF-8", code="invalid-variable"
+        )
 
 
 def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -117,12 +127,17 @@ def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
                 raise UserError(
                     f"{token!r} cannot be passed to the container",
                     "write engine arguments as --lower-case-words, values as separate words",
+                    code="invalid-argument",
                 )
             groups.append((token, []))
         elif groups:
             groups[-1][1].append(token)
         else:
-            raise UserError(f"the engine arguments start with {token!r}", "start with a --flag")
+            raise UserError(
+                f"the engine arguments start with {token!r}",
+                "start with a --flag",
+                code="invalid-argument",
+            )
     return groups
 
 
@@ -135,6 +150,7 @@ def _value(flag: str, tokens: list[str]) -> str:
         raise UserError(
             f"{flag} cannot take {' '.join(tokens)!r} through the container's environment",
             f"give {flag} one value other than true or false",
+            code="invalid-argument",
         )
     return json.dumps(tokens)
 

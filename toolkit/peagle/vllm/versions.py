@@ -30,7 +30,9 @@ def parse(version: str) -> Parsed:
     """The three numbers of a version; raises UserError when it is not one."""
     found = _VERSION.fullmatch(version)
     if not found:
-        raise UserError(f"{version!r} is not a vLLM version", "write it like 0.28.0")
+        raise UserError(
+            f"{version!r} is not a vLLM version", "write it like 0.28.0", code="invalid-version"
+        )
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
@@ -67,6 +69,8 @@ def _holds(number: Parsed, comparison: str) -> bool:
     found = _COMPARISON.fullmatch(comparison)
     if not found:
         raise UserError(
-            f"{comparison!r} is not a comparison of versions", "write it like >=0.18.0,<0.22.0"
+            f"{comparison!r} is not a comparison of versions",
+            "write it like >=0.18.0,<0.22.0",
+            code="invalid-version",
         )
     return _OPERATORS[found[1]](number, parse(found[2]))

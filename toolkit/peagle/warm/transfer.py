@@ -162,7 +162,9 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
     reason = engine_message(text)[:300] or "empty response"
     if response.status >= 500:
         return EngineError(
-            f"the container failed to collect ({response.status}): {reason}", f"see {log}"
+            f"the container failed to collect ({response.status}): {reason}",
+            f"see {log}",
+            code="collection-failed",
         )
     if response.status == 409:
         message = f"there is nothing to collect: {reason}"

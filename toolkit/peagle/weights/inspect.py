@@ -145,7 +145,9 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     uploads = bucket.unfinished_uploads(prefix.key)  # first: one can become an object meanwhile
     present = bucket.sizes(prefix.key)
     if not present and not uploads:
-        raise NotFound(f"there are no objects below {prefix.uri}", "check the URI")
+        raise NotFound(
+            f"there are no objects below {prefix.uri}", "check the URI", code="no-objects"
+        )
     refuse_neighbors(bucket, prefix, present)
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
     named = {

@@ -194,7 +194,9 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     """The source at ``location``; nothing is read yet."""
     if is_s3_uri(location):
         if aws_of is None:
-            raise UserError(f"{location} cannot be read here", "specify a folder")
+            raise UserError(
+                f"{location} cannot be read here", "specify a folder", code="invalid-location"
+            )
         _check_bucket(location)
         from peagle.aws.s3_source import S3Source
 
@@ -247,7 +249,11 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
         folder = folder.resolve()
     head = read_checkpoint(FolderSource(folder))
     if head.tensors is None and not head.other_weights:  # else a finding says how to convert them
-        raise UserError(f"{drafter} has no *.safetensors", "use the folder of the head itself")
+        raise UserError(
+            f"{drafter} has no *.safetensors",
+            "use the folder of the head itself",
+            code="weights-missing",
+        )
     return {"drafter": str(folder), "drafter_checkpoint": head}
 
 

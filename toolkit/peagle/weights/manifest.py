@@ -213,10 +213,12 @@ def refuse_neighbors(bucket: Bucket, prefix: WeightsPrefix, present: Collection[
         raise NotFound(
             f"{prefix.uri} is a folder of the pair at {above.uri}",
             Fix("use that prefix", ("peagle", "weights", "list", above.uri)),
+            code="other-prefix",
         )
     if below := synced_below(prefix, present):
         names = ", ".join(one.key.removeprefix(prefix.key) for one in below[:_SHOWN])
         raise NotFound(
             f"no pair was synced to {prefix.uri} itself, but below it: {names}",
             Fix("use that prefix", ("peagle", "weights", "list", below[0].uri)),
+            code="other-prefix",
         )

@@ -68,7 +68,11 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
     """
     refuse_head(model.location, model)
     if head is not None and not is_head(head.config):
-        raise UserError(f"{head.location} holds no EAGLE-3 or P-EAGLE head", "use a draft head")
+        raise UserError(
+            f"{head.location} holds no EAGLE-3 or P-EAGLE head",
+            "use a draft head",
+            code="head-not-a-drafter",
+        )
     target_id = f"{file.absolute().parent.name}/{file.stem}"
     weights, guessed = _weights(model.location, file, target_id)
     read = entry_of(model)

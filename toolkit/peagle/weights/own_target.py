@@ -61,6 +61,7 @@ def refuse_head(location: str, checkpoint: Checkpoint) -> None:
         raise UserError(
             f"{location} holds a draft head, not a model",
             "pass it with --drafter, and its target in its place",
+            code="head-not-a-target",
         )
 
 
@@ -97,7 +98,9 @@ def target_not_read(
     where = "S3" if is_s3_uri(location) else "the Hub"
     near = nearest(location, catalog.targets) if catalog and not is_s3_uri(location) else ""
     sentence = f"{near} to read it from {where}".strip()
-    return NotFound(f"the catalogue has no target {location!r}", Fix(sentence, command))
+    return NotFound(
+        f"the catalogue has no target {location!r}", Fix(sentence, command), code="unknown-target"
+    )
 
 
 def _read(location: str, read: ReadCheckpoint) -> Checkpoint:
@@ -109,6 +112,8 @@ def _read(location: str, read: ReadCheckpoint) -> Checkpoint:
     if checkpoint.tensors is None and checkpoint.other_weights:
         names = ", ".join(checkpoint.other_weights[:2])
         raise UserError(
-            f"{location} has weights only as {names}", "convert them to safetensors first"
+            f"{location} has weights only as {names}",
+            "convert them to safetensors first",
+            code="weights-not-safetensors",
         )
     return replace(checkpoint, location=str(folder.resolve()))

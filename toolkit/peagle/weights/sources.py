@@ -58,7 +58,9 @@ def weights_of_pair(
     placed = place_weights(options, catalog, selected.value, "weights").value
     found = {"target": placed.target, "drafter": placed.drafter} | dict(given)
     if parts == ("drafter",) and found["drafter"] is None:
-        raise UserError(f"{name} drafts without weights", "leave out --drafter-only")
+        raise UserError(
+            f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
+        )
     drafter = selected.value.drafter
     pair = SyncedPair(
         pair=selected.value.name,

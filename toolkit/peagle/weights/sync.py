@@ -91,7 +91,11 @@ def plan_sync(aws: Aws, prefix: WeightsPrefix, weights: Mapping[str, Weights]) -
     for part, source in sources.items():
         origin = source.copied_from
         if origin and origin.uri == prefix.part_uri(part):
-            raise UserError(f"the {part} would be copied to itself", "use another prefix")
+            raise UserError(
+                f"the {part} would be copied to itself",
+                "use another prefix",
+                code="copied-to-itself",
+            )
     items = tuple(_items(prefix, sources))
     if not bucket_exists(aws, prefix.bucket):
         return SyncPlan(prefix, aws.region, sources, items, creates_bucket=True)

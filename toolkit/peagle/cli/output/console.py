@@ -92,7 +92,9 @@ _PASS_YES = Fix("pass --yes", options=("--yes",))
 def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise UserError("confirmation needed, but stdin is not a terminal", fix)
+        raise UserError(
+            "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
+        )
     return click.confirm(question, err=True)
 
 

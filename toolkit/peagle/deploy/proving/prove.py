@@ -55,6 +55,7 @@ def prove(
         raise NotFound(
             f"there is no endpoint {name!r} in {aws.region}",
             Fix("list the deployments", ("peagle", "list")),
+            code="no-such-endpoint",
         )
     wake_up = WakeUpOptions(on_progress=lambda progress: say(progress.text), clock=clock or Clock())
     if wake(aws, live, record, wake_up) is not None:

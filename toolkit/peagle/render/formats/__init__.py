@@ -32,6 +32,13 @@ def format_files(format: str) -> tuple[str, ...]:
     return tuple(_module(format).FILES)
 
 
+_FORMAT_UNSUPPORTED = "format-unsupported"
+"""The format cannot express something of the plan; the message says what.
+
+Fix: use one of the formats that the error names
+"""
+
+
 def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     """The files that express the plan in this format.
 
@@ -46,7 +53,7 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
             if not _unsupported(other, plan) and not getattr(_module(other), "NO_ENDPOINT", False)
         ]
         fix = f"use {' or '.join(others)}" if others else "no format can express this plan"
-        raise Unsupported(f"{format}: {reason}", fix)
+        raise Unsupported(f"{format}: {reason}", fix, code=_FORMAT_UNSUPPORTED)
     files: tuple[RenderedFile, ...] = _module(format).render(plan, catalog)
     return files
 
@@ -60,7 +67,7 @@ def _module(format: str) -> Any:
     names = format_names()
     if format not in names:
         hint = nearest(format, names) or f"formats: {', '.join(names)}"
-        raise NotFound(f"unknown format {format!r}", hint)
+        raise NotFound(f"unknown format {format!r}", hint, code="unknown-format")
     return import_module(f"{__name__}.{format}")
 
 
