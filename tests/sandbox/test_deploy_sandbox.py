@@ -171,6 +171,16 @@ def test_what_errors_advise_leads_to_the_sandbox_too(sandbox: Sandbox) -> None:
     assert "peagle list --sandbox" in done.stderr
 
 
+def test_a_quota_of_the_sandbox_can_be_raised_after_a_refused_deploy(fresh: Sandbox) -> None:
+    """Its fix changes the sandbox that the deploy started, which therefore runs on."""
+    refused = in_process(*DEPLOY, "--instance-count", "3", "--json", environment=fresh.environment)
+    error = json.loads(refused.err.splitlines()[-1])["error"]
+
+    assert (refused.code, error["code"]) == (3, "quota-too-small")
+    assert error["command"][:4] == ["peagle", "sandbox", "quota", "set"]
+    assert fresh.peagle(*error["command"][1:]).returncode == 0
+
+
 def test_quota_0_is_refused_and_nothing_is_made(sandbox: Sandbox, account: Account) -> None:
     with sandbox.at_home():
         set_quota("ml.g5.xlarge", 0)

@@ -20,7 +20,7 @@ from peagle.deploy.discover import complete_deployment, current_deployment
 from peagle.deploy.records import Ambiguous, deployment_names, find_record
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
-from peagle.errors import CloudError, EngineError, NotFound, OptionsConflict, UserError
+from peagle.errors import CloudError, EngineError, NotFound, OptionsConflict, PeagleError, UserError
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.sandbox import client as sandbox_client
 from peagle.store import SANDBOX
@@ -81,11 +81,12 @@ class Account:
     @contextmanager
     def stopped_on_error(self, started: bool) -> Iterator[None]:
         """If the block ends with an error, stop the sandbox that was ``started`` for it, unless it
-        is in use."""
+        is in use or the error's command changes it."""
         try:
             yield
-        except BaseException:
-            if started and not _is_used():
+        except BaseException as error:
+            command = error.command if isinstance(error, PeagleError) else ()
+            if started and not _is_used() and tuple(command[:2]) != ("peagle", "sandbox"):
                 sandbox_client.stop_sandbox()
                 self.say("Stopped the sandbox.")
             raise

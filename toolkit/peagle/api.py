@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from peagle.engine.state import unreadable_records as unreadable_records
     from peagle.engine.state import warm_folder as warm_folder
     from peagle.engine.usage import EngineMeter as EngineMeter
+    from peagle.fit.advice import mildest as mildest
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.images.build import findings_for_build as findings_for_build
@@ -351,6 +352,7 @@ _FUNCTIONS = {
         "unreadable_records", "warm_folder", "read_warm_start",
     ),
     "peagle.engine.usage": ("EngineMeter",),
+    "peagle.fit.advice": ("mildest",),
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": (
         "findings_for_build", "findings_of_format", "findings_on_this_machine",

@@ -295,7 +295,8 @@ def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
     program = unread["command"]
     assert program[:2] == ["python", "-c"]
     compile(program[2], "fix", "exec")
-    assert "save_file" in program[2]
+    assert f'torch.load("{tmp_path}/pytorch_model.bin"' in program[2]
+    assert f'"{tmp_path}/model.safetensors")' in program[2]
     assert "a Python that has torch and safetensors" in unread["fix"]
 
 

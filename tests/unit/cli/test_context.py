@@ -190,6 +190,17 @@ def test_list_of_profiles_does_not_use_the_unknown_profile() -> None:
     assert in_context(("aws", "sso", "login"), context)[-2:] == ("--profile", "nope")
 
 
+def test_the_sandbox_does_not_refresh_the_bundled_catalogue(tmp_path: Path) -> None:
+    refresh = ("peagle", "catalog", "refresh", "--prices")
+    sandbox = ["deploy", "--sandbox", "tiny"]
+
+    assert in_context(refresh, parsed(sandbox)) == ()
+    own = parsed(["--catalog", str(tmp_path), *sandbox])
+    assert in_context(refresh, own) == (
+        "peagle", "--catalog", str(tmp_path), *refresh[1:], "--sandbox",
+    )  # fmt: skip
+
+
 def test_command_with_placeholders_keeps_the_options(tmp_path: Path) -> None:
     context = parsed(["--catalog", str(tmp_path), "plan", "--region", "eu-west-1", "tiny"])
 

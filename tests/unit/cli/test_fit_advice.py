@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.fit.models import Advice
 from tests.unit.cli.fitting import answer, folder, peagle, shown
 
 FLAGS = ("--no-speculation", "--text-only", "--enforce-eager", "--compiled")
@@ -162,6 +163,18 @@ def test_requested_speculation_is_not_advised_away() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("knob", "value", "options"),
+    [
+        ("tp", "4", ("--tensor-parallel-size", "4")),
+        ("no-speculation", "no-speculation", ("--no-speculation",)),
+        ("instance-type", "ml.p5.48xlarge, 4 of its 8 GPUs", ("--instance-type", "ml.p5.48xlarge")),
+    ],
+)
+def test_advice_is_the_arguments_to_type(knob: str, value: str, options: tuple[str, ...]) -> None:
+    assert Advice(knob=knob, value=value, kv_cache_tokens=1, max_concurrency=1.0).options == options
+
+
 def test_flags_are_advised_as_they_are_typed() -> None:
     arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
     assert knobs(*arguments)["enforce-eager"] == "enforce-eager"

@@ -58,6 +58,10 @@ def test_the_command_of_an_error_is_the_users_own_and_works(typed: str, changed:
             "--tensor-parallel-size 4",
         ),
         (
+            "fit gpt-oss-120b --gpu-memory-gib 79.2 --json",
+            "fit gpt-oss-120b --gpu-memory-gib 79.2 --json --gpu-memory-utilization 0.95",
+        ),
+        (
             "check gpt-oss-20b --drafter head --json",
             "check gpt-oss-20b --json --drafter ./head",
         ),
@@ -69,6 +73,14 @@ def test_an_option_in_a_sentence_is_in_a_command_too(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "head").mkdir()
     assert _error_of(in_process(*typed.split()))["command"] == ["peagle", *changed.split()]
+
+
+def test_a_pair_in_place_of_a_plan_file_gets_a_command_that_writes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = _error_of(in_process("prove", "--url", "http://h", "--plan", "tiny", "--json"))
+    assert error["command"] == ["peagle", "plan", "PAIR", "--output", "tiny.json"]
 
 
 def test_people_see_the_command_after_the_sentence() -> None:

@@ -92,6 +92,8 @@ def in_context(
         accepted = set(options or _options_of(ctx.find_root(), words[1:]))
     if words[:2] == ("peagle", "plan") and "--online" not in words:
         accepted -= {"--profile", "--sandbox"}  # which this command takes with --online only
+    if words[1:3] == ("catalog", "refresh") and "--sandbox" in typed and "--catalog" not in typed:
+        return ()  # responses of the sandbox do not go into the bundled catalogue
     head: list[str] = []
     tail: list[str] = []
     for flag, value in typed.items():

@@ -130,9 +130,9 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
         print_report(report)
     if report.refusal:
+        best = api.mildest(report.advice)
         fix = Fix("no single change helps")
-        if report.advice:
-            option = report.advice[0].option
-            fix = Fix(f"use {option}", options=tuple(option.split()))
+        if best:
+            fix = Fix(f"use {best.option}", options=best.options)
         raise Refused(report.refusal, fix, code="does-not-fit")
     raise_first_error(report.findings)

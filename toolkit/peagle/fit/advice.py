@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
@@ -24,6 +24,12 @@ _HIGHEST_PERCENT = 97
 MAX_K_TRIED = 64
 """The largest K to try: the catalogue's heads are trained for at most 18. Every smaller K is tried,
 since a larger K can take less memory: CUDA graphs are captured for whole steps of K + 1 tokens."""
+
+_MILDEST_FIRST = (
+    "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "max-model-len",
+)  # fmt: skip
+"""What to change first: these keep target, drafter, K, precision and GPUs. The context is the last
+of them, since requests may need all of it."""
 
 _VIDEO_TOKENS = 32 * 78
 """Tokens of Gemma-4's longest video, which a step must hold whole: 32 frames of 70 tokens and their
@@ -64,6 +70,12 @@ def advise(
         _instance(case, apply_change, table) if table else None,
     )
     return tuple(advice for advice in found if advice)
+
+
+def mildest(advice: Sequence[Advice]) -> Advice | None:
+    """The change to suggest first; ``None`` without any."""
+    order = {knob: place for place, knob in enumerate(_MILDEST_FIRST)}
+    return min(advice, key=lambda one: order.get(one.knob, len(order)), default=None)
 
 
 def divisions(shape: Architecture, gpus: int) -> list[int]:

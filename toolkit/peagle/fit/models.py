@@ -37,10 +37,18 @@ class Advice(CatalogEntry):
     max_concurrency: float
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """The change as command-line arguments."""
+        flag = "--tensor-parallel-size" if self.knob == "tp" else f"--{self.knob}"
+        if self.value == self.knob:
+            return (flag,)
+        return flag, self.value.partition(",")[0] if self.knob == "instance-type" else self.value
+
+    @property
     def option(self) -> str:
-        """The change as a command-line option."""
-        name = "tensor-parallel-size" if self.knob == "tp" else self.knob
-        return f"--{name}" + ("" if self.value == self.knob else f" {self.value}")
+        """The change as a command-line option, for people."""
+        flag, *values = self.options
+        return " ".join((flag, self.value) if values else (flag,))
 
 
 class Comparison(CatalogEntry):

@@ -319,4 +319,9 @@ def price_origin(plan: Plan) -> str:
     """The origin and date of the price: ``list price of 2026-01-31``."""
     not_aws = any(finding.code == "price-not-from-aws" for finding in plan.findings)
     source = "not AWS's price, queried on" if not_aws else "list price of"
-    return f"{source} {plan.price_date}"
+    elsewhere = any(finding.code == PRICE_ELSEWHERE for finding in plan.findings)
+    return f"{source} {plan.price_date}{', of another region' if elsewhere else ''}"
+
+
+PRICE_ELSEWHERE = "price-of-another-region"
+"""Code of the finding that the catalogue has no price for the region of the plan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from peagle.catalog.tables import Instance, Price, nearest_region
 from peagle.errors import Fix
 from peagle.findings import Finding, warning
-from peagle.planning.plan import Decision
+from peagle.planning.plan import PRICE_ELSEWHERE, Decision
 from peagle.text import format_usd
 
 REFERENCE_REGION = "us-east-1"
@@ -47,5 +47,5 @@ def price_of(instance: Instance, region: str) -> Decision[Price | None]:
     if price.region == region:
         return Decision(price)
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
-    finding = warning("price-of-another-region", "price", message, _refresh(region))
+    finding = warning(PRICE_ELSEWHERE, "price", message, _refresh(region))
     return Decision(price, findings=(finding,))

@@ -24,7 +24,8 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
         with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
             text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
     except FileNotFoundError:
-        fix = Fix("create it", (*create, str(path)))
+        name = str(path) if path.suffix == ".json" else f"{path}.json"
+        fix = Fix("create it", (*create, name))
         raise kind(f"there is no file {path}", fix) from None
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error

@@ -47,7 +47,8 @@ _PLAN = ("peagle", "plan", "PAIR", "--output")
 
 
 def _again(file: str) -> Fix:
-    return Fix("create the plan again", (*_PLAN, file))
+    name = file if file.endswith(".json") else f"{file}.json"
+    return Fix("create the plan again", (*_PLAN, name))
 
 
 def _unedited(file: str) -> Fix:

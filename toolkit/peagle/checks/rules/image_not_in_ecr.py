@@ -15,5 +15,6 @@ def check(case: Case) -> Findings:
     if case.image is not None and parse_ecr_image(case.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
-        command = ("peagle", "image", "push", case.image)
-        yield RULE.error("image", message, Fix(fix, command))
+        has_tag = ":" in case.image.rpartition("/")[2]
+        name = case.image if has_tag and "/" not in case.image else "NAME:TAG"
+        yield RULE.error("image", message, Fix(fix, ("peagle", "image", "push", name)))

@@ -6,9 +6,10 @@ container of this toolkit refuses them, and so do copies to S3.
 """
 
 import json
+from pathlib import PurePath
 
 from peagle.case import Case
-from peagle.checkpoints.models import Checkpoint
+from peagle.checkpoints.models import Checkpoint, is_folder
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
 
@@ -34,18 +35,22 @@ def _message_and_fix(checkpoint: Checkpoint) -> tuple[str, str | Fix]:
             f"weights not checked: {checkpoint.location} has {others} but no *.safetensors; other "
             "formats may run code when they are loaded, and are not served"
         )
-        return message, _conversion(checkpoint.other_weights[0])
+        return message, _conversion(checkpoint.location, checkpoint.other_weights[0])
     message = f"weights not checked: {checkpoint.location} has no *.safetensors, config.json only"
     return message, "copy the weights there before you serve it"
 
 
-def _conversion(file: str) -> Fix:
-    """The command that converts to safetensors; ``weights_only`` runs no code of the file."""
+def _conversion(location: str, file: str) -> Fix:
+    """The command that converts to safetensors; ``weights_only`` runs no code of the file. Weights
+    in S3 or on the Hub are converted in the folder that they are copied to."""
+    folder = location if is_folder(location) and not location.startswith("~") else ""
+    source, made = (str(PurePath(folder, name)) for name in (file, "model.safetensors"))
     program = (
         "import torch; from safetensors.torch import save_file; "
-        f'tensors = torch.load({json.dumps(file)}, map_location="cpu", weights_only=True); '
+        f'tensors = torch.load({json.dumps(source)}, map_location="cpu", weights_only=True); '
         "save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, "
-        '"model.safetensors")'
+        f"{json.dumps(made)})"
     )
-    sentence = "convert the weights in their folder, with a Python that has torch and safetensors"
+    where = "" if folder else " in their folder"
+    sentence = f"convert the weights{where}, with a Python that has torch and safetensors"
     return Fix(sentence, ("python", "-c", program))
