@@ -130,4 +130,4 @@ def test_one_endpoint_is_named_once(sandbox: Sandbox) -> None:
     for words in ((), ("one", "--endpoint", "two")):
         done = sandbox.peagle("prove", *words)
         assert done.returncode == 2
-        assert "NAME, --endpoint NAME or --url URL" in done.stderr
+        assert "use one of NAME, --endpoint and --url" in done.stderr
