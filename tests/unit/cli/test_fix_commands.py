@@ -87,6 +87,9 @@ def test_people_see_the_command_after_the_sentence() -> None:
     done = in_process("plan", "gpt-oss-20b", "--k", "99")
     shown = "(use --k 10 or less; 7 is recommended: peagle plan gpt-oss-20b --k 7)"
     assert done.error.endswith(shown)
+    checked = in_process("check", "gpt-oss-20b", "--k", "99").out
+    assert "7 is recommended: peagle check gpt-oss-20b --k 7\n" in checked
+    assert "p-eagle-long: peagle" not in checked  # a note
 
 
 def test_another_spelling_of_the_option_is_replaced() -> None:
