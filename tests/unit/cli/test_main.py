@@ -169,6 +169,30 @@ def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:
     assert json.loads(done.stderr)["error"]["code"] == "not-writable"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan tiny -o",
+        "plan tiny --out",
+        "verdict gpt-oss-20b --gpu H200 -o",
+        "render terraform tiny -o",
+        "catalog init ./model -o",
+        "bench report result.json -o",
+        "image build tiny --sbom",
+    ],
+)
+@pytest.mark.parametrize(("name", "expected"), [("", "needs a name"), ("caf\udce9", "not UTF-8")])
+def test_an_output_needs_a_name_in_utf_8(
+    peagle: Peagle, tmp_path: Path, line: str, name: str, expected: str
+) -> None:
+    done = peagle(*line.split(), f"{name}.json" if name else "", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
 
