@@ -115,6 +115,8 @@ def test_a_process_ends_as_a_command_in_this_one(
         ),
         (["nothing"], "No such command"),
         (["delete", "peagle-tiny"], "use destroy"),
+        (["help"], "use --help"),
+        (["version"], "use --version"),
         (["update", "peagle-tiny"], "deploy the changed plan again"),
         (["plan", "gpt-oss-21b"], "gpt-oss-20b"),
         (["plan", "gpt-oss-20b", "--instance-type", "ml.g6e.3xlarge"], "ml.g6e.2xlarge"),

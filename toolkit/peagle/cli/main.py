@@ -90,6 +90,8 @@ COMMAND_HINTS: dict[str, str] = {
     "create": "use deploy",
     "describe": "use status",
     "models": "use catalog list",
+    "help": "use --help",
+    "version": "use --version",
 }
 """Commands that other tools have -> what to use instead."""
 
