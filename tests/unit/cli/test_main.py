@@ -298,6 +298,21 @@ def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_home_that_cannot_be_made_is_the_error_not_the_missing_engine(
+    peagle: Peagle, tmp_path: Path
+) -> None:
+    variables = {k: v for k, v in os.environ.items() if k != "PEAGLE_ENGINE_PYTHON"}
+    (tmp_path / "file").touch()
+    for home in ("/proc/nowhere", str(tmp_path / "file")):
+        env = {**variables, "PEAGLE_HOME": home}
+        done = peagle("deploy", "tiny", "--sandbox", "--yes", env=env)
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "cannot write" in done.stderr
+        assert home in done.stderr
+        assert "vLLM" not in done.stderr
+
+
 @pytest.mark.parametrize("started_before", [True, False])
 def test_the_demo_stops_only_a_sandbox_that_it_started(
     started_before: bool, monkeypatch: pytest.MonkeyPatch
