@@ -14,7 +14,7 @@ _SHARED_BY = ("plan", "deploy", "render")
 """The commands whose common options are described once, as those of a plan."""
 
 _COMMON = {
-    "--json": "Print one JSON document on stdout; an error is one line of JSON on stderr.",
+    "--json": "Print one JSON document on stdout; an error is JSON on the last line of stderr.",
     "--yes": "Do not ask for confirmation.",
     "--profile": "AWS profile; by default boto3's chain of credentials.",
     "--sandbox": "Use the AWS sandbox of this machine; needs no account.",

@@ -291,6 +291,18 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     assert _left(account) == {}
 
 
+@pytest.mark.parametrize("words", [("status", NAME), ("invoke", NAME, "say hello")])
+def test_in_another_region_the_command_for_its_own_is_named(
+    sandbox: Sandbox, deployed: Any, words: tuple[str, ...]
+) -> None:
+    done = sandbox.peagle(*words, "--sandbox", "--region", "eu-west-1", "--json")
+
+    assert done.returncode == 2
+    error = json.loads(done.stderr)["error"]
+    assert error["fix"] == "it is in us-east-1"
+    assert sandbox.peagle(*error["command"][1:]).returncode == 0
+
+
 def test_invoke_says_what_is_not_as_on_aws(sandbox: Sandbox, deployed: Any) -> None:
     ask = ("invoke", NAME, "hello", "--no-stream", "--sandbox")
 

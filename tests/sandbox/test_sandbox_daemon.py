@@ -53,6 +53,22 @@ def test_concurrent_starts_share_one_sandbox(home: Sandbox) -> None:
     assert len(home.processes()) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("command", ["sandbox start", "deploy tiny --sandbox --yes"])
+def test_a_start_that_is_interrupted_leaves_no_sandbox(
+    home: Sandbox, command: str, number: signal.Signals
+) -> None:
+    starting = forked.start(*command.split(), environment=home.environment)
+    until(home.processes, lambda begun: begun != [], seconds=30)
+    os.kill(starting.pid, number)
+
+    assert starting.wait() == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    if number == signal.SIGINT:
+        assert home.processes() == []
+    until(home.processes, lambda left: left == [], seconds=30)
+    assert not (home.home / "sandbox" / "daemon.json").exists()
+
+
 def test_it_listens_on_loopback_only(sandbox: Sandbox) -> None:
     port = int(sandbox.json("sandbox", "start")["url"].rpartition(":")[2])
     socket.create_connection(("127.0.0.1", port)).close()

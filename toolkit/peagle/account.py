@@ -74,9 +74,16 @@ class Account:
         if started:
             self.say("Starting the sandbox")
             sandbox_client.start_sandbox()
-        if self.sandbox and (more := self.own_instances()):
-            sandbox_client.add_instances(more)
+        with self.stopped_on_error(started):
+            if self.sandbox and (more := self.own_instances()):
+                sandbox_client.add_instances(more)
         return started
+
+    def start_and_connect(self, region: str) -> tuple[bool, Aws]:
+        """``start``, then ``connect``, whose error stops the sandbox again."""
+        started = self.start()
+        with self.stopped_on_error(started):
+            return started, self.connect(region)
 
     @contextmanager
     def stopped_on_error(self, started: bool) -> Iterator[None]:

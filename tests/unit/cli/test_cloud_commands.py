@@ -211,6 +211,16 @@ def test_a_stopped_sandbox_contains_nothing(
     assert not (own_home / "sandbox" / "daemon.json").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_list_of_a_profile_that_does_not_exist_is_a_user_error(
+    peagle: Peagle, own_home: Path, options: tuple[str, ...]
+) -> None:
+    done = peagle("list", "--profile", "nope", *options)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "profile (nope) could not be found" in done.stderr
+
+
 def test_list_and_destroy_with_a_stopped_sandbox(peagle: Peagle, own_home: Path) -> None:
     listed = peagle("list", "--sandbox", "--json")
     destroyed = peagle("destroy", "x", "--sandbox", "--yes", "--json")

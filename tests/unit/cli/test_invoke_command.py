@@ -40,6 +40,25 @@ def test_the_answer_is_on_stdout_and_what_it_took_on_stderr(deployed: Terminal) 
     assert "acceptance length 3.00" in done.err
 
 
+def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal: Terminal) -> None:
+    terminal.cloud.next_scripts = [[("Creating", None)] * 100]
+    assert terminal.run(*FIRST, "--no-wait", "--yes").code == 0
+
+    def before(operation: str) -> None:
+        if operation.startswith("invoke"):
+            raise service_error("ValidationError", "its state is Creating", operation)
+
+    terminal.cloud.before = before
+
+    shown = terminal.run("status", NAME).out
+    asked = terminal.run("invoke", NAME, "hello")
+
+    assert f"{NAME}: Creating" in shown
+    assert "  to continue   peagle deploy " in shown
+    assert asked.code == 4
+    assert asked.error.endswith(f"(wait until it is in service: peagle status {NAME})")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
     option = "--stream" if stream else "--no-stream"

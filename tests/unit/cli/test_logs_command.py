@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from peagle.aws.client import Keys, connect
 from peagle.cli.account import find_deployment
-from peagle.engine.state import log_of
+from peagle.engine.process import EngineProcess, start_time
+from peagle.engine.state import LocalEngine, log_of, write
 from tests.support import in_process
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, without_record
@@ -162,17 +164,37 @@ def engine(own_home: Path) -> str:
 
 @pytest.mark.parametrize(
     ("command", "fix"),
-    [("logs", ("logs", "mine")), ("status", ("list",))],
+    [
+        ("logs", ("logs", "mine")),
+        ("status", ("list",)),
+        ("prove", ("logs", "mine")),
+        ("invoke", ("logs", "mine")),
+    ],
 )
 def test_the_name_of_an_engine_of_this_machine_leads_to_its_commands(
     terminal: Terminal, engine: str, command: str, fix: tuple[str, ...]
 ) -> None:
-    missing = terminal.run(command, engine)
-    elsewhere = terminal.run(command, engine, "--region", "eu-west-1")
+    prompt = ("hello",) if command == "invoke" else ()
+    missing = terminal.run(command, engine, *prompt)
+    elsewhere = terminal.run(command, engine, *prompt, "--region", "eu-west-1")
 
     assert missing.code == 2
     assert missing.err.rstrip().endswith(f": {shlex.join(('peagle', 'local', *fix))})")
     assert "peagle local" not in elsewhere.err
+
+
+def test_prove_of_a_running_engine_leads_to_the_proof_of_its_url(
+    terminal: Terminal, own_home: Path
+) -> None:
+    started = start_time(os.getpid())
+    assert started is not None
+    process = EngineProcess(os.getpid(), started, 8123, "log")
+    write(LocalEngine("mine", "a+b", "a", "0.28.0", {}, (), process, 1.0, ready=True))
+
+    done = terminal.run("prove", "mine")
+
+    assert done.code == 2
+    assert done.error.endswith(": peagle prove --url http://127.0.0.1:8123/v1)")
 
 
 def test_without_an_account_too(engine: str) -> None:

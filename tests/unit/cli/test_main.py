@@ -115,6 +115,8 @@ def test_a_process_ends_as_a_command_in_this_one(
         ),
         (["nothing"], "No such command"),
         (["delete", "peagle-tiny"], "use destroy"),
+        (["help"], "use --help"),
+        (["version"], "use --version"),
         (["update", "peagle-tiny"], "deploy the changed plan again"),
         (["plan", "gpt-oss-21b"], "gpt-oss-20b"),
         (["plan", "gpt-oss-20b", "--instance-type", "ml.g6e.3xlarge"], "ml.g6e.2xlarge"),
@@ -169,6 +171,30 @@ def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:
     assert json.loads(done.stderr)["error"]["code"] == "not-writable"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan tiny -o",
+        "plan tiny --out",
+        "verdict gpt-oss-20b --gpu H200 -o",
+        "render terraform tiny -o",
+        "catalog init ./model -o",
+        "bench report result.json -o",
+        "image build tiny --sbom",
+    ],
+)
+@pytest.mark.parametrize(("name", "expected"), [("", "needs a name"), ("caf\udce9", "not UTF-8")])
+def test_an_output_needs_a_name_in_utf_8(
+    peagle: Peagle, tmp_path: Path, line: str, name: str, expected: str
+) -> None:
+    done = peagle(*line.split(), f"{name}.json" if name else "", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
 
@@ -219,6 +245,32 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("target", [">&-", ">/dev/full"])
+@pytest.mark.parametrize(
+    "line", ["plan tiny", "plan tiny --json", "catalog list", "--help", "plan --help"]
+)
+def test_a_closed_or_full_stdout_is_one_line_and_code_2(line: str, target: str) -> None:
+    shell = f'exec "$0" -m peagle.cli {line} {target}'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], stderr=subprocess.PIPE, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert "cannot write the output: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.thorough
+def test_without_stdin_and_stderr_a_command_runs() -> None:
+    shell = 'exec "$0" -m peagle.cli plan tiny <&- 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], stdout=subprocess.PIPE, text=True, check=False
+    )
+
+    assert (done.returncode, "Next: peagle deploy tiny" in done.stdout) == (0, True)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
@@ -244,6 +296,21 @@ def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     assert done.returncode == 2
     assert "/proc/nowhere" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_home_that_cannot_be_made_is_the_error_not_the_missing_engine(
+    peagle: Peagle, tmp_path: Path
+) -> None:
+    variables = {k: v for k, v in os.environ.items() if k != "PEAGLE_ENGINE_PYTHON"}
+    (tmp_path / "file").touch()
+    for home in ("/proc/nowhere", str(tmp_path / "file")):
+        env = {**variables, "PEAGLE_HOME": home}
+        done = peagle("deploy", "tiny", "--sandbox", "--yes", env=env)
+
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "cannot write" in done.stderr
+        assert home in done.stderr
+        assert "vLLM" not in done.stderr
 
 
 @pytest.mark.parametrize("started_before", [True, False])

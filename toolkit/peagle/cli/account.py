@@ -102,9 +102,12 @@ def default_region() -> str:
 def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
     """The deployment if there is one; else the account must have an endpoint of that name.
 
-    Without the permission to look, the endpoint is assumed to exist.
+    Without the permission to look, the endpoint is assumed to exist. Errors are as those of
+    ``find_deployment``.
     """
-    return _with_hint(lambda: api.find_served(account, name, region, _prices()))
+    return _unless_an_engine(
+        account, name, region, lambda: api.find_served(account, name, region, _prices())
+    )
 
 
 def find_deployment(
@@ -112,8 +115,16 @@ def find_deployment(
 ) -> tuple[Deployment, Aws]:
     """``find_deployed`` with the prices of the command's catalogue; the error of a name that is in
     the sandbox, or of an engine on this machine, has the command for it as its fix."""
+    return _unless_an_engine(
+        account, name, region, lambda: api.find_deployed(account, name, region, _prices(), complete)
+    )
+
+
+def _unless_an_engine(account: Account, name: str, region: str | None, find: Callable[[], T]) -> T:
+    """What ``find`` returns; its error about a name that an engine of this machine has names the
+    command for that, unless the options are about AWS."""
     try:
-        return _with_hint(lambda: api.find_deployed(account, name, region, _prices(), complete))
+        return _with_hint(find)
     except NotFound as unknown:
         is_on_aws = account.sandbox or account.profile or region or unknown.code == IN_SANDBOX
         if is_on_aws or name not in api.local_engine_names():
@@ -123,9 +134,13 @@ def find_deployment(
 
 def _engine_fix(name: str) -> Fix:
     """What this command would be about an engine of ``peagle local up``."""
-    has_log = click.get_current_context().info_name == "logs"
-    words = ("logs", name) if has_log else ("list",)
-    return Fix("an engine of this machine has that name", ("peagle", "local", *words))
+    command = click.get_current_context().info_name
+    has_log = command in ("logs", "invoke", "prove")
+    words = ("local", "logs", name) if has_log else ("local", "list")
+    if command == "prove":
+        ready = [one for one in api.local_engines() if one.name == name and one.state == "ready"]
+        words = ("prove", "--url", ready[0].openai_base_url) if ready else words
+    return Fix("an engine of this machine has that name", ("peagle", *words))
 
 
 def _with_hint(find: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import USD, command_catalog
+from peagle.cli.options import USD, OutputPath, command_catalog
 from peagle.cli.output.console import json_option, print_json, print_written
 from peagle.store import write_output
 
@@ -22,7 +22,7 @@ from peagle.store import write_output
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     metavar="FILE",
     help="The report.  [default: FILE with the ending .html]",
 )

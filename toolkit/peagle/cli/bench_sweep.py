@@ -21,6 +21,7 @@ from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
     USD,
+    OutputPath,
     command_catalog,
     complete_pair,
     raise_first_error,
@@ -79,12 +80,12 @@ _OPTIONS = (
     click.option("--max-cost", type=USD, metavar="USD",
                  help="Deployment: limit of what the sweep costs in all.  "
                  "[default: 1.5 times the shown cost]"),
-    click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+    click.option("-o", "--output", type=OutputPath(), metavar="FILE",
                  help="Result, written after each row.  [default: bench-NAME.json]"),
     click.option("--again", is_flag=True, help="Measure again what FILE has."),
-    click.option("--save", type=click.Path(path_type=Path), metavar="CATALOG",
+    click.option("--save", type=OutputPath("folder"), metavar="CATALOG",
                  help="Write evidence that plans read to the catalogue in this folder."),
-    click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="HTML",
+    click.option("--report", "report_file", type=OutputPath(), metavar="HTML",
                  help="Write the HTML report."),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from peagle.bench.lossless import LosslessResult
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS
 from peagle.bench.prompts import PromptSet
-from peagle.cli.options import Decimal, command_catalog
+from peagle.cli.options import Decimal, OutputPath, command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, print_written
 from peagle.cli.output.progress import StatusLine
@@ -78,7 +78,7 @@ _TEXT_OPTIONS = (
     click.option(
         "--save-acceptance",
         metavar="FILE",
-        type=_FILE,
+        type=OutputPath(),
         help="With --acceptance: write the result, for `peagle verdict --acceptance`.",
     ),
     click.option(

@@ -10,7 +10,7 @@ from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.options import OutputPath, command_catalog
 from peagle.cli.output.console import (
     json_option,
     print_json,
@@ -38,7 +38,7 @@ Examples:
     "-o",
     "--output",
     metavar="FILE|DIR",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     help="ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
     "[default: print it]",
 )

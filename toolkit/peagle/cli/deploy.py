@@ -137,8 +137,7 @@ def deploy(
     others = planned_fallbacks(ctx, plan)
     if account.sandbox:
         api.check_sandbox_engine()
-    started = account.start()
-    aws = account.connect(plan.region)
+    started, aws = account.start_and_connect(plan.region)
     instances = command_catalog(ctx).instances
 
     def checked(plan: Plan) -> Preflight:

@@ -12,7 +12,7 @@ from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import command_catalog, refuse_errors, region_option
+from peagle.cli.options import OutputPath, command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
     json_option,
     print_json,
@@ -59,7 +59,7 @@ def image() -> None:
 @click.option(
     "--sbom",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputPath(dir_okay=False),
     help="File for the image's CycloneDX SBOM.  [default: below $PEAGLE_HOME/images]",
 )
 @click.option(
@@ -77,7 +77,7 @@ def image() -> None:
 @click.option(
     "--address-file",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputPath(dir_okay=False),
     help="Write the pushed address, with its digest, to this file, for deploy --image-from.",
 )
 @account_options

@@ -59,7 +59,8 @@ def list_deployments(
         try:
             found = _listing(ctx, account, region)
         except UserError as error:  # without credentials, what this machine knows is still shown
-            if api.deployment_names(account.scope):
+            is_mistyped = account.profile is not None and error.code == "unknown-profile"
+            if is_mistyped or api.deployment_names(account.scope):
                 raise
             unreachable = f" on this machine; the account is unknown: {error.message}"
     elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:

@@ -11,9 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -74,8 +75,11 @@ COMMANDS: dict[str, dict[str, str]] = {
 
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
-UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
-"""Errors of a disk or a folder that the user can fix, so they print no traceback."""
+UNWRITABLE = (
+    errno.EACCES, errno.EBADF, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS,
+)  # fmt: skip
+"""Errors of a disk, a folder or a closed stdout that the user can fix, so they print no
+traceback."""
 
 COMMAND_HINTS: dict[str, str] = {
     "delete": "use destroy",
@@ -86,6 +90,8 @@ COMMAND_HINTS: dict[str, str] = {
     "create": "use deploy",
     "describe": "use status",
     "models": "use catalog list",
+    "help": "use --help",
+    "version": "use --version",
 }
 """Commands that other tools have -> what to use instead."""
 
@@ -127,7 +133,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             sys.exit(BROKEN_PIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -188,6 +194,7 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document, to which a command adds keys with ``add_to_error_document``."""
     error_fields: dict[str, Any] = {}
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     gc.set_threshold(*GC_THRESHOLDS)
@@ -215,6 +222,8 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
+        if error.filename is None:
+            _discard_output()  # else Python fails again at the end, with another exit code
         where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
         _end(
             UserError(
@@ -227,6 +236,33 @@ def main() -> NoReturn:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
         raise
+
+
+def _replace_closed_streams() -> None:
+    """Without stdin or stderr, read and write nothing; without stdout (``>&-``), writing raises
+    OSError, as the output is lost. Each descriptor is taken, so that no file of ours gets it."""
+    if sys.stdin is None:
+        sys.stdin = _null_stream(0, os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = _null_stream(1, os.O_RDONLY)
+    if sys.stderr is None:
+        sys.stderr = _null_stream(2, os.O_WRONLY)
+
+
+def _discard_output() -> None:
+    """Let what stdout still buffers disappear when the process ends."""
+    with suppress(OSError):  # a stream in memory has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _null_stream(descriptor: int, flags: int) -> io.TextIOWrapper:
+    opened = os.open(os.devnull, flags)
+    if opened != descriptor:
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.set_inheritable(descriptor, True)
+    mode: Literal["r", "w"] = "w" if descriptor else "r"
+    return open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,6 +160,34 @@ requests_option = click.option(
 """``--requests`` of a measurement."""
 
 
+class OutputPath(click.Path):
+    """The type of options that name a ``what`` to write: a path with a name, in UTF-8. Output in
+    another encoding would name a path that does not exist."""
+
+    def __init__(self, what: str = "file", dir_okay: bool = True) -> None:
+        super().__init__(dir_okay=dir_okay, path_type=Path)
+        self._what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises BadParameter."""
+        text = os.fspath(value)
+        if not text:
+            return self.fail(f"an output {self._what} needs a name", param, ctx)
+        if not _is_utf8(text):
+            shown = text.encode("utf-8", "backslashreplace").decode()
+            return self.fail(f"{shown} is not UTF-8", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether no byte of the command line had to be escaped in ``text``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Output(click.Option):
     """An option with the earlier spelling ``--out``, which help does not show."""
 
@@ -175,7 +204,7 @@ def output_option(help: str) -> Callable[..., Any]:
         "--out",
         "output",
         cls=_Output,
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=OutputPath(dir_okay=False),
         metavar="FILE",
         help=help,
     )

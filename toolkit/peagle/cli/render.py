@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.options import command_catalog, refuse_errors
+from peagle.cli.options import OutputPath, command_catalog, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
@@ -39,7 +39,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
     "--output",
     metavar="DIR",
     required=True,
-    type=click.Path(path_type=Path),
+    type=OutputPath("folder"),
     help="Folder for the files; created if needed.",
 )
 @click.option("--force", is_flag=True, help="Replace files in a folder that is not empty.")

@@ -50,9 +50,20 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
         _print_fact(label, wrapped(text, width))
     if document["failure_fix"] or document["failure_command"]:
         _print_fact("fix", fix_lines(document["failure_fix"], document["failure_command"], width))
+    elif command := _next_command(document, record):
+        _print_fact("to continue", [command_text(command)])
     for one in document["resources"]:
         _print_fact("resource", wrapped(f"{one['type']} {one['name']}", width))
     return None
+
+
+def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
+    """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
+    --no-wait; empty where there is nothing to continue."""
+    if record.owner or document["state"] not in ("Creating", "Unproved"):
+        return ()
+    plan = record.current.plan
+    return api.deploy_command(plan) if plan else ("peagle", "prove", record.name)
 
 
 def _print_fact(label: str, lines: Sequence[str]) -> None:

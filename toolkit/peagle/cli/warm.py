@@ -178,8 +178,7 @@ def _collect_on_aws(
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    started = account.start()
-    aws = account.connect(plan.region)
+    started, aws = account.start_and_connect(plan.region)
     with api.deployment_lock(aws.scope, plan.region, collecting.name):
         with account.stopped_on_error(started):
             instances = command_catalog().instances

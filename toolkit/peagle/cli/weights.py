@@ -111,8 +111,7 @@ def sync_command(
     given = {part: sources[f"{part}_from"] for part in parts}
     locations = {part: api.weights_at(at) for part, at in given.items() if at}
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
-    started = account.start()
-    aws = account.connect(region)
+    started, aws = account.start_and_connect(region)
     price = api.load_storage(catalog_of(ctx)).price_in(region)
     again = typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over"))
     bar = SyncProgressBar()

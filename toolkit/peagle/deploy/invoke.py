@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from peagle.aws import runtime
+from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.deploy.revisions import unfinished
@@ -16,7 +17,7 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.wake_up import WakeUpOptions, retry_until_awake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
-from peagle.errors import Fix
+from peagle.errors import CloudError, Fix
 from peagle.protocol import Counters, Piece, acceptance_length, parse_piece, request_body
 
 OnText = Callable[[str], object]
@@ -93,6 +94,17 @@ def invoke(
             else Fix("look at its state", ("peagle", "status", name))
         )
         raise Missing(f"{name} has no endpoint: {error.message}", fix, error.code) from error
+    except CloudError as error:
+        if not error.fix and _is_being_created(aws, name):
+            error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
+        raise
+
+
+def _is_being_created(aws: Aws, name: str) -> bool:
+    with suppress(CloudError):
+        live = sagemaker.describe(aws, name)
+        return live is not None and live.status == "Creating"
+    return False
 
 
 def invoke_local(

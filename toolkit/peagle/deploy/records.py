@@ -93,12 +93,16 @@ def find_record(name: str, scope: str | None = None, region: str | None = None) 
 
 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
-    where = f" in {region}" if region and name in deployment_names(scope) else ""
+    message = f"there is no deployment {name!r}"
+    places = sorted({path.parent.name for path in _paths(scope) if path.stem == name})
+    if region and places:
+        there = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
+        return NotFound(f"{message} in {region}", there, code="no-such-deployment")
     hint = nearest(name, deployment_names(scope))
     fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
     if name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    return NotFound(f"there is no deployment {name!r}{where}", fix, code="no-such-deployment")
+    return NotFound(message, fix, code="no-such-deployment")
 
 
 @contextmanager

@@ -76,8 +76,7 @@ class Session(Measurer):
         account, observe = self._account(), _observer(say)
         if account.sandbox:
             api.check_sandbox_engine()
-        started = account.start()
-        aws = account.connect(plan.region)
+        started, aws = account.start_and_connect(plan.region)
         with api.deployment_lock(aws.scope, plan.region, plan.name):
             with account.stopped_on_error(started):
                 found = api.preflight(aws, plan, self.catalog.instances, role, bucket)

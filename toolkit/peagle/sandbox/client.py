@@ -17,11 +17,12 @@ from peagle.engine.process import (
     stop_engine,
     wait_for_end,
 )
-from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
+from peagle.errors import EngineError, EngineMissing, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
 from peagle.sandbox.daemon import check_moto, start_daemon
 from peagle.sandbox.state import AccessKey, EngineKind
+from peagle.store import home, private_folder
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
@@ -280,7 +281,13 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
 
 def check_sandbox_engine(compiles: bool = False) -> None:
     """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
-    when it ``compiles`` as a process and no C++ compiler is found."""
-    engine = find_engine(state.engine_version())
+    when it ``compiles`` as a process and no C++ compiler is found, or nothing can be installed as
+    $PEAGLE_HOME cannot be written."""
+    try:
+        engine = find_engine(state.engine_version())
+    except EngineMissing:
+        with state.writing():
+            private_folder(home())
+        raise
     if compiles and state.read_engine_kind() == "process":
         check_compiler(engine.python)

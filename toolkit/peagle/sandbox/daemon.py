@@ -8,7 +8,12 @@ import signal
 import sys
 
 from peagle.data import BUNDLED_CATALOG
-from peagle.engine.process import INHERITED_VARIABLES, EngineProcess
+from peagle.engine.process import (
+    INHERITED_VARIABLES,
+    EngineProcess,
+    start_time,
+    stop_engine,
+)
 from peagle.errors import EngineError, Fix, UserError
 from peagle.sandbox import state
 from peagle.store import HOME_VARIABLE, home
@@ -33,7 +38,8 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
     """Start the daemon, detached from this process and its terminal, and wait until it listens.
 
     It reports through a pipe; a pipe that is closed without a report means that it died. The
-    daemon holds the lock until then, so that no second one starts if this process is killed.
+    daemon holds the lock until then, so that no second one starts if this process is killed, and
+    ends if nobody reads its report. Ends it if this is interrupted.
     Raises UserError when the port is in use, EngineError when the daemon exits during startup.
     """
     reading, writing = os.pipe()
@@ -45,7 +51,7 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
     ]
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        os.posix_spawn(
+        pid = os.posix_spawn(
             argv[0],
             argv,
             _daemon_environment(),
@@ -59,8 +65,13 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
         )
     finally:
         os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as stream:
-        report = stream.read()
+    try:
+        with os.fdopen(reading, encoding="utf-8") as stream:
+            report = stream.read()
+    except BaseException:  # such as Ctrl-C
+        stop_engine(EngineProcess(pid, start_time(pid) or 0, 0, str(state.log_file())))
+        state.sweep()
+        raise
     daemon = state.read_daemon()
     if report == "ready" and daemon:
         return daemon

@@ -218,7 +218,9 @@ def main() -> None:
     state.write_daemon(_this_process(port))
     traffic.start_sampling(sagemaker.requests_in_progress)
     autoscaling.start_autoscaling(scalable_targets.scaled_targets)
-    _report(options.ready, "ready")
+    if not _report(options.ready, "ready"):
+        state.sweep()
+        return
     os.close(options.ready)
     os.close(options.lock)
     server.serve_forever(poll_interval=0.05)
@@ -248,10 +250,13 @@ def _this_process(port: int) -> EngineProcess:
     return EngineProcess(os.getpid(), started, port, str(state.log_file()))
 
 
-def _report(pipe: int, result: str) -> None:
-    """Report the result to the process that starts the daemon; it may have ended."""
-    with contextlib.suppress(BrokenPipeError):
+def _report(pipe: int, result: str) -> bool:
+    """Report the result to the process that starts the daemon; false if that has ended."""
+    try:
         os.write(pipe, result.encode())
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

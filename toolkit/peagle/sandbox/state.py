@@ -86,15 +86,22 @@ def lock() -> Iterator[int]:
     UserError when the folder is not writable.
     """
     with ExitStack() as held:
-        try:
+        with writing():
             descriptor = held.enter_context(locked(folder() / "lock"))
-        except OSError as error:
-            raise UserError(
-                f"cannot write to {folder()}: {error.strerror}",
-                "set PEAGLE_HOME to a writable folder",
-                "home-not-writable",
-            ) from error
         yield descriptor
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise UserError where the block cannot write below $PEAGLE_HOME."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {folder()}: {error.strerror}",
+            "set PEAGLE_HOME to a writable folder",
+            "home-not-writable",
+        ) from error
 
 
 def write_daemon(daemon: EngineProcess) -> None:
