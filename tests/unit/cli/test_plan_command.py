@@ -443,3 +443,15 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     after = json.loads(refused.read_text())
     for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
         assert after[key] == before[key], key
+
+
+def test_prices_may_have_thousands_separators() -> None:
+    with_commas = document("tiny", "--budget", "1,000", "--max-price-per-hour", "$1,000.50")
+
+    assert with_commas == document("tiny", "--budget", "1000", "--max-price-per-hour", "1000.5")
+
+
+def test_an_objective_is_shown_as_typed() -> None:
+    shown = run("tiny", "--slo", "ttft=0.000001")
+
+    assert "does not reach ttft=0.000001" in " ".join(shown.output.split())

@@ -20,6 +20,7 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import (
     PLAN_FIELDS,
+    Decimal,
     complete_pair,
     output_option,
     raise_first_error,
@@ -79,7 +80,7 @@ Examples:
 @click.option("--markdown", is_flag=True, help="With --changes-from: as Markdown, for a comment.")
 @click.option(
     "--max-price-increase",
-    type=click.FloatRange(min=0),
+    type=Decimal("a percentage of 0 or more, such as 10", min=0),
     metavar="PERCENT",
     help="With --changes-from: exit with 3 if the price per hour rises by more.",
 )

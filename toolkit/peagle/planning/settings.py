@@ -23,7 +23,7 @@ from peagle.planning.weights import (
     mounted_sizes,
     streamed_bytes,
 )
-from peagle.text import format_duration, format_rate, format_size
+from peagle.text import exact_duration, format_duration, format_rate, format_size
 from peagle.vllm.environment import Value
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
@@ -85,8 +85,8 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
     what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:
         raise OutOfRange(
-            f"{flag} {given}s is outside of SageMaker's limits",
-            f"use {SHORTEST}s to {format_duration(LONGEST)} ({LONGEST}s)",
+            f"{flag} {exact_duration(given)} is outside of SageMaker's limits",
+            f"use {SHORTEST}s to {exact_duration(LONGEST)}",
         )
     minutes = max(-int(-needed // 60) * 60, SHORTEST)
     if minutes > LONGEST:
@@ -100,8 +100,10 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
     if given is None:
         return decide(minutes, what, because)
     if given < minutes:
-        message = f"{flag} {given}s is less than a slow case needs: {because}"
-        finding = note("timeout-short", what, message, f"use {flag} {minutes}s, or omit it")
+        message = f"{flag} {exact_duration(given)} is less than a slow case needs: {because}"
+        finding = note(
+            "timeout-short", what, message, f"use {flag} {exact_duration(minutes)}, or omit it"
+        )
         return Decision(given, findings=(finding,))
     return Decision(given)
 
