@@ -102,8 +102,8 @@ def _decoded(data: bytes | str, what: str) -> tuple[str, bytes]:
         return (data, data.encode()) if isinstance(data, str) else (data.decode(), data)
     except UnicodeError as error:
         unit = "character" if isinstance(data, str) else "byte"
-        at = getattr(error, "start", 0) + 1
-        raise InvalidJson(what, f"is not UTF-8 ({unit} {at:,})", syntax=True) from None
+        at = getattr(error, "start", 0)
+        raise InvalidJson(what, f"is not UTF-8 (first wrong {unit}: {at:,})", syntax=True) from None
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

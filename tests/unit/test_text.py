@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import peagle
+from peagle.errors import fix_text
 from peagle.text import (
     duration_argument,
     exact_duration,
@@ -18,6 +19,7 @@ from peagle.text import (
     format_price,
     format_size,
     format_usd,
+    one_of,
     parse_duration,
     parse_requests,
     parse_share,
@@ -150,6 +152,20 @@ def test_tokens_may_be_written_with_a_unit(text: str, tokens: int) -> None:
 def test_other_text_is_no_number_of_tokens(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 8k"):
         parse_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_one_of_several_names(names: list[str], text: str) -> None:
+    assert one_of(names) == text
+
+
+def test_a_question_is_followed_by_the_command_without_a_colon() -> None:
+    assert fix_text("did you mean tiny?", ("peagle", "plan", "tiny")) == (
+        "did you mean tiny? peagle plan tiny"
+    )
+    assert fix_text("plan it", ("peagle", "plan")) == "plan it: peagle plan"
 
 
 @given(st.integers(1, 10**9))

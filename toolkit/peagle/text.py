@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -61,8 +62,8 @@ def parse_duration(text: str, units: str = "smh") -> int:
     found = _DURATION.fullmatch(text.strip())
     counts = dict(zip("dhms", found.groups(), strict=True)) if found else {}
     if re.fullmatch("[0-9]{1,9}", text.strip()):
-        *first, last = (f"{text.strip()}{unit}" for unit in units)
-        raise ValueError(f"{text!r} has no unit: write {', '.join(first)} or {last}")
+        suggested = one_of([f"{text.strip()}{unit}" for unit in units])
+        raise ValueError(f"{text!r} has no unit: write {suggested}")
     if not any(counts.values()):
         raise ValueError(f"{sanitize(text, 40)!r} is not a duration such as 90s, 10m, 1h30m or 2d")
     return sum(int(count) * _UNITS[unit] for unit, count in counts.items() if count)
@@ -145,6 +146,12 @@ def format_rate(bytes_per_second: float) -> str:
 def format_requests(number: float) -> str:
     """``1 request``, ``8 requests``, ``100,000 requests``, ``4.5 requests``."""
     return f"{number:,.10g} request{'' if number == 1 else 's'}"
+
+
+def one_of(names: Sequence[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def basis_text(basis: str, engines: int, each: str = "instance") -> str:

@@ -248,8 +248,9 @@ def local_image(
     named = plan.runtime.image if names_own_image(plan) else None
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:
+        kind = "GPU" if gpus else "CPU"
         raise NotFound(
-            f"this machine has no image of {plan.pair} for the {runtime} on this machine",
+            f"this machine has no {kind} image of {plan.pair}",
             Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )

@@ -175,7 +175,7 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
     """The plan of ``text``: a plan file, or a pair with planning options of its own, in quotes.
 
     For a pair, options that it does not have are those of the command. Raises what planning raises,
-    and UserError for text that is no command line.
+    and UserError for text that is not a command line.
     """
     pair, own = options_in(ctx, text, "--compare")
     shared: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     """The pair or plan file and the planning options in ``text``, the value of the option ``flag``,
     with the settings of a company's account also from their variables.
 
-    Raises UserError for text that is no command line, and for other options.
+    Raises UserError for text that is not a command line, and for other options.
     """
     try:
         words = shlex.split(text)

@@ -62,8 +62,8 @@ def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str)
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
     origin = origins.get(one.acceptance_basis, one.acceptance_basis)
     text = (
-        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} from "
-        f"{one.break_even_acceptance_length:.2f} tokens per step on; {one.acceptance_length:.2f} "
+        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} above "
+        f"{one.break_even_acceptance_length:.2f} tokens per step; {one.acceptance_length:.2f} "
         f"is {origin}"
     )
     return VerdictChange(kind="acceptance", text=text)
