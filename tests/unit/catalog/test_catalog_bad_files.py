@@ -105,7 +105,7 @@ CORPUS = (
            "drafters[0].parallel_drafting", "parallel_drafting",
            "the method mtp does not support it"),
     Damage("a folder that is not there", "weights: acme/chat-7b\n", "weights: ./chat-7b/target\n",
-           "weights", "./chat-7b/target", "there is no folder ./chat-7b/target beside the file"),
+           "weights", "./chat-7b/target", "there is no folder ./chat-7b/target next to the file"),
     Damage("a folder outside the catalogue", "weights: acme/chat-7b\n", "weights: ./../..\n",
            "weights", "./../..", "is outside the catalogue"),
     Damage("weights that are no place", "weights: acme/chat-7b\n", "weights: chat\n", "weights",

@@ -173,7 +173,7 @@ _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark"
 def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
     """A summary of each target with its drafters; raises CatalogError for a wrong file."""
     # Nothing that is read here becomes garbage. For 2,000 targets the collector takes 10 s of CPU
-    # time beside the 4 s that the list itself takes.
+    # time in addition to the 4 s that the list itself takes.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

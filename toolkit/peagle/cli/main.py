@@ -46,7 +46,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "prove": "Prove that an endpoint's drafts are accepted.",
         "bench": "Measure speed, acceptance and cost under load.",
         "token": "Print an API key for OpenAI clients.",
-        "compare": "Serve a second plan beside the first, and compare them.",
+        "compare": "Serve a second plan next to the first, and compare them.",
         "promote": "Let the compared plan serve alone.",
         "drop": "Remove the compared plan.",
         "adopt": "Take over a deployment that a template made.",

@@ -66,7 +66,7 @@ Examples:
 @click.option(
     "--compare",
     metavar="PAIR|PLAN",
-    help="Show this plan beside the first: a plan file, or a pair, with options of its own in "
+    help="Show this plan next to the first: a plan file, or a pair, with options of its own in "
     "quotes, such as 'gpt-oss-20b --no-speculation'.",
     shell_complete=complete_pair,
 )

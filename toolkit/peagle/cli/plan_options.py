@@ -149,13 +149,13 @@ _PLAN_OPTIONS = (
         "--warm-sha256",
         multiple=True,
         metavar="SHA256",
-        help="An archive of `peagle warm` that starts may restore.  [default: those beside the "
+        help="An archive of `peagle warm` that starts may restore.  [default: those next to the "
         "weights when deploying]",
     ),
     click.option(
         "--allow-unpinned-warm",
         is_flag=True,
-        help="Restore any archive beside the weights: anyone who may write there runs code.",
+        help="Restore any archive next to the weights: anyone who may write there runs code.",
     ),
     *ROLLOUT_OPTIONS,
     *LIMIT_OPTIONS,

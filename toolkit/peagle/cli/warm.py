@@ -96,7 +96,7 @@ def warm(
     """Start PAIR once and keep its compile caches, so that later starts need not compile.
 
     On AWS: deploys a temporary endpoint NAME-warm, proves it, stores its compile and kernel caches
-    beside the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
+    next to the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
     Shows the price and asks first. `peagle deploy` with the same options then starts warm.
     Repeating the command replaces the stored caches.
     """

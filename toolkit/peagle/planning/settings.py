@@ -148,7 +148,7 @@ _UTILIZATION = "gpu-memory-utilization"
 def engine_environment(
     options: Options, work: PairLoad, on_instance: InstanceFit, placed: PlacedWeights
 ) -> Decision[dict[str, str]]:
-    """Environment variables beside vLLM's arguments, without those that the user sets."""
+    """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     instance = on_instance.instance
     settings = [_NO_RESTART]
     if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
@@ -161,11 +161,11 @@ def engine_environment(
 
 
 def _isolated(work: PairLoad, placed: PlacedWeights) -> list[EngineSetting]:
-    """Variables of a container without a network. GPT-OSS's vocabulary is beside its weights."""
+    """Variables of a container without a network. GPT-OSS's vocabulary is next to its weights."""
     folder = placed.target.engine_path
     if not needs_vocabulary(work.target.architecture) or not folder.startswith(ML_ROOT):
         return [_OFFLINE]
-    because = f"--network-isolation: {VOCABULARY_FILE} comes from beside the weights"
+    because = f"--network-isolation: {VOCABULARY_FILE} comes from next to the weights"
     return [_OFFLINE, EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because)]
 
 

@@ -202,7 +202,7 @@ def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
 
 
 def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
-    """What is fastest in a run of another version, and how fast beside the verdict's version."""
+    """What is fastest in a run of another version, compared with the verdict's version."""
     best: dict[tuple[int, int | None, int | None], Speed] = {}
     for row in run.speeds:
         at = (row.concurrency, row.prompt_tokens, row.output_tokens)

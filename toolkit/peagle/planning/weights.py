@@ -281,7 +281,7 @@ def _own_location(location: str) -> Weights | None:
 
 
 def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:
-    """Weights as the catalogue names them: a Hugging Face id, or a folder beside the file."""
+    """Weights as the catalogue names them: a Hugging Face id, or a folder next to the file."""
     if not weights.startswith("."):
         return _on_hub(weights, revision)
     file = Path(catalog.origins[target.id]).absolute()

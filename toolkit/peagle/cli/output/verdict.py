@@ -115,8 +115,8 @@ _HEADINGS: Row = (
 
 
 def _row(load: LoadVerdict) -> Row:
-    """The winner at one load beside the target alone; of a winner without speculation, the gain is
-    that of the best drafter."""
+    """The winner at one load compared with the target alone; of a winner without speculation,
+    the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
     best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
     if best is None:
