@@ -149,7 +149,7 @@ SHOWN = ("pair", "drafter", "k", "workload", "concurrency", "output_tokens_per_s
 def selected(names: str, loads: str) -> list[load.Workload]:
     """The workloads with these names, at these of their loads; an empty text stands for all.
 
-    Raises ValueError for a name that does not exist or a load that is no number.
+    Raises ValueError for a name that does not exist or a load that is not a number.
     """
     known = {workload.name: workload for workload in load.WORKLOADS}
     chosen = names.split(",") if names else list(known)

@@ -7,7 +7,7 @@ from the root of the repository; on the first machine, with one GPU, vLLM and th
 
     cold       PEAGLE_WARM=collect; the artifact is saved in FOLDER/artifacts
     kept       the same caches again
-    restored   all caches removed; PEAGLE_WARM=auto with the artifact beside the weights
+    restored   all caches removed; PEAGLE_WARM=auto with the artifact next to the weights
 
 On another machine with the same kind and number of GPUs, with FOLDER/artifacts of the first:
 

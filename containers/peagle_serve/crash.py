@@ -21,7 +21,7 @@ class Crash(NamedTuple):
     command: tuple[str, ...] = ()
 
 
-class _Known(NamedTuple):
+class _CrashCause(NamedTuple):
     cause: str
     pattern: str
     fix: str
@@ -29,26 +29,26 @@ class _Known(NamedTuple):
 
 
 _KNOWN = (
-    _Known(
+    _CrashCause(
         "port-in-use",
         r"[Aa]ddress already in use",
         "use another port, or stop the process that listens on this one",
     ),
-    _Known(
+    _CrashCause(
         "missing-library",
         r"libnuma\.so\.1",
         "as root, install the library",
         ("apt-get", "install", "libnuma1"),
     ),
-    _Known(
+    _CrashCause(
         "missing-engine", r"No module named '?vllm", "install vLLM", ("peagle", "engine", "install")
     ),
-    _Known(
+    _CrashCause(
         "unknown-argument",
         r": error: (unrecognized arguments|argument |ambiguous option)",
         "correct or remove that argument",
     ),
-    _Known(
+    _CrashCause(
         "cuda-driver",
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|unsupported display driver|forward compatibility was attempted"
@@ -58,24 +58,24 @@ _KNOWN = (
         "an AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); "
         "elsewhere update the driver, and start the container with its GPUs",
     ),
-    _Known(
+    _CrashCause(
         "gpu-too-old",
         r"no kernel image is available for execution|compute capability",
         "the image was not built for this GPU: use another instance type",
     ),
-    _Known(
+    _CrashCause(
         "context-too-long",
         r"greater than the derived max_model_len",
         "lower --max-model-len to the model's context length",
     ),
-    _Known(
+    _CrashCause(
         "no-kv-cache",
         r"No available memory for the cache blocks|larger than the available KV cache memory"
         r"|is needed, which is larger",
         "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; "
         "on a GPU raise --gpu-memory-utilization, or use a larger GPU",
     ),
-    _Known(
+    _CrashCause(
         "out-of-memory",
         r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
         r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
@@ -83,20 +83,20 @@ _KNOWN = (
         "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine; on a "
         "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
     ),
-    _Known(
+    _CrashCause(
         "tensor-parallel",
         r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
         "set SM_VLLM_TENSOR_PARALLEL_SIZE to a divisor of the number of attention heads, and "
         "at most the number of GPUs",
     ),
-    _Known(
+    _CrashCause(
         "amx-small-layers",
         r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
         "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
         "set SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which "
         "avoids that kernel",
     ),
-    _Known(
+    _CrashCause(
         "weights-and-config",
         r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
         r"|There is no module or parameter named|not initialized from checkpoint"
@@ -104,31 +104,31 @@ _KNOWN = (
         "config.json and weights belong to different models: copy the folder of the target or "
         "head again",
     ),
-    _Known(
+    _CrashCause(
         "head-does-not-fit",
         r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
         r"|KeyError: 'mask_token_id'",
         "this head was not trained for parallel drafting: use a P-EAGLE head, or another drafter",
     ),
-    _Known(
+    _CrashCause(
         "head-does-not-fit",
         r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
         r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
         r"|is invalid for input of size|must match the size of tensor",
         "the head was trained for a different target, or its config.json is from a different head",
     ),
-    _Known(
+    _CrashCause(
         "head-does-not-fit",
         r"index out of range in self",
         "a token ID is outside the embedding table: use another head, and remove "
         "SM_VLLM_ENABLE_LORA",
     ),
-    _Known(
+    _CrashCause(
         "damaged-weights",
         r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
         "a weights file is truncated: download it again",
     ),
-    _Known(
+    _CrashCause(
         "gated-model",
         r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
         r"Authorization header|[Ii]nvalid user token",
@@ -136,38 +136,38 @@ _KNOWN = (
         "licence on its page, and copy the model to S3",
         ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
     ),
-    _Known(
+    _CrashCause(
         "missing-library",
         r"No module named '?runai_model_streamer",
         "use an image with runai-model-streamer[s3], or mount the weights",
     ),
-    _Known(
+    _CrashCause(
         "no-access",
         r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
         r"|NoCredentialsError",
         "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
         "region, and s3:GetObject on its objects",
     ),
-    _Known(
+    _CrashCause(
         "missing-weights",
         r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
         "the s3:// prefix contains no model: list the objects below it",
         ("peagle", "weights", "list", "s3://BUCKET/PREFIX"),
     ),
-    _Known(
+    _CrashCause(
         "missing-weights",
         r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
         r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
         r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
         "mount the weights, or allow the engine to download them",
     ),
-    _Known(
+    _CrashCause(
         "missing-weights",
         r"Cannot find any model weights|No such file or directory"
         r"|does not appear to have a file named|backend tokenizer",
         "the model's folder is incomplete: copy it again",
     ),
-    _Known(
+    _CrashCause(
         "unknown-model",
         r"Should have a `model_type` key|architectures \[.*\] are not supported"
         r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
@@ -175,38 +175,38 @@ _KNOWN = (
         "this vLLM version does not support the model: check the folder's config.json, or use "
         "another version of vLLM",
     ),
-    _Known(
+    _CrashCause(
         "wrong-speculation",
         r"enough slots to schedule a token",
         "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens",
     ),
-    _Known(
+    _CrashCause(
         "wrong-speculation",
         r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
         "correct the speculative configuration",
     ),
-    _Known(
+    _CrashCause(
         "wrong-value",
         r"Pipeline parallelism is not supported for this model",
         "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead",
     ),
-    _Known(
+    _CrashCause(
         "wrong-value",
         r"No common block size",
         "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports",
     ),
-    _Known(
+    _CrashCause(
         "wrong-value",
         r"validation errors? for \w*(Config|Args)\b",
         "correct the SM_VLLM_ (or VLLM_) variable with this value",
     ),
-    _Known("disk-full", r"No space left on device", "give the container more disk space"),
-    _Known(
+    _CrashCause("disk-full", r"No space left on device", "give the container more disk space"),
+    _CrashCause(
         "trust-remote-code",
         r"trust_remote_code|trust-remote-code",
         "use a model that this vLLM version supports itself: no code of a model's repository runs",
     ),
-    _Known(
+    _CrashCause(
         "quantization",
         r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
         "this engine does not support this quantization",

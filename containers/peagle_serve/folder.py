@@ -154,7 +154,7 @@ def _fix_of(error: OSError) -> str:
 
 def link_homes(folder: Path) -> tuple[Path, ...]:
     """Where links in a model's folder may lead: the folder itself and, for a snapshot of the Hub's
-    cache, the ``blobs`` folder beside the snapshots."""
+    cache, the ``blobs`` folder next to the snapshots."""
     home = folder.resolve()
     return (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)
 

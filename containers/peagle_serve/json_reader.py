@@ -80,7 +80,7 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     except json.JSONDecodeError as error:
         why = f"is not valid JSON: {error.msg}"
         raise InvalidJson(what, why, text, error.pos, syntax=True) from None
-    except _Refused as error:
+    except _Violation as error:
         offset = text.find(error.at) if error.at else -1
         raise InvalidJson(what, error.why, text, offset if offset >= 0 else None) from None
     except UnicodeEncodeError:
@@ -102,8 +102,8 @@ def _decoded(data: bytes | str, what: str) -> tuple[str, bytes]:
         return (data, data.encode()) if isinstance(data, str) else (data.decode(), data)
     except UnicodeError as error:
         unit = "character" if isinstance(data, str) else "byte"
-        at = getattr(error, "start", 0) + 1
-        raise InvalidJson(what, f"is not UTF-8 ({unit} {at:,})", syntax=True) from None
+        at = getattr(error, "start", 0)
+        raise InvalidJson(what, f"is not UTF-8 (first wrong {unit}: {at:,})", syntax=True) from None
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -130,7 +130,7 @@ def _check_shape(raw: bytes, what: str, limits: Limits) -> None:
         raise InvalidJson(what, f"is nested more than {limits.depth} levels deep")
 
 
-class _Refused(Exception):
+class _Violation(Exception):
     """``at``: the offending text, where it is known."""
 
     def __init__(self, why: str, at: str = "") -> None:
@@ -144,15 +144,15 @@ def _hooks(limits: Limits) -> dict[str, Any]:
 
     def whole(text: str) -> int:
         if len(text) > digits:
-            raise _Refused(f"has a number of more than {digits} characters", text)
+            raise _Violation(f"has a number of more than {digits} characters", text)
         return int(text)
 
     def fraction(text: str) -> float:
         if len(text) > digits:
-            raise _Refused(f"has a number of more than {digits} characters", text)
+            raise _Violation(f"has a number of more than {digits} characters", text)
         number = float(text)
         if not isfinite(number):
-            raise _Refused(f"has the number {text}, which is too large", text)
+            raise _Violation(f"has the number {text}, which is too large", text)
         return number
 
     return {
@@ -164,7 +164,7 @@ def _hooks(limits: Limits) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _Refused(f"has {name}, which is not JSON", name)
+    raise _Violation(f"has {name}, which is not JSON", name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names: set[str] = set()
         for name, _ in pairs:
             if name in names:
-                raise _Refused(f"has {ascii(name)[:80]} twice in one object")
+                raise _Violation(f"has {ascii(name)[:80]} twice in one object")
             names.add(name)
     return found
 

@@ -39,7 +39,7 @@ _THREADS = 8
 _FIX = "copy the weights again with `peagle weights sync`; if the change is meant, deploy again"
 
 
-class _File(NamedTuple):
+class _ManifestEntry(NamedTuple):
     """An entry of the manifest, ``size`` in bytes. ``digest`` is a SHA-256: of the file, or with a
     ``part`` size in bytes of the SHA-256s of its parts. Empty where the content is unknown."""
 
@@ -91,7 +91,7 @@ def _check_listed(environment: Mapping[str, str], mount: Path, listed: Container
                 )
 
 
-def _read(file: Path, pin: str) -> dict[str, dict[str, _File]]:
+def _read(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]:
     """The files of the manifest, by folder and name. Raises InvalidEnvironment."""
     try:
         content = read_regular(file, json_reader.DEFAULT.size)
@@ -122,20 +122,20 @@ def _read(file: Path, pin: str) -> dict[str, dict[str, _File]]:
         raise InvalidEnvironment(f"{file} cannot be used: {error}", _FIX) from None
 
 
-def _file(entry: Any) -> _File:
+def _file(entry: Any) -> _ManifestEntry:
     """An entry of the manifest. Raises ValueError, LookupError or TypeError for an invalid one."""
     size, sha256, part = entry["size"], entry.get("sha256"), entry.get("part_size")
     if type(size) is not int or size < 0 or not (part is None or (type(part) is int and part > 0)):
         raise ValueError("an entry has no valid size")
     if isinstance(sha256, str) and SHA256.fullmatch(sha256):
-        return _File(size, bytes.fromhex(sha256))
+        return _ManifestEntry(size, bytes.fromhex(sha256))
     algorithm, _, value = (entry.get("checksum") or "").partition(":")
     if algorithm != "SHA256":
-        return _File(size)
-    return _File(size, base64.b64decode(value, validate=True), part or 0)
+        return _ManifestEntry(size)
+    return _ManifestEntry(size, base64.b64decode(value, validate=True), part or 0)
 
 
-def _compare(folder: Path, files: Mapping[str, _File]) -> None:
+def _compare(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
     """Raise InvalidEnvironment unless the folder holds these files, of these sizes, and no more."""
     try:
         sizes = dict(_sizes(folder))
@@ -165,7 +165,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _hash_all(folder: Path, folders: Mapping[str, Mapping[str, _File]]) -> None:
+def _hash_all(folder: Path, folders: Mapping[str, Mapping[str, _ManifestEntry]]) -> None:
     """Raise InvalidEnvironment for the first file with another content, or an unknown one."""
     every = {folder / part / name: file for part in folders for name, file in folders[part].items()}
     if unknown := [path.name for path, file in every.items() if not file.digest]:
@@ -179,7 +179,7 @@ def _hash_all(folder: Path, folders: Mapping[str, Mapping[str, _File]]) -> None:
                 raise InvalidEnvironment(f"{path} has other content than its manifest lists", _FIX)
 
 
-def _is_same(entry: tuple[Path, _File]) -> bool:
+def _is_same(entry: tuple[Path, _ManifestEntry]) -> bool:
     path, file = entry
     try:
         with open_regular(path) as stream:

@@ -69,7 +69,7 @@ def _format_of_hub(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """The variable for a vocabulary beside the model's weights; empty without one."""
+    """The variable for a vocabulary next to the model's weights; empty without one."""
     folder = chosen[MODEL]
     if VOCABULARY_VARIABLE in environment or not is_folder_path(folder):
         return {}

@@ -31,8 +31,8 @@ _INTRODUCTION = f"""\
 
 {NOTE}
 
-`peagle --help` lists the commands, and `peagle COMMAND --help` is what stands here. `--catalog DIR`
-before the command, or `PEAGLE_CATALOG`, adds targets of your own to the catalogue.
+`peagle --help` lists the commands, and `peagle COMMAND --help` prints the text that is below.
+`--catalog DIR` before the command, or `PEAGLE_CATALOG`, adds targets of your own to the catalogue.
 
 ## Exit codes
 

@@ -153,12 +153,12 @@ def is_infrastructure(module: str) -> bool:
 
 
 @pytest.mark.thorough
-def test_each_public_class_name_is_defined_once() -> None:
+def test_each_class_name_is_defined_once_with_or_without_a_leading_underscore() -> None:
     defined = defaultdict(list)
     for path in python_files(TOOLKIT, CONTAINER):
         for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                defined[node.name].append(str(path.relative_to(ROOT)))
+            if isinstance(node, ast.ClassDef):
+                defined[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))
     twice = {name: paths for name, paths in defined.items() if len(paths) > 1}
     assert not twice
 

@@ -150,7 +150,7 @@ def test_below_break_even_the_fix_is_to_serve_the_target_alone() -> None:
     with raises_code("not-proved", NotProved) as raised:
         require_passed(proof, "gpt-oss-20b+ngram")
 
-    assert "below 1.50, from which on speculation is faster" in raised.value.message
+    assert "below 1.50, above which speculation is faster" in raised.value.message
     assert raised.value.command == ("peagle", "plan", "gpt-oss-20b+ngram", "--no-speculation")
 
 

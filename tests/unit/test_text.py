@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import peagle
+from peagle.errors import fix_text
 from peagle.text import (
     duration_argument,
+    exact_duration,
+    format_decimal,
     format_duration,
     format_price,
     format_size,
     format_usd,
+    one_of,
     parse_duration,
     parse_requests,
     parse_share,
@@ -76,13 +80,53 @@ def test_duration_is_a_number_of_units(number: int, unit: str) -> None:
     assert parse_duration(f"{number}{unit}") == number * seconds
 
 
+@given(st.integers(1, 400 * 86400))
+def test_a_duration_that_the_tool_prints_can_be_typed(seconds: int) -> None:
+    printed = format_duration(seconds)
+    shown = seconds // 60 * 60 if seconds >= 3600 else seconds
+
+    assert parse_duration(printed) == parse_duration(printed.replace(" ", "")) == shown
+    assert parse_duration(exact_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1h30m", 5400), ("17h 44m", 63840), ("5m 00s", 300), ("1h 00m", 3600), ("2d 1s", 172801),
+     (" 8h ", 28800), ("1d2h3m4s", 93784), ("0s", 0)],
+)  # fmt: skip
+def test_a_duration_may_have_several_units(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
 @given(st.text())
-def test_other_text_is_no_duration(text: str) -> None:
-    digits, unit = text[:-1], text[-1:]
-    if digits.isascii() and digits.isdigit() and len(digits) < 10 and unit in ("s", "m", "h", "d"):
+def test_other_text_is_not_a_duration(text: str) -> None:
+    if re.fullmatch(r"\s*(?:[0-9]{1,9}[smhd] ?)+\s*", text, re.ASCII):
         return
-    with pytest.raises(ValueError, match="90s, 10m, 12h or 2d"):
+    with pytest.raises(ValueError, match=r"90s, 10m, 1h30m or 2d|has no unit"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "h", "30m 1h", "1h1h", "1h  30m", "1 h", "1h,30m", "-1h", "1.5h", "1234567890s"],
+)
+def test_units_of_a_duration_descend(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration such as 90s, 10m, 1h30m or 2d"):
+        parse_duration(text)
+
+
+def test_a_number_without_a_unit_is_suggested_with_one() -> None:
+    with pytest.raises(ValueError, match="'8' has no unit: write 8s, 8m or 8h"):
+        parse_duration("8")
+    with pytest.raises(ValueError, match="'8' has no unit: write 8h or 8d"):
+        parse_duration("8", "hd")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.000001, "0.000001"), (0.5, "0.5"), (2.0, "2"), (1e16, "1" + "0" * 16)]
+)
+def test_a_decimal_has_the_digits_that_were_typed(number: float, text: str) -> None:
+    assert format_decimal(number) == text
 
 
 @pytest.mark.parametrize(
@@ -108,6 +152,20 @@ def test_tokens_may_be_written_with_a_unit(text: str, tokens: int) -> None:
 def test_other_text_is_no_number_of_tokens(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 8k"):
         parse_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_one_of_several_names(names: list[str], text: str) -> None:
+    assert one_of(names) == text
+
+
+def test_a_question_is_followed_by_the_command_without_a_colon() -> None:
+    assert fix_text("did you mean tiny?", ("peagle", "plan", "tiny")) == (
+        "did you mean tiny? peagle plan tiny"
+    )
+    assert fix_text("plan it", ("peagle", "plan")) == "plan it: peagle plan"
 
 
 @given(st.integers(1, 10**9))

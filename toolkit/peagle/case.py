@@ -159,8 +159,8 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions:
-    """What the user asked for beside the pair. ``None`` leaves the choice to the catalogue, or to
-    vLLM.
+    """What the user asked for in addition to the pair. ``None`` leaves the choice to the
+    catalogue, or to vLLM.
 
     ``settings`` are vLLM's arguments without the dashes; they take precedence over the container's
     ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.

@@ -36,7 +36,9 @@ def fix_text(fix: str, command: Sequence[str] | None) -> str:
     """The fix as text: the sentence, and the command quoted for a shell."""
     if not command:
         return fix
-    return f"{fix}: {shlex.join(command)}" if fix else shlex.join(command)
+    if not fix:
+        return shlex.join(command)
+    return f"{fix}{' ' if fix.endswith('?') else ': '}{shlex.join(command)}"
 
 
 class PeagleError(Exception):

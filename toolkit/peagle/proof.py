@@ -278,7 +278,7 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     if proof.floor is not None and proof.floor > 1.0:
         least = f"the floor of {proof.floor:.2f}"
         if proof.floor_source == "break-even":
-            least = f"{proof.floor:.2f}, from which on speculation is faster than the target alone"
+            least = f"{proof.floor:.2f}, above which speculation is faster than the target alone"
             fix = Fix(
                 "plan without it, unless your own prompts are more predictable",
                 ("peagle", "plan", pair, "--no-speculation"),

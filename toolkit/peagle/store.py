@@ -162,7 +162,7 @@ def write_text(path: Path, text: str) -> None:
 def read_json(path: Path) -> Any:
     """The document in ``path``; ``None`` when there is no such file.
 
-    Raises ValueError for a file that is truncated or is no JSON, and OSError.
+    Raises ValueError for a file that is truncated or not JSON, and OSError.
     """
     try:
         return json_reader.read_file(path)

@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +18,7 @@ HOURS_PER_MONTH = 730
 """As in AWS's price calculator."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+_DURATION = re.compile(r"(?=.)" + " ?".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
 
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 _TOKENS = re.compile(r"((?:[0-9]{1,3}(?:[,_][0-9]{3}){1,3}|[0-9]{1,12})(?:\.[0-9]{1,3})?)([kKmM]?)")
@@ -53,12 +55,18 @@ def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None)
     return usd_per_hour / 3600 / tokens_per_second * 1e6
 
 
-def parse_duration(text: str) -> int:
-    """The seconds of a duration such as ``90s``, ``10m``, ``12h`` or ``2d``. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if not found:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 12h or 2d")
-    return int(found[1]) * _UNITS[found[2]]
+def parse_duration(text: str, units: str = "smh") -> int:
+    """The seconds of a duration such as ``90s``, ``10m``, ``1h30m``, ``17h 44m`` or ``2d``: the
+    larger units first, each once. Raises ValueError, which suggests ``units`` for a number
+    without one."""
+    found = _DURATION.fullmatch(text.strip())
+    counts = dict(zip("dhms", found.groups(), strict=True)) if found else {}
+    if re.fullmatch("[0-9]{1,9}", text.strip()):
+        suggested = one_of([f"{text.strip()}{unit}" for unit in units])
+        raise ValueError(f"{text!r} has no unit: write {suggested}")
+    if not any(counts.values()):
+        raise ValueError(f"{sanitize(text, 40)!r} is not a duration such as 90s, 10m, 1h30m or 2d")
+    return sum(int(count) * _UNITS[unit] for unit, count in counts.items() if count)
 
 
 def parse_share(text: str) -> float:
@@ -111,6 +119,18 @@ def duration_argument(seconds: float) -> str:
     return "1s"
 
 
+def exact_duration(seconds: int) -> str:
+    """A duration for ``parse_duration`` of exactly this length, as users write it: ``2h``."""
+    if seconds % 3600 == 0:
+        return f"{seconds // 3600}h"
+    return f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"
+
+
+def format_decimal(number: float) -> str:
+    """A number with the digits that were typed: ``0.000001``, ``0.5``, ``2``."""
+    return format(Decimal(repr(number)), "f").removesuffix(".0")
+
+
 def format_size(size: float) -> str:
     """``13.8 GB``, ``14 MB``, ``0.4 MB``."""
     if size >= 1e9:
@@ -126,6 +146,12 @@ def format_rate(bytes_per_second: float) -> str:
 def format_requests(number: float) -> str:
     """``1 request``, ``8 requests``, ``100,000 requests``, ``4.5 requests``."""
     return f"{number:,.10g} request{'' if number == 1 else 's'}"
+
+
+def one_of(names: Sequence[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def basis_text(basis: str, engines: int, each: str = "instance") -> str:

@@ -2,7 +2,7 @@
 
 Most of a cold start is compilation. With ``PEAGLE_WARM=collect`` an engine compiles into empty
 folders and offers them as an **artifact**: ``<key>.tar.gz`` and its manifest ``<key>.json``, stored
-in the folder ``warm/`` beside the weights.
+in the folder ``warm/`` next to the weights.
 
     cache_key           what compiled code depends on, and the key
     caches              the folders, and the variables that point the engine to them

@@ -21,7 +21,7 @@ _PRIVATE = 0o700
 
 
 def artifact_folder(environment: Mapping[str, str]) -> Path:
-    """The folder of artifacts: beside the weights, unless the user sets another."""
+    """The folder of artifacts: next to the weights, unless the user sets another."""
     named = environment.get(WARM_FOLDER_VARIABLE) or f"{MODEL_FOLDER}/{WARM_FOLDER}"
     return Path(real_path(named, ml_root(environment)))
 

@@ -47,7 +47,7 @@ class WarmMiddleware:
         try:
             given = await self._given(scope, receive)
             manifest = await self._packed(scope[STARTED_AFTER])
-        except _ErrorResponse as refused:
+        except _BadStatus as refused:
             await answer(send, refused.status, {"error": str(refused)})
             return
         if not given:
@@ -61,49 +61,49 @@ class WarmMiddleware:
         await answer(send, 200, await asyncio.to_thread(_part, offset, length))
 
     async def _given(self, scope: Message, receive: Receive) -> dict[str, int]:
-        """The body of a valid request. Raises _ErrorResponse."""
+        """The body of a valid request. Raises _BadStatus."""
         if SUBJECT_VARIABLE not in os.environ:
-            raise _ErrorResponse(
+            raise _BadStatus(
                 403,
                 f"this container does not collect: start it with {WARM_MODE_VARIABLE}={COLLECT}",
             )
         if STARTED_AFTER not in scope:
-            raise _ErrorResponse(503, "the engine is not healthy yet")
+            raise _BadStatus(503, "the engine is not healthy yet")
         body = await _body(receive)
         try:
             given = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
         except InvalidJson:
-            raise _ErrorResponse(400, "the body is not valid JSON") from None
+            raise _BadStatus(400, "the body is not valid JSON") from None
         if given == {}:
             return {}
         if not isinstance(given, dict) or set(given) != {"offset", "length"}:
-            raise _ErrorResponse(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
+            raise _BadStatus(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
         numbers = all(type(value) is int for value in given.values())
         if not numbers or given["offset"] < 0 or not 1 <= given["length"] <= LARGEST_PART:
-            raise _ErrorResponse(400, f"offset must be at least 0, and length 1 to {LARGEST_PART}")
+            raise _BadStatus(400, f"offset must be at least 0, and length 1 to {LARGEST_PART}")
         return given
 
     async def _packed(self, seconds: float) -> dict[str, Any]:
         """The manifest. Packs once for all requests, also if a client disconnects.
 
-        Raises _ErrorResponse.
+        Raises _BadStatus.
         """
         if self._packing is None:
             self._packing = asyncio.create_task(asyncio.to_thread(_pack, seconds))
         packing = self._packing
         try:
             return await asyncio.shield(packing)
-        except (_ErrorResponse, OSError) as error:
+        except (_BadStatus, OSError) as error:
             self._packing = None  # the next request tries again
             if isinstance(error, OSError):
                 from peagle_serve.warm.caches import LARGER_DISK
 
                 why = f"the archive cannot be written: {error.strerror} ({LARGER_DISK})"
-                raise _ErrorResponse(500, why) from None
+                raise _BadStatus(500, why) from None
             raise
 
 
-class _ErrorResponse(Exception):
+class _BadStatus(Exception):
     """A response other than 200."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -112,7 +112,7 @@ class _ErrorResponse(Exception):
 
 
 def _pack(seconds: float) -> dict[str, Any]:
-    """Pack the caches and create the manifest. Raises _ErrorResponse, OSError."""
+    """Pack the caches and create the manifest. Raises _BadStatus, OSError."""
     # Only collecting containers need these imports.
     from peagle_serve.logs import Redactor
     from peagle_serve.warm.archive import NothingCompiled, pack
@@ -123,7 +123,7 @@ def _pack(seconds: float) -> dict[str, Any]:
     try:
         packed = pack(place, archive_of(place), Redactor(os.environ).secrets)
     except NothingCompiled as error:
-        raise _ErrorResponse(409, str(error)) from None
+        raise _BadStatus(409, str(error)) from None
     manifest = Manifest(
         key=place.name,
         subject=read(os.environ[SUBJECT_VARIABLE], SUBJECT_VARIABLE),
@@ -143,14 +143,14 @@ def _part(offset: int, length: int) -> bytes:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The body of a request. Raises _ErrorResponse for one that is too long or incomplete."""
+    """The body of a request. Raises _BadStatus for one that is too long or incomplete."""
     body, more = b"", True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            raise _ErrorResponse(400, "the request is incomplete")
+            raise _BadStatus(400, "the request is incomplete")
         body += message.get("body", b"")
         if len(body) > _LONGEST_BODY:
-            raise _ErrorResponse(400, f"the body has more than {_LONGEST_BODY} bytes")
+            raise _BadStatus(400, f"the body has more than {_LONGEST_BODY} bytes")
         more = message.get("more_body", False)
     return body

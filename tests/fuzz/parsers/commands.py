@@ -325,9 +325,9 @@ PARSERS = (
     Parser(
         "duration",
         lambda text: format_duration(parse_duration(text)),
-        texts("90s", "12h", "2d"),
+        texts("90s", "12h", "2d", "1h30m", "17h 44m", "5m 00s"),
         (ValueError,),
-        ["90s", "12h"],
+        ["90s", "12h", "1h30m", "5m 00s"],
     ),
     Parser(
         "tokens", parse_tokens, texts("8192", "8k", "1.5k", "8,192"), (ValueError,), ["8k", "8,192"]

@@ -188,7 +188,7 @@ def test_the_setting_that_meets_an_objective() -> None:
         "Within ttft=0.1 (mean times in seconds): p-eagle K=3 serves up to 8 concurrent requests "
         "at 3,000 tokens/s."
     )
-    assert slo_summary(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=1e-09")
+    assert slo_summary(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=0.000000001")
 
 
 def test_the_summary_of_one_setting() -> None:

@@ -321,7 +321,7 @@ def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Termina
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
 
-    assert "change      only settings beside the endpoint, which keeps serving" in done.err
+    assert "change      only settings outside of the endpoint, which keeps serving" in done.err
     assert "alarms none -> acceptance, errors, load" in done.err
     assert done.document["changed"] is True
     assert {one["setting"] for one in done.document["changes"]} == {"dashboard", "alarms"}

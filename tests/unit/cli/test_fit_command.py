@@ -223,7 +223,9 @@ def test_wrong_use_says_what_to_do(
     [
         ("--gpu-memory-gib", "nan", "nan is not a memory size"),
         ("--gpu-memory-gib", "inf", "inf is not a memory size"),
-        ("--gpu-memory-gib", "0", "0.0 is not a memory size"),
+        ("--gpu-memory-gib", "0", "0 is not a memory size"),
+        ("--gpu-memory-gib", "80GB", "'80GB' is not a number of GiB, such as 80"),
+        ("--gpu-memory-utilization", "90%", "'90%' is not a share above 0 and at most 1"),
         ("--gpu-memory-gib", "80000", "for MiB write 78.1"),
         ("--gpu-memory-utilization", "nan", "nan is not above 0 and at most 1"),
         ("--gpu-memory-utilization", "inf", "inf is not above 0 and at most 1"),

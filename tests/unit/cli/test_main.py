@@ -102,18 +102,38 @@ def test_a_process_ends_as_a_command_in_this_one(
     ("arguments", "expected"),
     [
         (["plan"], "Missing argument"),
-        (["plan", "gpt-oss-20b", "--k", "many"], "'many' is not a valid integer"),
+        (["plan", "gpt-oss-20b", "--k", "many"], "'many' is not a whole number of 1 or more"),
         (
             ["plan", "tiny", "--budget", "free"],
             "'free' is not an amount in USD above 0, such as 200 or $1.50",
         ),
         (["plan", "tiny", "--budget", "nan"], "'nan' is not an amount in USD above 0"),
-        (["plan", "tiny", "--ttl", "soon"], "'soon' is not a duration such as 90s, 10m, 12h or 2d"),
+        (
+            ["plan", "tiny", "--ttl", "soon"],
+            "'soon' is not a duration such as 90s, 10m, 1h30m or 2d",
+        ),
         (
             ["scale", "x", "--target-concurrency", "many"],
             "'many' is not a number of requests above 0, such as 8",
         ),
-        (["nothing"], "No such command"),
+        (["nothing"], "peagle has no command 'nothing'"),
+        (["pln"], "peagle has no command 'pln': did you mean plan?"),
+        (["catalog", "shw"], "peagle catalog has no command 'shw': did you mean show?"),
+        (["catalog", "refrsh"], "did you mean refresh?"),
+        (
+            ["render", "cloudfromation", "tiny"],
+            "boto3, cdk, cloudformation, compose, dockerfile, hyperpod, kserve, terraform: did you "
+            "mean cloudformation?",
+        ),
+        (["scale", "x", "--to", "two"], "'two' is not a whole number of 1 or more"),
+        (["scale", "x", "--to", "0"], "'0' is not a whole number of 1 or more"),
+        (["local", "up", "--port", "abc"], "'abc' is not a whole number from 1 to 65535"),
+        (["plan", "tiny", "--ttl", "8"], "'8' has no unit: write 8h or 8d"),
+        (["plan", "tiny", "--startup-timeout", "2h"], "--startup-timeout 2h is outside"),
+        (
+            ["plan", "tiny", "--budget", "1,00"],
+            "'1,00' is not an amount in USD above 0, such as 200 or $1.50",
+        ),
         (["delete", "peagle-tiny"], "use destroy"),
         (["help"], "use --help"),
         (["version"], "use --version"),
@@ -143,7 +163,7 @@ def test_a_wrong_use_is_one_line_and_code_2(
         ("render nothing tiny --json", "'nothing' is not one of"),
         ("--catalog /nonexist list --json", "Invalid value for '--catalog'"),
         ("plan tiny --catalog folder --json", "--catalog goes before the command"),
-        ("nothing --json", "No such command 'nothing'"),
+        ("nothing --json", "peagle has no command 'nothing'"),
     ],
 )
 def test_usage_error_with_json_is_one_document(peagle: Peagle, line: str, message: str) -> None:

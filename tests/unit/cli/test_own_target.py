@@ -139,7 +139,7 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
         (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO} --k 1"),
         (("check", REPO, "--k", "3"), f"peagle check {REPO} --k 3 --target hf"),
         (("render", "boto3", REPO, "-o", "x"), f"peagle plan {REPO} --online --output plan.json"),
-        (("plan", "s3://b/model/"), "peagle plan s3://b/model/ --online"),
+        (("plan", "s3://bkt/model/"), "peagle plan s3://bkt/model/ --online"),
     ],
 )
 def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: str) -> None:

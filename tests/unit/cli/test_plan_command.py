@@ -443,3 +443,48 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     after = json.loads(refused.read_text())
     for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
         assert after[key] == before[key], key
+
+
+def test_prices_may_have_thousands_separators() -> None:
+    with_commas = document("tiny", "--budget", "1,000", "--max-price-per-hour", "$1,000.50")
+
+    assert with_commas == document("tiny", "--budget", "1000", "--max-price-per-hour", "1000.5")
+
+
+def test_an_objective_is_shown_as_typed() -> None:
+    shown = run("tiny", "--slo", "ttft=0.000001")
+
+    assert "does not reach ttft=0.000001" in " ".join(shown.output.split())
+
+
+def test_a_file_that_is_not_a_plan_file_is_named_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("latin.txt").write_bytes(b"caf\xe9")
+
+    refused = refusal("latin.txt")
+
+    assert refused.code == "not-a-pair"
+    assert refused.message == "'latin.txt' is a file, not a pair"
+
+
+def test_no_command_is_suggested_for_a_location_without_a_bucket() -> None:
+    refused = refusal("s3://")
+
+    assert refused.code == "invalid-s3-uri"
+    assert not refused.command
+
+
+def test_a_measured_acceptance_length_is_not_listed_as_uncertain() -> None:
+    lines = run("tiny").stdout.splitlines()
+
+    assert [line for line in lines if line.startswith("uncertain")]
+    assert not [line for line in lines if "was measured on text" in line]
+
+
+def test_an_empty_plan_file_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.touch()
+
+    assert refusal(str(file)).message == f"{file} is empty"

@@ -264,7 +264,7 @@ WRONG = [
     ),
     ("defaults: {instance_count: 0}", "defaults.instance_count: expected a number of at least 1"),
     ("defaults: {max_model_len: 8x}", "defaults.max_model_len: '8x' is not a number of tokens"),
-    ("defaults: {ttl: soon}", "1: defaults.ttl: 'soon' is not a duration such as 90s, 10m, 12h"),
+    ("defaults: {ttl: soon}", "1: defaults.ttl: 'soon' is not a duration such as 90s, 10m, 1h30m"),
     ("defaults: {slo: fast}", "1: defaults.slo: "),
     (
         "defaults: {instance_type: ml.g5.xlage}",

@@ -18,7 +18,7 @@ ADD = ("sandbox", "fault", "add")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((*ADD, "CreateEndpoint", "broken"), "'broken' is not one of 'access-denied'"),
+        ((*ADD, "CreateEndpoint", "broken"), "'broken' is not one of access-denied"),
         ((*ADD, "CreateEndpoint", "throttling", "--times", "0"), "a number above 0"),
         ((*ADD, "CreateEndpoint", "throttling", "--times", "often"), "'often' is not once"),
         ((*ADD, "CreateEndpoint", "throttling"), "the sandbox is not running"),
@@ -27,7 +27,10 @@ ADD = ("sandbox", "fault", "add")
             "ml.g5.xlarge",
         ),
         (("sandbox", "fault", "list"), "the sandbox is not running"),
-        (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "not a valid integer range"),
+        (
+            ("sandbox", "quota", "set", "ml.g5.xlarge", "many"),
+            "'many' is not a whole number of 0 or more",
+        ),
         (("sandbox", "quota", "list"), "the sandbox is not running"),
     ],
 )

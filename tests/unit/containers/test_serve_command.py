@@ -103,7 +103,10 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
         ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which does not exist"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
-        ({b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"}, "SM_VLLM_X is not UTF-8 (byte 1)"),
+        (
+            {b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"},
+            "SM_VLLM_X is not UTF-8 (first wrong byte: 0)",
+        ),
     ],
 )
 def test_an_invalid_environment_ends_the_container_with_one_line(

@@ -15,12 +15,12 @@ from peagle.planning.limit import (
     budget_until,
     end_time,
     ends_after,
-    exact_duration,
     limit_arguments,
     limit_text,
 )
 from peagle.planning.operation_model import Limit
 from peagle.render.requests import plan_arguments, requests
+from peagle.text import exact_duration
 from tests.unit.rendering.plans import CATALOG
 
 HOUR = 3600

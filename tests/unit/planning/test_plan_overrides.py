@@ -88,7 +88,7 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
         ({"environment": {"UNSET": ""}}, "the plan does not set UNSET", "give it a value"),
         ({"environment": {"X": "y" * 1025}}, "1025 characters; SageMaker's limit", "shorter"),
         ({"environment": {f"V{n}": "1" for n in range(100)}}, "limit of 100", "remove"),
-        ({"startup_timeout": 3601}, "--startup-timeout 3601s is outside", "1h 00m"),
+        ({"startup_timeout": 3601}, "--startup-timeout 3601s is outside", "60s to 1h"),
         ({"download_timeout": 59}, "--download-timeout 59s is outside", "60s"),
     ],
 )

@@ -68,7 +68,7 @@ def test_the_document_has_its_documented_keys() -> None:
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(length=st.integers(0, len(WRITTEN.rstrip()) - 1))
+@given(length=st.integers(1, len(WRITTEN.rstrip()) - 1))
 def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(WRITTEN[:length])
@@ -80,7 +80,7 @@ def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        (b"", "plan-file", "is truncated"),
+        (b"", "plan-file", "is empty"),
         (b"\xff\xfe", "plan-file", "is not UTF-8"),
         (b"kind: yaml", "plan-file", "is not valid JSON: "),
         (b"[]", "not-a-plan", "not a JSON object"),

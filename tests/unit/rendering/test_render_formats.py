@@ -78,7 +78,7 @@ def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
 def test_an_existing_image_is_not_built_again() -> None:
     with raises_code("format-unsupported", Unsupported) as refused:
         render("dockerfile", plan_of("baked"), CATALOG)
-    assert refused.value.fix == "use boto3 or cdk or cloudformation or terraform"
+    assert refused.value.fix == "use boto3, cdk, cloudformation or terraform"
 
 
 @pytest.mark.parametrize("format", format_names())

@@ -112,16 +112,20 @@ def test_a_damaged_verdict_has_one_clear_error(damage: str) -> None:
 
 FILES = {
     "missing": (None, "there is no file"),
-    "empty": (b"", "is truncated"),
+    "empty": (b"", "is empty"),
     "truncated": (verdict_bytes(verdict())[:5000], "is truncated"),
     "not JSON": (b"a verdict", "is not valid JSON"),
     "not UTF-8": (b"\xff\xfe{}", "is not UTF-8"),
     "a list": (b"[]", "is not a verdict: not a JSON object"),
-    "a plan": (b'{"format": 1, "name": "x"}', "is not a verdict: the key 'workloads' is missing"),
+    "no verdict": (b'{"format": 1, "name": "x"}', "the key 'workloads' is missing"),
+    "a plan": (b'{"format": 1, "requests": []}', "verdict.json is a plan, not a verdict"),
     "NaN": (verdict_bytes(verdict()).replace(b'"low": ', b'"low": NaN, "x": ', 1), "NaN"),
     "deep": (b"[" * 100_000, "deep"),
     "huge": (b'"' + b"x" * (9 << 20) + b'"', "longer than"),
 }
+
+
+OTHER_FILES = {"a list", "no verdict", "a plan"}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -134,7 +138,7 @@ def test_a_bad_file_has_one_clear_error(name: str, tmp_path: Path) -> None:
         read_verdict(path)
 
     assert message in found.value.message
-    assert found.value.code == ("not-a-verdict" if name in ("a list", "a plan") else "verdict-file")
+    assert found.value.code == ("not-a-verdict" if name in OTHER_FILES else "verdict-file")
     assert len(str(found.value)) < 400
 
 

@@ -15,6 +15,7 @@ from tests.support import raises_code
         ("ttft=0.5,itl=0.02", Slo(0.5, 0.02)),
         ("itl=0.02", Slo(None, 0.02)),
         (" ttft = 1 ", Slo(1.0, None)),
+        ("ttft=0.000001", Slo(0.000001, None)),
     ],
 )
 def test_times_are_seconds(text: str, slo: Slo) -> None:
@@ -29,6 +30,8 @@ def test_times_are_seconds(text: str, slo: Slo) -> None:
         ("0.5", "is not ttft or itl"),
         ("tpot=0.1", "'tpot' is not ttft or itl"),
         ("ttft=1,ttft=2", "ttft is given twice"),
+        ("ttft=0.5,itl", "--slo ttft=0.5,itl: itl has no value"),
+        ("ttft=", "ttft has no value"),
         ("ttft=0", "is not a positive number"),
         ("ttft=-1", "is not a positive number"),
         ("ttft=nan", "is not a positive number"),

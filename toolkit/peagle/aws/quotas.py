@@ -49,7 +49,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class QuotaNeed:
-    """What a deployment needs: ``count`` instances in the end, and ``more`` beside the running ones
+    """What a deployment needs: ``count`` instances in the end, and ``more`` than the running ones
     in the meantime. Instances of the endpoint ``own`` are not counted as in use. ``may_roll``: the
     update of ``count`` instances may have another rollout."""
 

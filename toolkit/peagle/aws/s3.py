@@ -29,7 +29,7 @@ _DELETE_BATCH = 1000
 
 _NO_LIFECYCLE = "NoSuchLifecycleConfiguration"
 _SIZE = "TransitionDefaultMinimumObjectSize"
-"""A setting beside the rules, which a write without it resets."""
+"""A setting next to the rules, which a write without it resets."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
 
 
 def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rules, and the setting beside them."""
+    """The rules, and the setting next to them."""
     try:
         found = aws.call("s3", "get_bucket_lifecycle_configuration", Bucket=bucket)
     except CloudError as error:

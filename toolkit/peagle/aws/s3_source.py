@@ -9,9 +9,10 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.translation import translated
+from peagle.checkpoints.models import s3_prefix
 from peagle.errors import CheckpointError, CloudError
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import HEX_32, is_s3_uri
+from peagle_serve.contract import HEX_32
 
 _MAX_FILES = 5_000
 
@@ -30,13 +31,7 @@ class S3Source:
 
     def __init__(self, aws: Aws, uri: str) -> None:
         """Raises CheckpointError for anything but an ``s3://`` URI. Sends nothing yet."""
-        prefix = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
-        if prefix is None or not prefix.has_bucket_name:
-            raise CheckpointError(
-                f"{uri!r} is not an s3:// prefix",
-                "use the form s3://bucket/folder",
-                "invalid-s3-uri",
-            )
+        prefix = s3_prefix(uri)
         self._aws = aws
         self._bucket, self._prefix = prefix.bucket, prefix.key
         self._listing: dict[str, dict[str, Any]] = {}

@@ -116,7 +116,7 @@ class AcceptanceResult:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _DomainCounts:
     """What was counted while a few prompts of one domain were answered."""
 
     domain: str
@@ -141,7 +141,7 @@ def measure_acceptance(
     listed. Raises Unsupported for a server without counters, NotProved where nothing is drafted,
     UserError where every prompt is refused, and what the server raises.
     """
-    measurement = _Measurement(target, prompts, request)
+    measurement = _AcceptanceRun(target, prompts, request)
     try:
         for group in measurement.groups(progress):
             measurement.measured.append(group)
@@ -175,15 +175,15 @@ def require_none_refused(result: AcceptanceResult) -> None:
     raise wrong_line(result.file, lines, why, fix)
 
 
-class _Measurement:
+class _AcceptanceRun:
     """The groups of one measurement, as they are sent."""
 
     def __init__(self, target: BenchTarget, prompts: PromptSet, request: AcceptanceRequest) -> None:
-        self.measured: list[_Group] = []
+        self.measured: list[_DomainCounts] = []
         self._target, self._prompts, self._request = target, prompts, request
         self._started = utc_now()
 
-    def groups(self, progress: AcceptanceProgress) -> Iterator[_Group]:
+    def groups(self, progress: AcceptanceProgress) -> Iterator[_DomainCounts]:
         """Send the prompts, group by group."""
         request = self._request
         before = self._counters()
@@ -195,7 +195,9 @@ class _Measurement:
                 answers, refused = ask_together(self._target.server.ask, asked, request.concurrency)
                 after = self._counters()
                 tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
-                yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))
+                yield _DomainCounts(
+                    domain, len(answers), tokens, after.since(before), tuple(refused)
+                )
                 before = after
             progress(domain, len(members), len(members))
 
@@ -254,7 +256,7 @@ class _Measurement:
         )
 
 
-def _tokens_of_steps(groups: Sequence[_Group], k: int) -> int:
+def _tokens_of_steps(groups: Sequence[_DomainCounts], k: int) -> int:
     """The output tokens of all steps, at least. A step outputs its accepted tokens and one more;
     the last step of an answer may output less than it counts."""
     counted = sum((group.counted for group in groups), _NONE)
@@ -262,7 +264,7 @@ def _tokens_of_steps(groups: Sequence[_Group], k: int) -> int:
     return counted.drafts + counted.accepted_tokens - answers * k
 
 
-def _require_drafts(groups: Sequence[_Group]) -> None:
+def _require_drafts(groups: Sequence[_DomainCounts]) -> None:
     """Raise NotProved where several tokens were generated and nothing was drafted."""
     tokens = sum(group.output_tokens for group in groups)
     answered = sum(group.prompts for group in groups)
@@ -275,7 +277,7 @@ def _require_drafts(groups: Sequence[_Group]) -> None:
 
 
 def _of_groups(
-    domain: str, groups: Sequence[_Group], basis: AcceptanceBasis
+    domain: str, groups: Sequence[_DomainCounts], basis: AcceptanceBasis
 ) -> DomainAcceptance | None:
     """The acceptance of all groups together; ``None`` where nothing was drafted."""
     counted = sum((group.counted for group in groups), _NONE)

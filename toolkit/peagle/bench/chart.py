@@ -135,7 +135,7 @@ def beside(charts: Sequence[Chart], title: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _Axis:
     """Values to pixels, and the values with ticks."""
 
     low: float
@@ -153,21 +153,21 @@ class _Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def _x_scale(chart: Chart) -> _Scale:
+def _x_scale(chart: Chart) -> _Axis:
     values = sorted({point.x for line in chart.lines for point in line.points}) or [1.0]
     low, high = values[0], values[-1]
     if low == high:
         low, high = (low / 2, high * 2) if chart.log_x else (low - 1, high + 1)
     start, end = _LEFT + 18, _WIDTH - _RIGHT - 18
-    scale = _Scale(low, high, start, end, chart.log_x, tuple(values))
+    scale = _Axis(low, high, start, end, chart.log_x, tuple(values))
     kept: list[float] = []
     for value in values:  # a tick that would touch the one before has no label
         if not kept or scale(value) - scale(kept[-1]) > _LETTER * (len(f"{value:,g}") + 1):
             kept.append(value)
-    return _Scale(low, high, start, end, chart.log_x, tuple(kept))
+    return _Axis(low, high, start, end, chart.log_x, tuple(kept))
 
 
-def _y_scale(chart: Chart, top: float) -> _Scale:
+def _y_scale(chart: Chart, top: float) -> _Axis:
     points = [point for line in chart.lines for point in line.points]
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     values += [chart.level[0]] if chart.level else []
@@ -177,9 +177,9 @@ def _y_scale(chart: Chart, top: float) -> _Scale:
         low = max(low, least / _LONGEST_INTERVAL)
         ticks = log_ticks(low, high)
         low, high = min(low, ticks[0]) / 1.05, max(high, ticks[-1]) * 1.05
-        return _Scale(low, high, top + _PLOT, top, True, ticks)
+        return _Axis(low, high, top + _PLOT, top, True, ticks)
     ticks = linear_ticks(max(high, 1e-12))
-    return _Scale(0.0, max(high, ticks[-1]), top + _PLOT, top, False, ticks)
+    return _Axis(0.0, max(high, ticks[-1]), top + _PLOT, top, False, ticks)
 
 
 def linear_ticks(high: float) -> tuple[float, ...]:
@@ -233,7 +233,7 @@ def _legend_entry(line: Line, row: int, at: float) -> str:
     )
 
 
-def _axes(chart: Chart, x: _Scale, y: _Scale, top: float) -> Iterator[str]:
+def _axes(chart: Chart, x: _Axis, y: _Axis, top: float) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, top + _PLOT
     yield f'<text class="soft" x="4" y="{top - 12:.0f}">{escape(chart.y_label)}</text>'
     for value in y.ticks:
@@ -257,7 +257,7 @@ def _axes(chart: Chart, x: _Scale, y: _Scale, top: float) -> Iterator[str]:
     yield f'<text class="soft" {label}>{escape(chart.x_label)}</text>'
 
 
-def _marks(chart: Chart, x: _Scale, top: float) -> Iterator[str]:
+def _marks(chart: Chart, x: _Axis, top: float) -> Iterator[str]:
     """Vertical lines, labelled at the bottom, where curves that rise leave room."""
     for row, (value, text) in enumerate(reversed(chart.marks)):
         at = x(value)
@@ -267,7 +267,7 @@ def _marks(chart: Chart, x: _Scale, top: float) -> Iterator[str]:
         yield f'<text class="halo" {place}>{escape(_short(text))}</text>'
 
 
-def _line(line: Line, x: _Scale, y: _Scale, shift: float) -> Iterator[str]:
+def _line(line: Line, x: _Axis, y: _Axis, shift: float) -> Iterator[str]:
     """The line, and at each of its points the interval and the marker. ``shift`` keeps intervals at
     the same load apart."""
     style = line.style % STYLES

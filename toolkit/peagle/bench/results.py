@@ -38,7 +38,7 @@ _LIMITS = Limits(size=LARGEST_EVIDENCE)
 
 
 class _Details(BaseModel):
-    """What a report shows of evidence beside its speeds; unknown keys are ignored."""
+    """What a report shows of evidence in addition to its speeds; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 

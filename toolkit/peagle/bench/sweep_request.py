@@ -270,7 +270,7 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
     """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
     the path. The same rows again change nothing; other evidence keeps its file.
 
-    Raises UserError for a result that is no evidence, and OSError.
+    Raises UserError for a result that is not evidence, and OSError.
     """
     document = evidence_document(result)
     text = evidence_text(document).encode()

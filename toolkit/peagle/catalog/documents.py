@@ -287,7 +287,8 @@ def read_document(path: Path, file: str) -> Document:
     try:
         return parse_document(read_bytes(path, LARGEST_FILE).decode("utf-8"), file)
     except UnicodeDecodeError as error:
-        raise BadFile(file, f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from error
+        problem = f"is not UTF-8 (first wrong byte: {error.start})"
+        raise BadFile(file, problem, "save it as UTF-8") from error
 
 
 @lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed

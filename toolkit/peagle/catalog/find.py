@@ -18,6 +18,9 @@ UNKNOWN_DRAFTER = "unknown-drafter"
 """The code of the error that a target has no such drafter."""
 
 
+_LIST = ("peagle", "catalog", "list")
+
+
 def find_pair(catalog: Catalog, name: str) -> Pair:
     """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter, if it has one.
 
@@ -109,9 +112,12 @@ def _find_target(catalog: Catalog, name: str) -> Target:
             f"for the folder write ./{name}",
             code="unknown-target",
         )
+    if os.path.isfile(name):
+        listed = Fix("name a pair, or a plan file FILE.json; list all pairs", _LIST)
+        raise NotFound(f"{name!r} is a file, not a pair", listed, code="not-a-pair")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
     sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
-    fix = Fix(sentence, ("peagle", "catalog", "list"))
+    fix = Fix(sentence, _LIST)
     raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 
@@ -167,7 +173,7 @@ _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark"
 def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
     """A summary of each target with its drafters; raises CatalogError for a wrong file."""
     # Nothing that is read here becomes garbage. For 2,000 targets the collector takes 10 s of CPU
-    # time beside the 4 s that the list itself takes.
+    # time in addition to the 4 s that the list itself takes.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

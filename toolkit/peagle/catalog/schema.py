@@ -115,7 +115,7 @@ class Drafter(CatalogEntry):
     """Proposes tokens for a target.
 
     P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``. ``weights`` is a Hugging Face
-    id or a folder beside the catalogue file; draftless methods (n-gram, suffix) and heads that are
+    id or a folder next to the catalogue file; draftless methods (n-gram, suffix) and heads that are
     not public have none.
     """
 
@@ -158,7 +158,7 @@ class ProofPrompts(CatalogEntry):
 
 
 class Target(CatalogEntry):
-    """A model to serve. ``weights`` is its Hugging Face id or a folder beside the file.
+    """A model to serve. ``weights`` is its Hugging Face id or a folder next to the file.
 
     Without a ``default_drafter`` it is served without speculation unless a drafter is named.
     """

@@ -43,17 +43,17 @@ class _Run(Measurement):
     starts: tuple[_Start, ...] = ()
 
 
-class _Engine(Measurement):
+class _StartedEngine(Measurement):
     """The engine that started."""
 
     version: Version
 
 
-class _File(Measurement):
+class _StartFile(Measurement):
     """The keys that are read."""
 
     device: str
-    engine: _Engine
+    engine: _StartedEngine
     runs: dict[str, _Run]
 
 
@@ -66,7 +66,7 @@ def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...
         return ()
     if not any(isinstance(one, dict) and "starts" in one for one in runs.values()):
         return ()
-    file = validated(_File, document, path)
+    file = validated(_StartFile, document, path)
     return tuple(
         EngineStart(
             target=one.pair,

@@ -262,15 +262,15 @@ def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
     if weights.startswith("./"):
         folder = path.parent / weights
         if ".." in Path(weights).parts:
-            yield where, f"{weights} is outside the catalogue", "put the folder beside the file"
+            yield where, f"{weights} is outside the catalogue", "put the folder next to the file"
         elif not folder.is_dir():
             yield (
                 where,
-                f"there is no folder {weights} beside the file",
+                f"there is no folder {weights} next to the file",
                 "create it, or use a Hugging Face id",
             )
     elif not HUB_ID.fullmatch(weights):
-        fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder beside the file"
+        fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder next to the file"
         yield where, f"{weights!r} is not a weights location", fix
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from peagle.errors import Fix
-from peagle.s3uri import slashes_hint
+from peagle.errors import CheckpointError, Fix
+from peagle.s3uri import S3Uri, slashes_hint
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
 
@@ -107,6 +107,19 @@ def hub_snapshot(folder: str) -> str:
     """``org/name@commit`` of a snapshot in the Hub's cache; empty for another folder."""
     found = _SNAPSHOT.search(folder.rstrip("/"))
     return f"{found[1]}/{found[2]}@{found[3]}" if found else ""
+
+
+def s3_prefix(location: str) -> S3Uri:
+    """The prefix that a location in S3 names, ending with a slash or empty. Raises CheckpointError
+    for anything but an ``s3://`` URI with the name of a bucket."""
+    prefix = S3Uri.parse(location).folder if is_s3_uri(location) else None
+    if prefix is None or not prefix.has_bucket_name:
+        raise CheckpointError(
+            f"{location!r} is not an s3:// prefix",
+            "use the form s3://bucket/folder",
+            "invalid-s3-uri",
+        )
+    return prefix
 
 
 def means_folder(location: str) -> bool:

@@ -1,4 +1,4 @@
-"""The vocabulary that GPT-OSS needs beside its weights.
+"""The vocabulary that GPT-OSS needs next to its weights.
 
 openai_harmony, with which vLLM reads and writes GPT-OSS's format, downloads it when the engine
 starts, unless ``TIKTOKEN_ENCODINGS_BASE`` names a folder that holds it. It accepts no other file

@@ -203,8 +203,8 @@ def check_local_weights(path: Path | None, own: Path | None, tables: Catalog) ->
     """Differences between the targets of catalogue files and the config.json of their weights.
 
     ``path`` is one target's file or a catalogue folder, by default the catalogue with the folder
-    ``own``. Only weights in a folder beside the file are compared, so nothing is downloaded; a file
-    that is not valid is left to ``check_catalog``.
+    ``own``. Only weights in a folder next to the file are compared, so nothing is downloaded; a
+    file that is not valid is left to ``check_catalog``.
     """
     files: Iterable[Path] = target_files(path or own).values()
     if path is not None and path.is_file():

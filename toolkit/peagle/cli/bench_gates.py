@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from peagle.bench.gates import BenchGates
-from peagle.cli.options import USD, objective
+from peagle.cli.options import USD, Decimal, objective
 
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+_ABOVE_ZERO = Decimal("a number above 0, such as 500", min=0, min_open=True)
 
 
 def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--min-acceptance-length",
-        type=click.FloatRange(min=1),
+        type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1),
         metavar="N",
         help="Exit with 3 if fewer tokens are accepted per step.",
     )

@@ -21,6 +21,7 @@ from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
     USD,
+    OneOf,
     OutputPath,
     command_catalog,
     complete_pair,
@@ -64,7 +65,7 @@ _OPTIONS = (
                  "[default: short-prompt]"),
     repetitions_option,
     requests_option,
-    click.option("--engine", "engine_kind", type=click.Choice(["process", "docker"]),
+    click.option("--engine", "engine_kind", type=OneOf(["process", "docker"]),
                  default="process", show_default=True,
                  help="Run the engines as processes or in containers."),
     click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs."),

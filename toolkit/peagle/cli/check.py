@@ -18,6 +18,7 @@ from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
+    WholeNumber,
     catalog_of,
     command_catalog,
     complete_pair,
@@ -91,7 +92,7 @@ Examples:
 @project_options(instead=("list_rules",))
 @click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
-@click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")
+@click.option("--k", type=WholeNumber(1), help="Tokens drafted per step.")
 @click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
 @click.option("--concurrency", type=REQUESTS, metavar="REQUESTS", help="Concurrent requests.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
@@ -100,7 +101,7 @@ Examples:
     "--tp",
     "--tensor-parallel-size",
     "tensor_parallel_size",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     help="GPUs per model.",
 )
 @click.option(

@@ -9,7 +9,10 @@ import click
 
 from peagle import __version__, api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import output_option
+from peagle.cli.options import (
+    OneOf,
+    output_option,
+)
 from peagle.cli.output.console import (
     json_option,
     print_json,
@@ -73,7 +76,7 @@ Examples:
   peagle ci init codepipeline
 """,
 )
-@click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
+@click.argument("kind", metavar="github|codepipeline", type=OneOf(KINDS))
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),

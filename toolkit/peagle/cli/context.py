@@ -233,7 +233,7 @@ def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
 
 
 def add_to_error_document(key: str, document: Any) -> None:
-    """Put ``document`` beside ``error`` into what ``--json`` prints if the command fails."""
+    """Put ``document`` next to ``error`` into what ``--json`` prints if the command fails."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None and isinstance(ctx.obj, dict):
         ctx.obj[key] = document

@@ -54,7 +54,7 @@ def fallback_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
     """The plans on the types of ``--fallback-instance-types``; ``None`` without the option.
 
-    Raises NotFound for an unknown type, UserError beside a plan file, and Refused when the checks
+    Raises NotFound for an unknown type, UserError with a plan file, and Refused when the checks
     of a plan find an error.
     """
     given = ctx.params["fallback_types"]

@@ -14,6 +14,9 @@ from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
+    OneOf,
+    Parsed,
+    WholeNumber,
     catalog_of,
     complete_pair,
     raise_first_error,
@@ -23,30 +26,40 @@ from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
+from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 
 MOST_GIB = 2048
 """No GPU has as much memory; a larger number has another unit."""
 
-_ONE = click.IntRange(1)
+_ONE = WholeNumber(1)
 
 
-def _gib(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises BadParameter."""
-    if value is None or (math.isfinite(value) and 1 <= value <= MOST_GIB):
-        return value
-    if not math.isfinite(value) or value < 1:
-        raise click.BadParameter(f"{value} is not a memory size in GiB")
-    hint = f"; for MiB write {value / 1024:.1f}" if value >= 4 * 1024 else ""
-    raise click.BadParameter(f"{value:g} GiB is more than any GPU has{hint}")
+def _gib(text: str) -> float:
+    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises ValueError."""
+    gib = _number(text, "a number of GiB, such as 80")
+    if not math.isfinite(gib) or gib < 1:
+        raise ValueError(f"{text} is not a memory size in GiB")
+    if gib > MOST_GIB:
+        hint = f"; for MiB write {gib / 1024:.1f}" if gib >= 4 * 1024 else ""
+        raise ValueError(f"{text} GiB is more than any GPU has{hint}")
+    return gib
 
 
-def _share(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """A share above 0, and 1 at most. Raises BadParameter."""
-    if value is None or 0 < value <= 1:
-        return value
-    hint = f"; write {value / 100:g}" if 1 < value <= 100 else ""
-    raise click.BadParameter(f"{value:g} is not above 0 and at most 1{hint}")
+def _share(text: str) -> float:
+    """A share above 0, and 1 at most. Raises ValueError."""
+    share = _number(text, "a share above 0 and at most 1, such as 0.9")
+    if 0 < share <= 1:
+        return share
+    hint = f"; write {share / 100:g}" if 1 < share <= 100 else ""
+    raise ValueError(f"{text} is not above 0 and at most 1{hint}")
+
+
+def _number(text: str, expected: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{sanitize(text, 40)!r} is not {expected}") from None
 
 
 @click.command(
@@ -56,8 +69,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option(
     "--gpu-memory-gib",
-    type=float,
-    callback=_gib,
+    type=Parsed("float", _gib),
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
 @click.option("--instance-type", help="Use the GPUs of this instance type.")
@@ -66,8 +78,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
 )
 @click.option(
     "--gpu-memory-utilization",
-    type=float,
-    callback=_share,
+    type=Parsed("float", _share),
     help="Share of the GPU's memory that vLLM may use.  "
     f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
 )
@@ -86,9 +97,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     help="Maximum tokens per scheduler step.",
 )
 @click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
-@click.option(
-    "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."
-)
+@click.option("--kv-cache-dtype", type=OneOf(KV_CACHE_DTYPES), help="Data type of the KV cache.")
 @click.option("--no-speculation", is_flag=True, help="Estimate without speculation.")
 @click.option("--text-only", is_flag=True, help="Text input only, for multimodal targets.")
 @click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
@@ -98,7 +107,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
 @click.option("--drafter", metavar="LOCATION", help="Folder or Hub id of the head.")
 @click.option(
     "--drafter-embeddings",
-    type=click.Choice(["shared", "own"]),
+    type=OneOf(["shared", "own"]),
     help="Whether the head has its own embeddings, if no weight header is available.  "
     "[default: own]",
 )

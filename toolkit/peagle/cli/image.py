@@ -12,7 +12,7 @@ from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import OutputPath, command_catalog, refuse_errors, region_option
+from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
     json_option,
     print_json,
@@ -43,7 +43,7 @@ def image() -> None:
 @partial(plan_options, tag_flag="--resource-tag")
 @click.option(
     "--runtime",
-    type=click.Choice(["gpu", "cpu"]),
+    type=OneOf(["gpu", "cpu"]),
     default="gpu",
     show_default=True,
     help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this machine.",
@@ -64,7 +64,7 @@ def image() -> None:
 )
 @click.option(
     "--builder",
-    type=click.Choice(["docker", "codebuild"]),
+    type=OneOf(["docker", "codebuild"]),
     default="docker",
     show_default=True,
     help="docker: on this machine. codebuild: on AWS, which pushes the image too.",

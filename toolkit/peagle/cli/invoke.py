@@ -167,7 +167,7 @@ def _read_prompt(prompt: str) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the prompt is not UTF-8 (byte {error.start + 1})",
+            f"the prompt is not UTF-8 (first wrong byte: {error.start})",
             "convert it, for example with iconv",
         ) from error
     if not text.strip():

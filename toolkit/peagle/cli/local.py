@@ -15,7 +15,13 @@ from peagle.aws.images import ImageRequest
 from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
-from peagle.cli.options import command_catalog, names_own_image, refuse_errors
+from peagle.cli.options import (
+    OneOf,
+    WholeNumber,
+    command_catalog,
+    names_own_image,
+    refuse_errors,
+)
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
@@ -41,12 +47,12 @@ def local() -> None:
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
+    "--port", type=WholeNumber(1, 65535), help="Port to listen on.  [default: a free one]"
 )
 @click.option(
     "--engine",
     "engine_kind",
-    type=click.Choice(["process", "docker"]),
+    type=OneOf(["process", "docker"]),
     default="process",
     show_default=True,
     help="Run the engine as a process or in a container.",
@@ -242,8 +248,9 @@ def local_image(
     named = plan.runtime.image if names_own_image(plan) else None
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:
+        kind = "GPU" if gpus else "CPU"
         raise NotFound(
-            f"this machine has no image of {plan.pair} for the {runtime} on this machine",
+            f"this machine has no {kind} image of {plan.pair}",
             Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import click
+from click.exceptions import NoSuchCommand
 
 from peagle import __version__
 from peagle.cli.interrupt import interruptible
@@ -46,7 +47,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "prove": "Prove that an endpoint's drafts are accepted.",
         "bench": "Measure speed, acceptance and cost under load.",
         "token": "Print an API key for OpenAI clients.",
-        "compare": "Serve a second plan beside the first, and compare them.",
+        "compare": "Serve a second plan next to the first, and compare them.",
         "promote": "Let the compared plan serve alone.",
         "drop": "Remove the compared plan.",
         "adopt": "Take over a deployment that a template made.",
@@ -151,8 +152,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _NAMES and not args[0].startswith("-"):
-            hint = COMMAND_HINTS.get(args[0]) or nearest(args[0], _NAMES)
-            raise click.UsageError(f"No such command {args[0]!r}{': ' if hint else ''}{hint}", ctx)
+            raise NoSuchCommand(args[0], ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -211,6 +211,8 @@ def main() -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
+    except NoSuchCommand as error:
+        _end(_unknown_command(error), error_fields)
     except click.NoSuchOption as error:
         _end(_unknown_option(error), error_fields)
     except click.UsageError as error:
@@ -279,6 +281,16 @@ def _concerns_home(error: OSError) -> bool:
     file = Path(os.fsdecode(error.filename))
     below = error.errno == errno.ENOTDIR and file.is_relative_to(home())
     return below or home().is_relative_to(file)
+
+
+def _unknown_command(error: NoSuchCommand) -> UserError:
+    ctx = error.ctx
+    group = ctx.command if ctx else cli
+    names = group.list_commands(ctx) if ctx and isinstance(group, click.Group) else _NAMES
+    others = COMMAND_HINTS.get(error.command_name) if group is cli else None
+    hint = others or nearest(error.command_name, names)
+    message = f"{ctx.command_path if ctx else 'peagle'} has no command {error.command_name!r}"
+    return UserError(f"{message}: {hint}" if hint else message, _help_of(error))
 
 
 def _unknown_option(error: click.NoSuchOption) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ import click
 from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.cli.output.console import show_findings, where_text
-from peagle.errors import PeagleError, UserError
+from peagle.errors import PeagleError, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
@@ -36,10 +37,11 @@ _CATALOG = "peagle.catalog"
 """Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
 
 
-def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def duration(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
     """A callback: the option's value as seconds. Raises BadParameter."""
+    units = "hd" if option.name == "ttl" else "smh"
     try:
-        return None if value is None else parse_duration(value)
+        return None if value is None else parse_duration(value, units)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -64,6 +66,41 @@ class Parsed(click.ParamType[T]):
             return self.fail(str(error), param, ctx)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number from ``min`` to ``max``, if there is one, with an error that says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Raises BadParameter."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            limits = f"from {self.min} to {self.max}"
+            limits = f"of {self.min} or more" if self.max is None else limits
+            wrong = f"{sanitize(value, 40)!r} is not a whole number {limits}"
+            return self.fail(wrong, param, ctx)
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{sanitize(text, 40)!r} is not a whole number of 1 or more") from None
+
+
+K = Parsed("integer", _integer)
+"""The type of ``--k`` of a plan, whose bounds planning checks."""
+
+
+class OneOf(click.Choice[str]):
+    """One of several words, with an error that suggests the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """The choices, and those close to the value."""
+        hint = nearest(str(value), self.choices)
+        message = f"{sanitize(value, 40)!r} is not one of {', '.join(self.choices)}"
+        return f"{message}: {hint}" if hint else message
+
+
 class _Number(click.IntRange):
     """A whole number from 1 on, as ``parse`` reads it."""
 
@@ -86,6 +123,9 @@ REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
 
 
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]+)?")
+
+
 class Decimal(click.FloatRange):
     """A number within the bounds of click's FloatRange. ``allowed`` says in the error what is
     allowed, with an example; ``unit`` may stand before the number."""
@@ -99,6 +139,8 @@ class Decimal(click.FloatRange):
     ) -> float:
         """The number. Raises BadParameter."""
         plain: Any = value.strip().removeprefix(self._unit) if isinstance(value, str) else value
+        if isinstance(value, str) and _THOUSANDS.fullmatch(plain):
+            plain = plain.replace(",", "").replace("_", "")
         try:
             found = float(super().convert(plain, param, ctx))
         except click.BadParameter:
@@ -144,7 +186,7 @@ LOADS = _Loads()
 
 repetitions_option = click.option(
     "--repetitions",
-    type=click.IntRange(1, 50),
+    type=WholeNumber(1, 50),
     default=3,
     show_default=True,
     help="Repetitions of each load, for the intervals.",

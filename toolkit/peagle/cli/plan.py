@@ -20,6 +20,7 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import (
     PLAN_FIELDS,
+    Decimal,
     complete_pair,
     output_option,
     raise_first_error,
@@ -65,7 +66,7 @@ Examples:
 @click.option(
     "--compare",
     metavar="PAIR|PLAN",
-    help="Show this plan beside the first: a plan file, or a pair, with options of its own in "
+    help="Show this plan next to the first: a plan file, or a pair, with options of its own in "
     "quotes, such as 'gpt-oss-20b --no-speculation'.",
     shell_complete=complete_pair,
 )
@@ -79,7 +80,7 @@ Examples:
 @click.option("--markdown", is_flag=True, help="With --changes-from: as Markdown, for a comment.")
 @click.option(
     "--max-price-increase",
-    type=click.FloatRange(min=0),
+    type=Decimal("a percentage of 0 or more, such as 10", min=0),
     metavar="PERCENT",
     help="With --changes-from: exit with 3 if the price per hour rises by more.",
 )
@@ -174,7 +175,7 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
     """The plan of ``text``: a plan file, or a pair with planning options of its own, in quotes.
 
     For a pair, options that it does not have are those of the command. Raises what planning raises,
-    and UserError for text that is no command line.
+    and UserError for text that is not a command line.
     """
     pair, own = options_in(ctx, text, "--compare")
     shared: dict[str, Any] = {}
@@ -190,7 +191,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     """The pair or plan file and the planning options in ``text``, the value of the option ``flag``,
     with the settings of a company's account also from their variables.
 
-    Raises UserError for text that is no command line, and for other options.
+    Raises UserError for text that is not a command line, and for other options.
     """
     try:
         words = shlex.split(text)

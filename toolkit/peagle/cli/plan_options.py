@@ -17,6 +17,9 @@ from peagle.cli.options import (
     TOKENS,
     USD,
     Decimal,
+    K,
+    OneOf,
+    WholeNumber,
     complete_instance_type,
     complete_pair,
     complete_region,
@@ -49,7 +52,7 @@ _PLAN_OPTIONS = (
     ),
     click.option(
         "--instance-count",
-        type=click.IntRange(1),
+        type=WholeNumber(1),
         help="Number of instances.  [default: as many as the load needs]",
     ),
     copies_option,
@@ -64,7 +67,7 @@ _PLAN_OPTIONS = (
     ),
     click.option(
         "--k",
-        type=int,
+        type=K,
         help="Tokens drafted per step.  [default: the fastest, or the model card's]",
     ),
     click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT),
@@ -108,7 +111,7 @@ _PLAN_OPTIONS = (
     ),
     click.option(
         "--weights-by",
-        type=click.Choice(("mount", "stream")),
+        type=OneOf(("mount", "stream")),
         help="How weights in S3 reach the engine: mount (SageMaker copies them) or stream "
         "(vLLM reads S3 at startup).  [default: mount]",
     ),
@@ -146,13 +149,13 @@ _PLAN_OPTIONS = (
         "--warm-sha256",
         multiple=True,
         metavar="SHA256",
-        help="An archive of `peagle warm` that starts may restore.  [default: those beside the "
+        help="An archive of `peagle warm` that starts may restore.  [default: those next to the "
         "weights when deploying]",
     ),
     click.option(
         "--allow-unpinned-warm",
         is_flag=True,
-        help="Restore any archive beside the weights: anyone who may write there runs code.",
+        help="Restore any archive next to the weights: anyone who may write there runs code.",
     ),
     *ROLLOUT_OPTIONS,
     *LIMIT_OPTIONS,

@@ -28,6 +28,7 @@ from peagle.errors import Fix, UserError
 from peagle.planning import Plan
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.text import exact_duration
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
         return typed
     flag = f"--{option.replace('_', '-')}"
     if option == "ttl":
-        return (flag, f"{value}s")
+        return (flag, exact_duration(value))
     if isinstance(value, tuple):
         return (flag, *value[:1])
     return (flag,) if value is True else (flag, str(value))

@@ -99,7 +99,7 @@ def _type_of(option: click.Option) -> Any:
         known: Any = {one: at for one, at in limits.items() if at is not None}
         number = int if isinstance(kind, click.IntRange) else float
         return Annotated[number, Field(**known)]
-    return int if kind is click.INT else float if kind is click.FLOAT else str
+    return int if kind.name == "integer" else float if kind is click.FLOAT else str
 
 
 def _is_mapping(option: click.Option) -> bool:

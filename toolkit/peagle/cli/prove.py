@@ -12,7 +12,12 @@ from peagle import api
 from peagle.bench.openai_server import KEY_VARIABLE
 from peagle.bench.prove_url import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
-from peagle.cli.options import Decimal, command_catalog, duration
+from peagle.cli.options import (
+    Decimal,
+    WholeNumber,
+    command_catalog,
+    duration,
+)
 from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
@@ -53,7 +58,7 @@ Examples:
 @click.option("--model", help="Served model, for --url.  [default: the only one]")
 @click.option(
     "--instances",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=1,
     show_default=True,
     help="Number of engines that --url must have.",
@@ -71,7 +76,7 @@ Examples:
 )
 @click.option(
     "--min-drafts",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=MIN_DRAFTS,
     show_default=True,
     help="Number of drafts that each instance must have made.",

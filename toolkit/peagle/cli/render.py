@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.options import OutputPath, command_catalog, refuse_errors
+from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
@@ -32,7 +32,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
     short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
     epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
 )
-@click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
+@click.argument("format", metavar="FORMAT", type=OneOf(_FORMATS))
 @plan_options
 @click.option(
     "-o",

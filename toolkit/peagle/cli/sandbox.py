@@ -11,7 +11,11 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import region_option
+from peagle.cli.options import (
+    OneOf,
+    WholeNumber,
+    region_option,
+)
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
@@ -33,10 +37,10 @@ sandbox.add_command(scaling)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
+@click.option("--port", type=WholeNumber(0, 65535), default=0, help="[default: a free port]")
 @click.option(
     "--engine",
-    type=click.Choice(["process", "docker"]),
+    type=OneOf(["process", "docker"]),
     help="How endpoints run.  [default: process]",
 )
 @json_option

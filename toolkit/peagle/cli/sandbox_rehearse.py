@@ -8,7 +8,14 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import Decimal, command_catalog, complete_instance_type, region_option
+from peagle.cli.options import (
+    Decimal,
+    OneOf,
+    WholeNumber,
+    command_catalog,
+    complete_instance_type,
+    region_option,
+)
 from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
@@ -52,9 +59,7 @@ def fault() -> None:
     epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
 )
 @click.argument("operation", shell_complete=_complete_operation)
-@click.argument(
-    "kind", metavar="KIND", type=click.Choice(list(KINDS)), shell_complete=_complete_kind
-)
+@click.argument("kind", metavar="KIND", type=OneOf(list(KINDS)), shell_complete=_complete_kind)
 @click.option(
     "--times",
     metavar="once|always|N",
@@ -127,7 +132,7 @@ def quota() -> None:
 
 @quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
 @click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
-@click.argument("value", type=click.IntRange(min=0))
+@click.argument("value", type=WholeNumber(min=0))
 @region_option("the quota")
 @json_option
 def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:

@@ -8,7 +8,11 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context
-from peagle.cli.options import REQUESTS_AT_A_TIME, yes_option
+from peagle.cli.options import (
+    REQUESTS_AT_A_TIME,
+    WholeNumber,
+    yes_option,
+)
 from peagle.cli.output.console import (
     confirm,
     json_option,
@@ -35,18 +39,18 @@ Examples:
 )
 @endpoint_argument(complete_name)
 @cloud_options
-@click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
+@click.option("--to", type=WholeNumber(1), metavar="N", help="A fixed number.")
 @click.option(
     "--min",
     "minimum",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     metavar="N",
     help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
 )
 @click.option(
     "--max",
     "maximum",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="N",
     help="Most that scaling starts; begins to scale automatically.",
 )

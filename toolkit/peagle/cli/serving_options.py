@@ -6,7 +6,14 @@ from typing import get_args
 
 import click
 
-from peagle.cli.options import REQUESTS_AT_A_TIME, USD, Parsed, duration
+from peagle.cli.options import (
+    REQUESTS_AT_A_TIME,
+    USD,
+    OneOf,
+    Parsed,
+    WholeNumber,
+    duration,
+)
 from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
 from peagle.planning.options import AUTO, RolloutKind
 from peagle.text import sanitize
@@ -33,13 +40,13 @@ copies_option = click.option(
 SCALING_OPTIONS = (
     click.option(
         "--min-instances",
-        type=click.IntRange(0),
+        type=WholeNumber(0),
         metavar="N",
         help="Fewest instances of an endpoint that scales.  [default: 1]",
     ),
     click.option(
         "--max-instances",
-        type=click.IntRange(1),
+        type=WholeNumber(1),
         metavar="N",
         help="Scale automatically, up to this many instances; with --copies, the copies on them.",
     ),
@@ -63,7 +70,7 @@ SCALING_OPTIONS = (
 ROLLOUT_OPTIONS = (
     click.option(
         "--rollout",
-        type=click.Choice(get_args(RolloutKind)),
+        type=OneOf(get_args(RolloutKind)),
         help="How updates move traffic to new instances, with alarms that undo them; the one on "
         "--slo ttft sees streamed requests only.  "
         "[default: SageMaker's, without alarms]",
@@ -91,7 +98,7 @@ OBSERVE_OPTIONS = (
     ),
     click.option(
         "--log-retention",
-        type=click.IntRange(1),
+        type=WholeNumber(1),
         metavar="DAYS",
         help="How long CloudWatch keeps the endpoint's log.  [default: 30 with --observe]",
     ),
@@ -107,7 +114,7 @@ OBSERVE_OPTIONS = (
     ),
     click.option(
         "--capture-percent",
-        type=click.IntRange(1, 100),
+        type=WholeNumber(1, 100),
         metavar="PERCENT",
         help="Share of the requests to capture.  [default: 100]",
     ),
@@ -118,7 +125,7 @@ OBSERVE_OPTIONS = (
     ),
     click.option(
         "--capture-retention",
-        type=click.IntRange(0, LONGEST_CAPTURE_DAYS),
+        type=WholeNumber(0, LONGEST_CAPTURE_DAYS),
         metavar="DAYS",
         help="When S3 deletes captured data; 0: when the bucket's own rules do.  [default: 30]",
     ),

@@ -12,6 +12,7 @@ from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
     LOADS,
     TOKENS,
+    WholeNumber,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -53,7 +54,7 @@ Examples:
     "--tp",
     "--tensor-parallel-size",
     "tensor_parallel_size",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     help="GPUs per model.  [default: the fewest that fit]",
 )
 @click.option(

@@ -17,7 +17,13 @@ from peagle.cli.context import command_text, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
-from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
+from peagle.cli.options import (
+    OneOf,
+    command_catalog,
+    deploy_options,
+    names_own_image,
+    refuse_errors,
+)
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
@@ -64,7 +70,7 @@ Examples:
 @click.option(
     "--engine",
     "engine_kind",
-    type=click.Choice(["process", "docker"]),
+    type=OneOf(["process", "docker"]),
     help="Local: as a process or in a container.  [default: process]",
 )
 @click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
@@ -90,7 +96,7 @@ def warm(
     """Start PAIR once and keep its compile caches, so that later starts need not compile.
 
     On AWS: deploys a temporary endpoint NAME-warm, proves it, stores its compile and kernel caches
-    beside the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
+    next to the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
     Shows the price and asks first. `peagle deploy` with the same options then starts warm.
     Repeating the command replaces the stored caches.
     """

@@ -30,7 +30,7 @@
     described          revisions and uploads in what AWS describes
     steps              create a resource
     discover           deployments by their tags
-    settings           what a plan sets beside its endpoint
+    settings           what a plan sets outside of its endpoint
     live_prices        plans with AWS's own prices
     drift_fields       the fields of plan and account
     drift_settings     drift of scaling, alarms and limits
@@ -46,7 +46,7 @@
     apply              all of a deploy
     end_comparison     promote or drop the compared plan
     rollback           return to the previous revision
-    comparison         a second plan beside the first
+    comparison         a second plan next to the first
     reap               deployments past their end
 
 A module imports only those above it here; import-linter enforces that (``pyproject.toml``).

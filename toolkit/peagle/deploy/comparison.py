@@ -110,7 +110,7 @@ def start_comparison(
     observe: Observer = unobserved,
     clock: Clock | None = None,
 ) -> Deployment:
-    """Serve the checked plan beside the revision in service, with ``share`` of the requests, and
+    """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
     prove it; returns the record. Repeated, it continues, or changes the share.
 
     Raises what ``require_comparable`` and the steps raise, and CandidateNotProved: then what served

@@ -69,7 +69,7 @@ def differing(
 
 
 def nested(field: str, planned: Any, found: Any) -> Iterator[FieldDrift]:
-    """The leaves that differ. What AWS adds to a mapping that the plan has is no difference."""
+    """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
     if isinstance(planned, Mapping) and isinstance(found, Mapping):
         for key, value in planned.items():
             yield from nested(f"{field}.{key}", value, found.get(key))

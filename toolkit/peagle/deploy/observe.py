@@ -45,7 +45,7 @@ def put_dashboard(
     revision: Revision,
     beside: Mapping[str, Plan] | None = None,
 ) -> None:
-    """Create or replace the dashboard of a plan that has one, with the variants ``beside``."""
+    """Create or replace the dashboard of a plan that has one, and of the variants in ``beside``."""
     if not has_dashboard(plan):
         return
     name = dashboard_name(plan.name, plan.region)

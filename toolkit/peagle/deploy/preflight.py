@@ -63,8 +63,8 @@ CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 class Preflight:
     """The change to make, the requests to make it with, and the findings.
 
-    ``changes`` are the settings that an update changes, and those beside the endpoint, which are
-    applied without an update too. ``broken`` is the state of an endpoint that is deleted and
+    ``changes`` are the settings that an update changes, and those outside of the endpoint, which
+    are applied without an update too. ``broken`` is the state of an endpoint that is deleted and
     created again, empty otherwise. ``scaling`` is what changes of automatic scaling.
     ``rollout`` is the plan's, for the instances that run. ``most_usd_per_hour`` is the price of the
     most instances that may run, ``None`` when unknown.

@@ -1,4 +1,4 @@
-"""What a plan sets beside its endpoint: alarms, dashboard, log, captured data, end time, tags.
+"""What a plan sets outside of its endpoint: alarms, dashboard, log, captured data, end time, tags.
 
 One rule for alarms and dashboard: a plan without them removes those of an earlier plan, and the
 changes say so.
@@ -55,7 +55,7 @@ def show_candidate(context: DeploymentContext, candidate: Revision) -> None:
 def setting_changes(
     aws: Aws, record: Deployment, plan: Plan, revision: Revision
 ) -> Iterator[SettingChange]:
-    """What applying ``plan``, as that revision, changes beside the endpoint."""
+    """What applying ``plan``, as that revision, changes outside of the endpoint."""
     dashboards = [one.name for one in record.of_type("Dashboard")]
     planned = [dashboard_name(plan.name, plan.region)] if has_dashboard(plan) else []
     if dashboards != planned:

@@ -3,7 +3,7 @@
 The patterns of crashes are in ``peagle_serve.crash``. SageMaker starts a container again that has
 ended, until the time for starting is over. So an engine will never serve only if it has ended, and
 for a cause that a restart cannot cure: the model, its settings, the image, the GPU. An interrupted
-connection or a throttled request is no such cause. What may be one, such as a missing permission,
+connection or a throttled request is none of these. What may be one, such as a missing permission,
 counts once a restart has ended in the same way.
 """
 

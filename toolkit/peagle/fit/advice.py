@@ -102,7 +102,8 @@ def _longest_context(case: FitCase, apply_change: ApplyChange) -> Advice | None:
 def _other_steps(case: FitCase) -> list[int]:
     """Tokens per step: the required minimum, else fewer than now, largest first.
 
-    vLLM needs a token per request, one beside the draft slots, and with images a whole video.
+    vLLM needs a token per request, one in addition to the draft slots, and with images a whole
+    video.
     """
     engine = case.engine
     images = _VIDEO_TOKENS if engine.images and is_multimodal(case.target) else 1

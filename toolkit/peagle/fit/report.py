@@ -188,7 +188,7 @@ def _about_images(request: FitRequest, case: Case, fitted: FitCase) -> list[Find
     if case.target_checkpoint is None or not lacks_processor(case.target_checkpoint, fitted.target):
         return []
     message = (
-        "no preprocessor_config.json beside the target's config.json, so vLLM cannot take images: "
+        "no preprocessor_config.json next to the target's config.json, so vLLM cannot take images: "
         "estimated for text only"
     )
     fix = "add the file to estimate with images"

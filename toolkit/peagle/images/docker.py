@@ -51,7 +51,7 @@ _PREFIX = re.compile(r"^(docker: |ERROR: |Error response from daemon: )+")
 _ERROR = re.compile(r"error|denied|cannot|no such|no space|invalid", re.IGNORECASE)
 
 
-class _Known(NamedTuple):
+class _DockerFailure(NamedTuple):
     """An error of Docker: the pattern of its line, and what the user reads."""
 
     pattern: str
@@ -62,51 +62,51 @@ class _Known(NamedTuple):
 
 
 _KNOWN = (
-    _Known(
+    _DockerFailure(
         r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
         r"|permission denied while trying to connect",
         DockerMissing,
         WITHOUT_DOCKER,
         message="the Docker daemon does not respond: {line}",
     ),
-    _Known(
+    _DockerFailure(
         r"(?i)no space left on device|disk quota exceeded",
         UserError,
         Fix("free some space", ("docker", "system", "prune")),
         "disk-full",
         "the disk is full: {doing}: {line}",
     ),
-    _Known(
+    _DockerFailure(
         r"(?i)tag .*(is|are) immutable|ImageTagAlreadyExists",
         CloudError,
         "the tag exists with other content: choose another --tag",
         "tag-exists",
     ),
-    _Known(
+    _DockerFailure(
         r"could not select device driver|nvidia-container-cli",
         UserError,
         "install the NVIDIA container toolkit, or omit --gpus",
         "gpu-runtime-missing",
     ),
-    _Known(
+    _DockerFailure(
         r"port is already allocated|address already in use",
         UserError,
         "choose another --port, or omit it to use any free port",
         "port-in-use",
     ),
-    _Known(
+    _DockerFailure(
         r"(?i)denied|unauthorized|no basic auth credentials|authentication required|403 Forbidden"
         r"|authorization token has expired",
         CloudError,
         "log in to the registry, and check that the repository exists",
         "registry-denied",
     ),
-    _Known(
+    _DockerFailure(
         r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
         NotFound,
         Fix("check the spelling", ("docker", "images")),
     ),
-    _Known(
+    _DockerFailure(
         r"no such host|connection refused|i/o timeout|TLS handshake|EOF$"
         r"|server gave HTTP response",
         CloudError,

@@ -219,7 +219,7 @@ class Session(Measurer):
 
         Parameters:
             name: the deployment.
-            missing_ok: an unknown name is no error; nothing is removed then.
+            missing_ok: an unknown name is not an error; nothing is removed then.
             say: gets a line for every new state.
 
         Returns:

@@ -20,7 +20,7 @@ from peagle.planning.with_or_without import WithOrWithout, cheapest_of
 from peagle.text import format_requests, format_usd
 
 BEST = 3
-"""How many candidates of the ranking a plan shows; beside them the best on another GPU, and those
+"""How many candidates of the ranking a plan shows, in addition to the best on another GPU and those
 with the lowest price per hour and the lowest cost per token."""
 
 

@@ -151,11 +151,11 @@ def check_tags(tags: Mapping[str, str]) -> None:
         if not 0 < len(key) <= _LONGEST_KEY or not _is_tag_text(key):
             raise _bad_tag(key, f"is not a key of 1 to {_LONGEST_KEY} allowed characters")
         if len(value) > _LONGEST_VALUE or not _is_tag_text(value):
-            raise _bad_tag(key, f"has not a value of up to {_LONGEST_VALUE} allowed characters")
+            raise _bad_tag(key, f"needs a value of up to {_LONGEST_VALUE} allowed characters")
     if len(tags) > MOST_TAGS:
         raise UserError(
-            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} beside the "
-            "toolkit's own",
+            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} in "
+            "addition to the toolkit's own",
             "give fewer",
             "invalid-tag",
         )

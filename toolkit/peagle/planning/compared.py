@@ -49,7 +49,7 @@ class ComparedSettings:
             own = [Setting(drafter=drafter.name, k=k) for k in self._ks(drafter)]
             fitting = [one for one in own if self._fitted(one)[1].fits]
             if not fitting:
-                self.refused[drafter.name] = "does not fit beside the target"
+                self.refused[drafter.name] = "does not fit in addition to the target"
             found += fitting
         return tuple(found)
 

@@ -56,7 +56,7 @@ def reserved(instance: Instance, copies: int, gpus: int) -> Copies:
 
 def with_copies(options: Options) -> Options:
     """The options for planning, where ``copies`` is ``None`` for one engine without an inference
-    component: for ``--copies 1``, and by default beside an option that copies exclude. Otherwise
+    component: for ``--copies 1``, and by default with an option that copies exclude. Otherwise
     the default is ``auto``. Instances that scale to zero always have a component: SageMaker keeps
     one of a variant that has a model."""
     if options.copies == 1 and not options.scale_to_zero:

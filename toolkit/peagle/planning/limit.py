@@ -14,7 +14,7 @@ from peagle.findings import Finding, error, warning
 from peagle.planning.operation_model import Limit, Scaling
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
-from peagle.text import format_duration, format_usd
+from peagle.text import exact_duration, format_duration, format_usd
 
 SHORTEST_SECONDS = 60
 """EventBridge Scheduler is exact to the minute."""
@@ -196,10 +196,3 @@ def limit_arguments(limit: Limit | None) -> list[str]:
     ttl = limit.ttl_seconds
     found = [] if ttl is None else ["--ttl", exact_duration(ttl)]
     return found + ([] if limit.budget_usd is None else ["--budget", f"{limit.budget_usd:.15g}"])
-
-
-def exact_duration(seconds: int) -> str:
-    """A duration for ``parse_duration`` of exactly this length."""
-    if seconds % 3600 == 0:
-        return f"{seconds // 3600}h"
-    return f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"

@@ -70,8 +70,8 @@ def likely_acceptance(k: int) -> Acceptance:
 def with_break_even(
     speculation: Speculation | None, work: PairLoad, on: InstanceFit, load: float
 ) -> Speculation | None:
-    """The speculation with a floor: without one of the catalogue, the acceptance length from which
-    on it is as fast as the target alone, with ``load`` requests on these GPUs.
+    """The speculation with a floor: without one of the catalogue, the acceptance length above
+    which it is faster than the target alone, with ``load`` requests on these GPUs.
 
     Without a floor where the speed is not known, and where the drafter is not expected to reach
     that length: findings of the plan report it, and a proof could only fail.

@@ -23,7 +23,7 @@ from peagle.planning.weights import (
     mounted_sizes,
     streamed_bytes,
 )
-from peagle.text import format_duration, format_rate, format_size
+from peagle.text import exact_duration, format_duration, format_rate, format_size
 from peagle.vllm.environment import Value
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
@@ -85,8 +85,8 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
     what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:
         raise OutOfRange(
-            f"{flag} {given}s is outside of SageMaker's limits",
-            f"use {SHORTEST}s to {format_duration(LONGEST)} ({LONGEST}s)",
+            f"{flag} {exact_duration(given)} is outside of SageMaker's limits",
+            f"use {SHORTEST}s to {exact_duration(LONGEST)}",
         )
     minutes = max(-int(-needed // 60) * 60, SHORTEST)
     if minutes > LONGEST:
@@ -100,8 +100,10 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
     if given is None:
         return decide(minutes, what, because)
     if given < minutes:
-        message = f"{flag} {given}s is less than a slow case needs: {because}"
-        finding = note("timeout-short", what, message, f"use {flag} {minutes}s, or omit it")
+        message = f"{flag} {exact_duration(given)} is less than a slow case needs: {because}"
+        finding = note(
+            "timeout-short", what, message, f"use {flag} {exact_duration(minutes)}, or omit it"
+        )
         return Decision(given, findings=(finding,))
     return Decision(given)
 
@@ -146,7 +148,7 @@ _UTILIZATION = "gpu-memory-utilization"
 def engine_environment(
     options: Options, work: PairLoad, on_instance: InstanceFit, placed: PlacedWeights
 ) -> Decision[dict[str, str]]:
-    """Environment variables beside vLLM's arguments, without those that the user sets."""
+    """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     instance = on_instance.instance
     settings = [_NO_RESTART]
     if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
@@ -159,11 +161,11 @@ def engine_environment(
 
 
 def _isolated(work: PairLoad, placed: PlacedWeights) -> list[EngineSetting]:
-    """Variables of a container without a network. GPT-OSS's vocabulary is beside its weights."""
+    """Variables of a container without a network. GPT-OSS's vocabulary is next to its weights."""
     folder = placed.target.engine_path
     if not needs_vocabulary(work.target.architecture) or not folder.startswith(ML_ROOT):
         return [_OFFLINE]
-    because = f"--network-isolation: {VOCABULARY_FILE} comes from beside the weights"
+    because = f"--network-isolation: {VOCABULARY_FILE} comes from next to the weights"
     return [_OFFLINE, EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because)]
 
 

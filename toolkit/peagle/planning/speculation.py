@@ -22,7 +22,7 @@ from peagle.vllm import versions
 from peagle_serve.contract import SPECULATION
 
 _KS = (1, 2, 3, 5, 7, 10)
-"""Compared beside the recommended K and the measured ones, up to the trained one."""
+"""Compared in addition to the recommended K and the measured ones, up to the trained one."""
 
 _CLOSE_TO_FASTEST = 0.95
 """Below this share of the fastest K's speed, the user's own K gets a note."""

@@ -62,8 +62,8 @@ def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str)
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
     origin = origins.get(one.acceptance_basis, one.acceptance_basis)
     text = (
-        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} from "
-        f"{one.break_even_acceptance_length:.2f} tokens per step on; {one.acceptance_length:.2f} "
+        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} above "
+        f"{one.break_even_acceptance_length:.2f} tokens per step; {one.acceptance_length:.2f} "
         f"is {origin}"
     )
     return VerdictChange(kind="acceptance", text=text)
@@ -202,7 +202,7 @@ def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
 
 
 def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
-    """What is fastest in a run of another version, and how fast beside the verdict's version."""
+    """What is fastest in a run of another version, compared with the verdict's version."""
     best: dict[tuple[int, int | None, int | None], Speed] = {}
     for row in run.speeds:
         at = (row.concurrency, row.prompt_tokens, row.output_tokens)

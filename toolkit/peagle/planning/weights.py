@@ -34,7 +34,7 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Mount, Reason, Weights
 from peagle.planning.uploads import with_upload_destination
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import format_size
+from peagle.text import format_size, one_of
 from peagle.vllm import versions
 from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER, is_s3_uri
 
@@ -124,7 +124,7 @@ def _without_streamer(runtime: Runtime, table: RuntimeTable) -> Iterator[Finding
     with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
     fix = Fix(omit)
     if with_it:
-        names = " or ".join(with_it)
+        names = one_of(with_it)
         fix = Fix(f"use --vllm {names}, or {omit}", options=("--vllm", with_it[-1]))
     yield error(WITHOUT_STREAMER, "weights_by", message, fix)
 
@@ -281,7 +281,7 @@ def _own_location(location: str) -> Weights | None:
 
 
 def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:
-    """Weights as the catalogue names them: a Hugging Face id, or a folder beside the file."""
+    """Weights as the catalogue names them: a Hugging Face id, or a folder next to the file."""
     if not weights.startswith("."):
         return _on_hub(weights, revision)
     file = Path(catalog.origins[target.id]).absolute()

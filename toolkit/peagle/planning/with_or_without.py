@@ -1,4 +1,4 @@
-"""Whether speculation pays on the best instances with and without it, and how that is said."""
+"""Whether speculation pays on the best instances with and without it, as reasons and findings."""
 
 from __future__ import annotations
 

@@ -186,7 +186,9 @@ def read_project(path: Path, options: FileOptions) -> Project:
     except BadFile as error:
         raise _file_error(error.problem) from None
     except UnicodeDecodeError as error:
-        raise ProjectFileError(f"{file} is not UTF-8 (byte {error.start})", "save it so") from None
+        raise ProjectFileError(
+            f"{file} is not UTF-8 (first wrong byte: {error.start})", "save it as UTF-8"
+        ) from None
     return parse_project(text, path, options)
 
 

@@ -136,7 +136,7 @@ def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
         {
             "AlarmName": alarm_name(plan.name, kind),
             "EvaluationPeriods": EVALUATION_PERIODS,
-            # Beside a rollout, an alarm is about all instances, also in a comparison.
+            # With a rollout, an alarm is about all instances, also in a comparison.
             **_described(plan, kind, _alarm(plan, kind, config if kind in undoing else "")),
             **common,
         }

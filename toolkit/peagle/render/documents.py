@@ -19,7 +19,8 @@ _LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
 
 def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], again: Fix) -> Any:
     """The JSON in the file ``path``. Raises ``kind``: with the command ``create`` for a missing
-    file, whose name completes it, and with ``again`` for one that is truncated or not JSON."""
+    file, whose name completes it, and with ``again`` for one that is empty, truncated or not
+    JSON."""
     try:
         with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
             text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
@@ -30,8 +31,11 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
-        wrong = "is truncated" if error.reason == "unexpected end of data" else "is not UTF-8"
-        raise kind(f"{path} {wrong} (byte {error.start})", again) from error
+        wrong = f"is not UTF-8 (first wrong byte: {error.start})"
+        wrong = "is truncated" if error.reason == "unexpected end of data" else wrong
+        raise kind(f"{path} {wrong}", again) from error
+    if not text.strip():
+        raise kind(f"{path} is empty", again)
     try:
         return json_reader.read(text, str(path))
     except InvalidJson as error:

@@ -41,7 +41,7 @@ USER = "10001:10001"
 """The container's user and group; numeric, so that no base needs an entry for it."""
 
 CACHE_FOLDER = "/var/cache/peagle"
-"""The one folder beside ``/tmp`` that the container writes to: compiled code, downloads."""
+"""The one folder other than ``/tmp`` that the container writes to: compiled code, downloads."""
 
 CONTENT_LABEL = "peagle.content"
 """The label with ``content_digest``."""

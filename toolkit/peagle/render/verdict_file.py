@@ -43,6 +43,9 @@ def verdict_from(document: Any, file: str) -> Verdict:
         raise VerdictFileError(
             f"{file} is not a verdict: not a JSON object", _AGAIN, code="not-a-verdict"
         )
+    if "requests" in document and "workloads" not in document:
+        use = Fix("use the plan in place of the pair", ("peagle", "plan", file))
+        raise VerdictFileError(f"{file} is a plan, not a verdict", use, code="not-a-verdict")
     if missing := [key for key in ("format", "workloads") if key not in document]:
         message = f"{file} is not a verdict: the key {missing[0]!r} is missing"
         raise VerdictFileError(message, _AGAIN, code="not-a-verdict")

@@ -108,7 +108,7 @@ class CloudWatchOperations(CloudWatchResponse):
         return ActionResult({"Metrics": found[:500]})
 
     def describe_alarms(self) -> ActionResult:
-        """DescribeAlarms, whose filters act together; moto ignores StateValue beside AlarmNames."""
+        """DescribeAlarms, whose filters act together; moto ignores StateValue with AlarmNames."""
         alarms.evaluate_all(self.region)
         answer = super().describe_alarms()
         if state := self._get_param("StateValue"):

@@ -169,7 +169,7 @@ class EngineInstance:
 
     def _compiles(self, given: Mapping[str, str]) -> bool:
         """Whether the engine compiles the model, as on a GPU. On a CPU that takes a minute, so only
-        to collect the compiled artifacts, and where collected ones are beside the weights."""
+        to collect the compiled artifacts, and where collected ones are next to the weights."""
         if self.spec.plain:
             return False
         collects = given.get(WARM_MODE_VARIABLE) == COLLECT

@@ -130,7 +130,7 @@ def quota_value(instance_type: str, region: str) -> float:
 
 def set_quota(instance_type: str, value: float, region: str) -> None:
     """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have, QuotaRefused
-    for a value that is no number of instances."""
+    for a value that is not a number of instances."""
     if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
         raise QuotaRefused(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
     if instance_type not in _codes():

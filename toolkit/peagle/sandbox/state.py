@@ -122,7 +122,7 @@ def unrecorded_daemon() -> EngineProcess | None:
 def find_daemon() -> EngineProcess | None:
     """The running daemon. Raises UserError for one that lives while its record is damaged.
 
-    A missing record is no error: while the sandbox starts or ends, its daemon has none.
+    A missing record is not an error: while the sandbox starts or ends, its daemon has none.
     """
     daemon = read_daemon()
     if daemon is None and _daemon_file().exists() and (found := unrecorded_daemon()):

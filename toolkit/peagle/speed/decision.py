@@ -31,7 +31,7 @@ choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/e
 
 ESTIMATE_MUST_WIN_BY = 0.1
 """A measured setting yields only to an estimate that is faster by more than this share, about the
-error of estimates beside measurements: the fastest of many estimates is too optimistic."""
+error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
 
 
 @dataclass(frozen=True)

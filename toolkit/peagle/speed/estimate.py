@@ -103,7 +103,7 @@ def performance(
 def break_even_length(
     drafting: Performance, alone: Performance, workload: Workload, load: float
 ) -> float | None:
-    """The acceptance length from which on speculation is as fast as the target alone: at least 1;
+    """The acceptance length above which speculation is faster than the target alone: at least 1;
     ``None`` if unknown, or if no length suffices.
 
     A request takes ``load * output tokens / tokens per second``. Of that only the time after the

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from peagle.errors import UserError
+from peagle.text import format_decimal
 
 _TIMES = ("ttft", "itl")
 _FIX = "use ttft=SECONDS, itl=SECONDS, or both with a comma, such as ttft=0.5,itl=0.02"
@@ -36,7 +37,9 @@ class Slo:
     def text(self) -> str:
         """As on the command line; empty without limits."""
         limits = {"ttft": self.ttft, "itl": self.itl}
-        return ",".join(f"{name}={value:g}" for name, value in limits.items() if value is not None)
+        return ",".join(
+            f"{name}={format_decimal(value)}" for name, value in limits.items() if value is not None
+        )
 
 
 def parse_slo(text: str) -> Slo:
@@ -51,6 +54,8 @@ def parse_slo(text: str) -> Slo:
             )
         if name in given:
             raise UserError(f"--slo {text[:60]}: {name} is given twice", _FIX, code="invalid-slo")
+        if not value:
+            raise UserError(f"--slo {text[:60]}: {name} has no value", _FIX, code="invalid-slo")
         given[name] = _seconds(value)
         if not 0 < given[name] < math.inf:
             raise UserError(

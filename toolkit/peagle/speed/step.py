@@ -21,9 +21,10 @@ and the attention between them.
 Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU, which runs
 ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, whatever the
 number of layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and
-nothing beside 36 layers of 2 ms or 60 of 3 ms), and less with fewer layers. For prompts within the
-largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and falls behind
-short ones, of which each layer has both: the root of the sum of the squares of both times.
+nothing compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer layers. For prompts
+within the largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and
+falls behind short ones, of which each layer has both: the root of the sum of the squares of both
+times.
 
 The other terms are those of vLLM 0.28.0 (v1/worker/gpu_model_runner.py, v1/spec_decode/eagle.py).
 """

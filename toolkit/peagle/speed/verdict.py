@@ -56,8 +56,8 @@ class SettingSpeed(VerdictEntry):
 
     ``regret_percent`` is what it loses against the fastest setting there; ``None`` where unknown,
     and for an estimate that a measurement of the drafter's other K, or of a winner, overrules.
-    ``break_even_acceptance_length`` is the mean number of tokens per step from which on it is as
-    fast as the target alone; ``None`` without speculation, where unknown, and where not even K
+    ``break_even_acceptance_length`` is the mean number of tokens per step above which it is
+    faster than the target alone; ``None`` without speculation, where unknown, and where not even K
     accepted drafts in each step suffice.
     """
 

@@ -1,7 +1,7 @@
 """Run a plan once, on AWS or on this machine, and keep what its engine compiled.
 
 On AWS a temporary endpoint compiles. The artifact (``peagle.warm.transfer``) is stored in the
-folder ``warm/`` beside the weights, so every deployment that mounts the weights mounts it too: no
+folder ``warm/`` next to the weights, so every deployment that mounts the weights mounts it too: no
 request and no template changes.
 """
 
@@ -58,7 +58,7 @@ COLLECTING_SUFFIX = "-warm"
 
 @dataclass(frozen=True)
 class CollectedWarmStart:
-    """An artifact in S3. ``others`` are the artifacts beside it, size in bytes by key, which every
+    """An artifact in S3. ``others`` are the artifacts next to it, size in bytes by key, which every
     start downloads too. ``stand_in`` is the pair that the sandbox ran instead, and ``seconds`` how
     long the endpoint existed."""
 
@@ -110,7 +110,7 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
         )
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
         raise Refused(
-            f"a warm start is stored beside the weights, but the weights of {plan.pair} are not "
+            f"a warm start is stored next to the weights, but the weights of {plan.pair} are not "
             "below one S3 prefix",
             Fix(
                 "use the --model-source and --drafter that this command prints",

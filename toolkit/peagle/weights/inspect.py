@@ -218,7 +218,7 @@ def stored_warm_starts(
     bucket: Bucket, prefix: WeightsPrefix, present: Mapping[str, int], weights: Manifest
 ) -> tuple[StoredWarmStart, ...]:
     """The warm starts among the objects ``present`` (size by key); ``weights`` is the manifest of
-    the weights beside them."""
+    the weights next to them."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sorted(present.items()):
         if name := prefix.warm_start_id(key):

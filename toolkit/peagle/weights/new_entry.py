@@ -106,7 +106,7 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
 
 def _weights(location: str, file: Path, guess: str) -> tuple[str, bool]:
     """How a catalogue file names weights, and whether that is a guess: an id on the Hub, or a
-    folder beside the file."""
+    folder next to the file."""
     name = split_revision(location)[0]
     if is_hub_id(location) and not means_folder(location):
         return name, False

@@ -17,6 +17,7 @@ from peagle.checkpoints.models import (
     is_hub_id,
     is_location,
     means_folder,
+    s3_prefix,
     split_revision,
 )
 from peagle.errors import Fix, NotFound, UserError, nearest
@@ -94,7 +95,12 @@ def entry_of(checkpoint: Checkpoint) -> Target:
 def target_not_read(
     location: str, command: tuple[str, ...], catalog: Catalog | None = None
 ) -> NotFound:
-    """The error that nothing is read from ``location`` here; ``command`` is one that does."""
+    """The error that nothing is read from ``location`` here; ``command`` is one that does.
+
+    Raises CheckpointError for an S3 location without a bucket's name, which no command reads.
+    """
+    if is_s3_uri(location):
+        s3_prefix(location)
     where = "S3" if is_s3_uri(location) else "the Hub"
     near = nearest(location, catalog.targets) if catalog and not is_s3_uri(location) else ""
     sentence = f"{near} to read it from {where}".strip()

@@ -1,7 +1,8 @@
 """A batch that is too small for the K-1 slots per request that parallel drafting adds.
 
-vLLM rejects a max-num-batched-tokens that leaves no token beside them. Up to 0.27 it reserves the
-slots of all requests that may run, later those of one request, and excess requests queue.
+vLLM rejects a max-num-batched-tokens that leaves no token in addition to them. Up to 0.27 it
+reserves the slots of all requests that may run, later those of one request, and excess
+requests queue.
 """
 
 from peagle.case import Case

@@ -1,4 +1,4 @@
-"""A target whose vocabulary the engine downloads at start, beside its weights.
+"""A target whose vocabulary the engine downloads at start, next to its weights.
 
 GPT-OSS needs openaipublic.blob.core.windows.net then; without egress the engine does not start.
 """
@@ -16,7 +16,7 @@ from peagle_serve.contract import (
 
 RULE = Rule("vocabulary-download", about="target", vllm_notices="at start")
 
-_FILE = f"put {VOCABULARY_FILE} beside the weights (weights sync does, where it finds the file)"
+_FILE = f"put {VOCABULARY_FILE} next to the weights (weights sync does, where it finds the file)"
 
 
 def check(case: Case) -> Findings:
@@ -36,12 +36,12 @@ def check(case: Case) -> Findings:
     )
     if HUB_ID.fullmatch(model):
         unless = ", unless the image has it" if is_own else ""
-        yield RULE.note("target", f"{message}{unless}", "allow that host beside the hub's")
+        yield RULE.note("target", f"{message}{unless}", "allow that host in addition to the hub's")
     elif is_s3_uri(model):
         fix = "mount the weights with --weights-by mount, or build an image with weights"
         yield RULE.warning("target", f"{message}: weights that are streamed cannot carry it", fix)
     elif is_own:
-        unless = f"unless {VOCABULARY_FILE} is beside the weights"
+        unless = f"unless {VOCABULARY_FILE} is next to the weights"
         report = RULE.warning if case.network_isolation else RULE.note
         yield report("target", f"{message}, {unless}", f"without egress {_FILE}")
     else:

@@ -1,4 +1,4 @@
-"""Any archive of compiled code beside the weights is restored, regardless of its author.
+"""Any archive of compiled code next to the weights is restored, regardless of its author.
 
 An archive is code that the engine loads. A plan pins the SHA-256 of those that it may restore.
 """
@@ -14,7 +14,7 @@ def check(case: Case) -> Findings:
     if case.environment.get(WARM_PINS_VARIABLE, "").strip() == ANY:
         yield RULE.warning(
             "environment",
-            "a start restores any archive of compiled code beside the weights: anyone who may "
+            "a start restores any archive of compiled code next to the weights: anyone who may "
             "write there runs code in the endpoint",
             "omit --allow-unpinned-warm: deploy then pins the archives that are there",
         )

@@ -35,12 +35,11 @@ _PIPE_WIDTH = 120
 _COLORS = {"error": "red", "warning": "yellow"}
 
 _ACCEPTANCE = {
-    "measured": "was measured on text",
     "imposed": "is synthetic, not from your text",
     "published": "is published, not from your text",
     "unknown": "is unknown for this drafter",
 }
-"""Text for the acceptance length, by its basis."""
+"""What is uncertain about the acceptance length, by its basis."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:

@@ -28,7 +28,7 @@ _AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured d
 def show_candidate(
     aws: Aws, found: Preflight, record: Deployment, share: float, account: Account
 ) -> None:
-    """What is served beside the plan in service, and what it costs: on stderr, before asking."""
+    """What is served next to the plan in service, and what it costs: on stderr, before asking."""
     plan, document = found.desired.plan, api.deployment_status(aws, record)
     count, kind = plan.instance_count, plan.instance_type
     running = document["instances_running"] or document["instance_count"]

@@ -94,7 +94,7 @@ def _change_text(found: Preflight, resumes: bool) -> str:
     if found.change == "update" and desired.component:
         return f"updates the {copies} copies on {desired.plan.name} to model {revision.model}"
     if found.change == "nothing" and found.changes:
-        return "only settings beside the endpoint, which keeps serving"
+        return "only settings outside of the endpoint, which keeps serving"
     text = (_CONTINUES if resumes else _CHANGES[found.change]).format(
         name=desired.plan.name, config=revision.endpoint_config, model=revision.model
     )

@@ -77,7 +77,7 @@ def pinned_text(plan: Plan) -> dict[str, str]:
     warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
     facts = {
         "manifest": f"sha256 {pins.weights}" if pins.weights else "",
-        "warm start": "any archive beside the weights" if pins.any_warm else warm,
+        "warm start": "any archive next to the weights" if pins.any_warm else warm,
     }
     return {name: text for name, text in facts.items() if text}
 

@@ -42,8 +42,9 @@ _LEFT = ("best", "basis")
 _MOST_REGRETS = 5
 
 _LEGEND = (
-    "target: without speculation; acceptance: tokens per step; break-even: the acceptance from "
-    "which on speculation pays; measured: the best repetition, or between those of the loads around"
+    "target: without speculation; acceptance: tokens per step; break-even: the acceptance "
+    "above which speculation pays; measured: the best repetition, or between those of the loads "
+    "around"
 )
 
 
@@ -114,8 +115,8 @@ _HEADINGS: Row = (
 
 
 def _row(load: LoadVerdict) -> Row:
-    """The winner at one load beside the target alone; of a winner without speculation, the gain is
-    that of the best drafter."""
+    """The winner at one load compared with the target alone; of a winner without speculation,
+    the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
     best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
     if best is None:
@@ -230,7 +231,7 @@ def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
     if not any(len(one.points) > 1 for one in series):
         return
     yield ""
-    yield click.style("Best speculation beside no speculation (1.0), by requests", bold=True)
+    yield click.style("Speedup of the best speculation (none: 1.0), by requests", bold=True)
     yield from draw(series, min(width, 76), 10, baseline=1.0, plain=not can_print("●─"))
 
 

@@ -20,6 +20,7 @@ from peagle.catalog.schema import Catalog
 from peagle.errors import NotFound, Unsupported, nearest
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile
+from peagle.text import one_of
 
 
 def format_names() -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
             for other in format_names()
             if not _unsupported(other, plan) and not getattr(_module(other), "NO_ENDPOINT", False)
         ]
-        fix = f"use {' or '.join(others)}" if others else "no format can express this plan"
+        fix = f"use {one_of(others)}" if others else "no format can express this plan"
         raise Unsupported(f"{format}: {reason}", fix, code=_FORMAT_UNSUPPORTED)
     files: tuple[RenderedFile, ...] = _module(format).render(plan, catalog)
     return files

@@ -1,7 +1,7 @@
 """The plan as a compose file, which builds the plan's image and runs it on one machine.
 
 ``compose.yaml`` needs no image first: its build context is in the same folder. An image of the
-user's own is pulled. Weights in folders are mounted; those in S3 are copied beside the file first.
+user's own is pulled. Weights in folders are mounted; those in S3 are copied next to the file first.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _folders(plan: Plan) -> dict[str, str]:
 
 
 class _Copy(NamedTuple):
-    """Weights of the prefix ``s3_uri``, which are copied to ``folder`` beside the file and mounted
+    """Weights of the prefix ``s3_uri``, which are copied to ``folder`` next to the file and mounted
     at ``engine_path``."""
 
     engine_path: str

@@ -1,6 +1,6 @@
 """The plan as Terraform: a root module, the values that it reads, and the module of the endpoint.
 
-The endpoint's module is the project's own, ``infra/terraform``, copied beside the root module. All
+The endpoint's module is the project's own, ``infra/terraform``, copied next to the root module. All
 of the plan is in ``values.json``, so a changed plan is a changed file of values.
 """
 
