@@ -20,7 +20,7 @@ from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.cli.check import _parsed
 from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
-from peagle.cli.options import LOADS, USD
+from peagle.cli.options import LOADS, USD, OutputPath
 from peagle.cli.output.console import terminal_width
 from peagle.cli.sandbox_rehearse import _times
 from peagle.cli.serving_options import parse_copies
@@ -158,6 +158,10 @@ def _loads(text: str) -> None:
     LOADS.convert(text, _CONTEXT.command.params[0], _CONTEXT)
 
 
+def _output_path(text: str) -> None:
+    OutputPath().convert(text, None, _CONTEXT)
+
+
 def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
     pair, options = case
     words = [word for option in options for word in option]
@@ -260,6 +264,13 @@ PARSERS = (
         st.text("0123456789, x-") | st.text(max_size=40),
         ERRORS,
         ["1,8,32", "0", "1" * 400],
+    ),
+    Parser(
+        "command-output",
+        _output_path,
+        texts("plan.json", "folder/"),
+        (click.BadParameter,),
+        ["plan.json", "", "caf\udce9.json"],
     ),
     Parser(
         "command-usd",
