@@ -139,7 +139,8 @@ def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
         except UnicodeDecodeError as error:
             if label.startswith(_READ):
                 raise InvalidEnvironment(
-                    f"{label} is not UTF-8 (first wrong byte: {error.start})", "encode it as UTF-8"
+                    f"{label} is not UTF-8 (invalid byte at offset {error.start})",
+                    "encode it as UTF-8",
                 ) from None
             texts[label] = ""
     return texts

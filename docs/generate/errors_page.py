@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from docs.generate.codes import LEVELS, Code, errors_found, findings_found, known_problems
 from docs.generate.markdown import NOTE, cell, escaped, table
@@ -108,13 +108,18 @@ def _errors() -> list[str]:
     parts = []
     for number, title in _EXIT_CODES.items():
         rows = [
-            (f"`{code}`", cell(one.causes, 2), cell(one.fixes, 3))
+            (f"`{code}`{_also(one.levels[1:])}", cell(one.causes, 2), cell(one.fixes, 3))
             for code, one in found.items()
             if one.levels[0] == number
         ]
         if rows:
             parts.append(f"## {title}\n\n{table(('error', 'cause', 'fix'), rows)}\n")
     return parts
+
+
+def _also(exit_codes: Sequence[str]) -> str:
+    """The further exit codes of a code whose cause has several classes."""
+    return f" (also {', '.join(exit_codes)})" if exit_codes else ""
 
 
 def _crashes() -> str:

@@ -93,7 +93,8 @@ class Account:
             yield
         except BaseException as error:
             command = error.command if isinstance(error, PeagleError) else ()
-            if started and not _is_used() and tuple(command[:2]) != ("peagle", "sandbox"):
+            is_kept = tuple(command[:2]) == ("peagle", "sandbox") or not started or _is_used()
+            if not is_kept:
                 sandbox_client.stop_sandbox()
                 self.say("Stopped the sandbox.")
             raise
@@ -122,8 +123,11 @@ class Account:
 
 
 def _is_used() -> bool:
-    """Whether the sandbox that runs has anything of a user."""
-    return bool(deployment_names(SANDBOX) or sandbox_client.sandbox_status().endpoints)
+    """Whether the sandbox that runs has anything of a user; true where it does not answer."""
+    try:
+        return bool(deployment_names(SANDBOX) or sandbox_client.sandbox_status().endpoints)
+    except PeagleError:
+        return True
 
 
 def leads_to_sandbox(environment: Mapping[str, str]) -> bool:

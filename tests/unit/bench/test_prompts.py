@@ -69,7 +69,7 @@ def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
         (b"\n \n", "p has no prompts"),
         (b"{", "p, line 1: is not valid JSON"),
         (b'{"prompt": "a"}\nprompt', "p, line 2: is not valid JSON: Expecting value at column 1"),
-        (b'{"prompt": "a"}\n\xff\xfe', "p, line 2: is not UTF-8 (first wrong byte: 0)"),
+        (b'{"prompt": "a"}\n\xff\xfe', "p, line 2: is not UTF-8 (invalid byte at offset 0)"),
         (b'{"prompt": "\\ud800"}', "p, line 1: has half of a surrogate pair"),
         (b'{"prompt": "a", "prompt": "b"}', "p, line 1: has 'prompt' twice in one object"),
         (b'["a"]', "p, line 1: is not a JSON object"),

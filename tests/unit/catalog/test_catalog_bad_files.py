@@ -158,7 +158,7 @@ def _lines_with(mark: str, text: str) -> list[int]:
         (b"# only a comment\n", "expected keys with values, found nothing"),
         (b"just words\n", "expected keys with values, found 'just words'"),
         (b"- a\n- list\n", "expected keys with values, found a list"),
-        (b"title: caf\xe9\n", "is not UTF-8 (first wrong byte: 10)"),
+        (b"title: caf\xe9\n", "is not UTF-8 (invalid byte at offset 10)"),
         (b"a: 1\n---\nb: 2\n", "is not YAML"),
         (b"\x00", "is not YAML"),
         (b"? [a, b]\n: 1\n", "a key must be plain text"),

@@ -320,7 +320,7 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
-    with raises_code("not-a-folder", UserError) as refused:
+    with raises_code("output-not-a-folder", UserError) as refused:
         refuse_unwritable(tmp_path / "file" / "below")
 
     assert str(tmp_path / "file") in refused.value.message

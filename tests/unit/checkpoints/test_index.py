@@ -61,7 +61,7 @@ def test_missing_shards_are_listed() -> None:
     ("content", "text"),
     [
         (b"", "is not valid JSON"),
-        (b"\xff", "is not UTF-8 (first wrong byte: 0)"),
+        (b"\xff", "is not UTF-8 (invalid byte at offset 0)"),
         (b"[" * 100_000, "is nested more than 64 levels deep"),
         (b"[]", "has no weight_map"),
         (b"{}", "has no weight_map"),

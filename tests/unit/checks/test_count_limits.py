@@ -111,7 +111,8 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
 def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
     with raises_code("out-of-range", UserError) as refused:
         api.plan(Options(pair="gpt-oss-20b", **options), load_catalog())
-    assert "--" in refused.value.message
+    (option,) = options
+    assert f"--{option.replace('_', '-')}" in refused.value.message
 
 
 @pytest.mark.parametrize("digits", [300, 5_000])

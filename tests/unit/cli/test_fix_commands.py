@@ -62,6 +62,10 @@ def test_the_command_of_an_error_is_the_users_own_and_works(typed: str, changed:
             "fit gpt-oss-120b --gpu-memory-gib 79.2 --json --gpu-memory-utilization 0.95",
         ),
         (
+            "fit gpt-oss-120b --gpu-memory-gib 8 --json",
+            "fit gpt-oss-120b --json --instance-type ml.g7e.2xlarge",
+        ),
+        (
             "check gpt-oss-20b --drafter head --json",
             "check gpt-oss-20b --json --drafter ./head",
         ),

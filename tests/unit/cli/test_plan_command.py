@@ -449,6 +449,8 @@ def test_prices_may_have_thousands_separators() -> None:
     with_commas = document("tiny", "--budget", "1,000", "--max-price-per-hour", "$1,000.50")
 
     assert with_commas == document("tiny", "--budget", "1000", "--max-price-per-hour", "1000.5")
+    refused = run("tiny", "--max-price-per-hour", "0,500")
+    assert refused.exit_code == 2, "not 500: some write 0,5 for 0.5"
 
 
 def test_an_objective_is_shown_as_typed() -> None:

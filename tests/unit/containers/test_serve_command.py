@@ -105,7 +105,7 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
         (
             {b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"},
-            "SM_VLLM_X is not UTF-8 (first wrong byte: 0)",
+            "SM_VLLM_X is not UTF-8 (invalid byte at offset 0)",
         ),
     ],
 )

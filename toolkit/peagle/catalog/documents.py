@@ -287,7 +287,7 @@ def read_document(path: Path, file: str) -> Document:
     try:
         return parse_document(read_bytes(path, LARGEST_FILE).decode("utf-8"), file)
     except UnicodeDecodeError as error:
-        problem = f"is not UTF-8 (first wrong byte: {error.start})"
+        problem = f"is not UTF-8 (invalid byte at offset {error.start})"
         raise BadFile(file, problem, "save it as UTF-8") from error
 
 

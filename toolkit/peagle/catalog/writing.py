@@ -208,7 +208,7 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritable(folder, error) from error
     if not existing.is_dir():
         raise UserError(
-            f"{existing} is not a folder", "specify a folder with --to", code="not-a-folder"
+            f"{existing} is not a folder", "specify a folder with --to", code="output-not-a-folder"
         )
     if not os.access(existing, os.W_OK):
         raise UserError(

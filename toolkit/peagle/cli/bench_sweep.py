@@ -41,7 +41,7 @@ from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
 from peagle.cli.sweep_outputs import check_outputs, write_outputs
 from peagle.engine.runner import LocalOptions
-from peagle.errors import Fix, PeagleError, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_usd
 
@@ -137,7 +137,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
         file, result = _on_endpoint(ctx, given, request, account)
     else:
         if given["max_cost"]:
-            raise UserError("--max-cost applies to a deployment only", "omit it")
+            raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, given, request)
     write_outputs(ctx, given, file, result, lossless)
 
@@ -148,7 +148,7 @@ def _on_this_machine(
     """Measure with engines of this machine."""
     kind, gpus = given["engine_kind"], given["gpus"]
     if gpus and kind != "docker":
-        raise UserError("--gpus needs a container", "add --engine docker")
+        raise OptionMissing("--gpus needs a container", "add --engine docker")
     plan_of = _plans(ctx, given, request)
     base = plan_of(BenchSetting(None, max(request.ks)))
     # Warnings and notes of a plan are about its deployment.
@@ -231,7 +231,7 @@ def _refuse_plan_options(ctx: click.Context) -> None:
     for name in planning_choices(ctx.params):
         source = ctx.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE and name not in _OF_LOADS:
-            raise UserError(
+            raise OptionsConflict(
                 f"--{name.replace('_', '-')} cannot be combined with a deployment, which has its "
                 "plan",
                 "omit it, or deploy with it first",

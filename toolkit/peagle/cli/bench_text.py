@@ -21,7 +21,7 @@ from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, print_written
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.state import LocalEngine
-from peagle.errors import UserError
+from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.store import write_output
 
 FindTarget = Callable[[str], BenchTarget]
@@ -43,9 +43,9 @@ class TextOptions:
         """Whether the command measures a text instead of a load. Raises UserError for an option
         that needs another one."""
         if self.against and not self.lossless:
-            raise UserError("--against is for the lossless check", "add --lossless")
+            raise OptionsConflict("--against is for the lossless check", "add --lossless")
         if self.save_acceptance and not self.acceptance:
-            raise UserError("--save-acceptance needs acceptance", "add --acceptance FILE")
+            raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
         return self.acceptance is not None or self.lossless
 
 

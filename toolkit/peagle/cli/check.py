@@ -27,7 +27,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.console import json_option, print_json
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
-from peagle.errors import Fix, Refused, UserError
+from peagle.errors import Fix, OptionMissing, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.vllm.environment import Value
@@ -150,7 +150,7 @@ def check(
     if list_rules:
         return _list(as_json)
     if pair is None:
-        raise UserError("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
+        raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     in_sandbox = options.pop("sandbox")
     del options["profile"]
     if options.pop("online"):

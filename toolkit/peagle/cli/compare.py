@@ -27,7 +27,7 @@ from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.text import parse_share
 
@@ -110,7 +110,7 @@ def compare(
             print_report(report, account)
         return
     if last is not None:
-        raise UserError("--last is for the report only", "omit --with and --share, or --last")
+        raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
     record, aws = find_deployment(account, name, region)
     with api.deployment_lock(*record.key):
         record, aws = find_deployment(account, name, region, complete=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,9 +70,10 @@ def in_context(
     """``command`` with the kept options of the user's command line that it accepts.
 
     ``--profile`` also reaches commands of the AWS CLI. With ``--sandbox`` these get the sandbox's
-    address, and without one there is no command, which would concern an account. ``python``
-    becomes the Python of an installed engine, which has torch and safetensors. ``options`` are
-    those of the command where they are known; otherwise its module is loaded.
+    address. Empty if the sandbox does not run, as the command would change the user's account, and
+    for responses of the sandbox that would go into the bundled catalogue. ``python`` becomes the
+    Python of an installed engine, which has torch and safetensors. ``options`` are those of the
+    command where they are known; otherwise its module is loaded.
     """
     words = tuple(command)
     if words[:1] == ("python",):
@@ -92,8 +93,9 @@ def in_context(
         accepted = set(options or _options_of(ctx.find_root(), words[1:]))
     if words[:2] == ("peagle", "plan") and "--online" not in words:
         accepted -= {"--profile", "--sandbox"}  # which this command takes with --online only
-    if words[1:3] == ("catalog", "refresh") and "--sandbox" in typed and "--catalog" not in typed:
-        return ()  # responses of the sandbox do not go into the bundled catalogue
+    is_bundled = ctx.find_root().params.get("catalog_folder") is None
+    if words[1:3] == ("catalog", "refresh") and "--sandbox" in typed and is_bundled:
+        return ()
     head: list[str] = []
     tail: list[str] = []
     for flag, value in typed.items():
@@ -201,10 +203,13 @@ def changed_command(ctx: click.Context, options: Sequence[str]) -> tuple[str, ..
     flags = {word for word in options if word.startswith("--")}
     by_flag = {opt: parameter for parameter in ctx.command.params for opt in parameter.opts}
     pair = str(ctx.meta.get(TYPED, {}).get("pair") or "")
-    if not options or not flags <= by_flag.keys() or is_plan_file(pair):
+    is_fixed = is_plan_file(pair) and flags != {"--yes"}
+    if not options or not flags <= by_flag.keys() or is_fixed:
         return ()
-    not_repeatable = [one for flag in flags if not (one := by_flag[flag]).multiple]
-    removed = {opt for parameter in not_repeatable for opt in parameter.opts}
+    replaced = {flag for flag in flags if not by_flag[flag].multiple}
+    for flag in flags & _REPLACES.keys():
+        replaced |= _REPLACES[flag] & by_flag.keys()
+    removed = {opt for flag in replaced for opt in by_flag[flag].opts}
     arguments, given = _typed_words(ctx, by_flag.keys(), removed)
     if "--drafter" in flags:
         target = pair.partition("+")[0]
@@ -221,6 +226,13 @@ def not_about_own_options() -> Iterator[None]:
     except PeagleError as error:
         error.options = ()
         raise
+
+
+_REPLACES: Mapping[str, set[str]] = {
+    "--instance-type": {"--gpu-memory-gib"},
+    "--no-speculation": {"--k", "--drafter", "--drafter-embeddings"},
+}
+"""Options -> others of the user's command that contradict them."""
 
 
 def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from peagle.cli.options import command_catalog, deploy_options, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import (
     print_calls,
-    show_cost,
+    report_serving,
     show_not_applied,
     show_nothing_remains,
     show_plan,
@@ -42,7 +42,7 @@ from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
-from peagle.errors import Fix, NotProved, PeagleError, UserError
+from peagle.errors import Fix, NotProved, OptionsConflict, PeagleError, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.s3uri import BUCKET_NAME, S3Uri
@@ -174,7 +174,7 @@ class ProofChoices:
     def check(self, no_wait: bool) -> None:
         """Raise UserError if the proof comes first and nothing waits for it."""
         if self.prove_first and no_wait:
-            raise UserError(
+            raise OptionsConflict(
                 "--prove-first and --no-wait are mutually exclusive: the update waits for the "
                 "proof",
                 "omit one of them",
@@ -242,7 +242,7 @@ class _Deploy:
         record = api.find_record(found.desired.plan.name, self.aws.scope, self.aws.region)
         state = self._report(record, found, attempts, warm, error)
         if error and state == "InService":  # what served before does
-            show_cost(self.aws, record, self.account)
+            report_serving(self.aws, record, self.account)
         elif error:
             show_remaining_resources(self.aws, record, self.account, self.again)
         if error:

@@ -26,7 +26,7 @@ from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.leftovers import Leftover
 from peagle.deploy.state import Deployment, Resource
-from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
+from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED
 from peagle.store import SANDBOX
@@ -80,13 +80,13 @@ def destroy(
     """
     if images:
         if name or previous:
-            raise UserError(
+            raise OptionsConflict(
                 "NAME and --previous do not go with --images", "omit --images, or the others"
             )
         _destroy_images(account, region, yes, as_json)
         return
     if name is None:
-        raise UserError(
+        raise OptionMissing(
             "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
         )
     try:

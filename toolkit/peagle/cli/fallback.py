@@ -14,7 +14,7 @@ from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.planned import plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.text import format_duration, format_usd
 
@@ -61,7 +61,7 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
     if given is None:
         return None
     if is_plan_file(ctx.params["pair"]):
-        raise UserError(
+        raise OptionsConflict(
             "--fallback-instance-types cannot be combined with a plan file",
             "use PAIR and its options, so that a plan can be made for each type",
         )

@@ -51,7 +51,7 @@ def _share(text: str) -> float:
     share = _number(text, "a share above 0 and at most 1, such as 0.9")
     if 0 < share <= 1:
         return share
-    hint = f"; write {share / 100:g}" if 1 < share <= 100 else ""
+    hint = f"; write {share / 100:g}" if 10 <= share <= 100 else ""
     raise ValueError(f"{text} is not above 0 and at most 1{hint}")
 
 

@@ -25,7 +25,7 @@ from peagle.cli.output.image import image_document, image_table, print_image
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
-from peagle.errors import Fix, PeagleError, Unsupported, UserError
+from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported, UserError
 from peagle.images import Built, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
@@ -111,7 +111,7 @@ def build_(
             print_json({"pushed": None, "next": None})
         return
     if address_file is not None and builder == "docker" and not push:
-        raise UserError("--address-file needs a pushed image", "add --push")
+        raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(api.findings_for_build(plan))
     if builder == "codebuild":
@@ -223,7 +223,9 @@ def _is_configured(ctx: click.Context) -> bool:
     project file."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice is None:
-        raise UserError("--if-configured needs an endpoint of a project file", "add --environment")
+        raise OptionMissing(
+            "--if-configured needs an endpoint of a project file", "add --environment"
+        )
     return choice.builds_image
 
 

@@ -167,7 +167,7 @@ def _read_prompt(prompt: str) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the prompt is not UTF-8 (first wrong byte: {error.start})",
+            f"the prompt is not UTF-8 (invalid byte at offset {error.start})",
             "convert it, for example with iconv",
         ) from error
     if not text.strip():

@@ -28,7 +28,7 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine
-from peagle.errors import DockerMissing, Fix, NotFound, UserError
+from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict
 from peagle.images import Image
 from peagle.planning import Plan
 from peagle.render.image import RuntimeKind
@@ -88,11 +88,11 @@ def up(
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
     image = None
     if compiled and gpus:
-        raise UserError("with --gpus the engine always compiles", "omit --compile")
+        raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
         image = (_compose_image if emit_compose else local_image)(plan, gpus, build_first, base)
     elif gpus or build_first or base or emit_compose:
-        raise UserError(
+        raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
     options = LocalOptions(image, gpus, compiled)
@@ -114,7 +114,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     Waits up to a minute for running requests; new ones are rejected.
     """
     if everything == (name is not None):
-        raise UserError("exactly one of NAME and --all is required", "add a NAME, or --all")
+        raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
     chosen = api.local_engine_names() if everything else (str(name),)
     unreadable = api.unreadable_records() if everything else {}
     chosen = tuple(one for one in chosen if one not in unreadable)

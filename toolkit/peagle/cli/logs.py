@@ -15,7 +15,7 @@ from peagle.cli.options import duration
 from peagle.cli.output.console import STARTED_AT, json_option, print_json, print_status
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.state import Deployment
-from peagle.errors import UserError
+from peagle.errors import OptionsConflict
 from peagle.text import duration_argument, format_duration
 
 _INTERRUPTED = 130
@@ -40,7 +40,7 @@ def logs(
 ) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
-        raise UserError("--follow and --json are mutually exclusive", "omit one of them")
+        raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     typed = click.get_current_context().meta[STARTED_AT]
     lines = api.endpoint_log(aws, record, None if since is None else typed - since, follow)
     if as_json:

@@ -77,10 +77,9 @@ COMMANDS: dict[str, dict[str, str]] = {
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 UNWRITABLE = (
-    errno.EACCES, errno.EBADF, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS,
+    errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS,
 )  # fmt: skip
-"""Errors of a disk, a folder or a closed stdout that the user can fix, so they print no
-traceback."""
+"""Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
 COMMAND_HINTS: dict[str, str] = {
     "delete": "use destroy",
@@ -194,6 +193,7 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document, to which a command adds keys with ``add_to_error_document``."""
     error_fields: dict[str, Any] = {}
+    has_no_output = sys.stdout is None
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -222,7 +222,8 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _end(_Interrupted("interrupted"), error_fields)
     except OSError as error:
-        if error.errno not in UNWRITABLE and not _concerns_home(error):
+        is_lost = has_no_output and error.errno == errno.EBADF
+        if error.errno not in UNWRITABLE and not is_lost and not _concerns_home(error):
             raise
         if error.filename is None:
             _discard_output()  # else Python fails again at the end, with another exit code

@@ -123,7 +123,7 @@ REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
 
 
-_THOUSANDS = re.compile(r"[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]+)?")
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+(?:\.[0-9]+)?")
 
 
 class Decimal(click.FloatRange):

@@ -30,7 +30,7 @@ from peagle.cli.output.console import json_option, print_json, print_written
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand
-from peagle.errors import UserError
+from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
@@ -113,7 +113,7 @@ def plan(
     """
     for flag in () if online else ("profile", "sandbox"):
         if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
-            raise UserError(f"--{flag} requires --online", f"add --online, or omit --{flag}")
+            raise OptionMissing(f"--{flag} requires --online", f"add --online, or omit --{flag}")
     if output is not None and not is_plan_file(str(output)):
         message = f"{output} does not end in .json, by which commands recognize a plan file"
         raise UserError(message, f"use --output {shlex.quote(f'{output}.json')}")
@@ -129,9 +129,9 @@ def plan(
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
     if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
         flag = "--markdown" if markdown else "--max-price-increase"
-        raise UserError(f"{flag} requires --changes-from", "add --changes-from FILE")
+        raise OptionMissing(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
-        # A plan file too, with its digest: the same for every way to type the same options.
+        # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = findings_in_context(plan.findings, change_own=False)
         print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
@@ -157,7 +157,7 @@ def _compare(
 ) -> None:
     """Print the two plans side by side. Raises Refused if one has an error."""
     if output is not None:
-        raise UserError("--compare cannot be combined with --output", "omit one of them")
+        raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
     second = _compared_plan(ctx, text)
     comparison = api.compare_plans(first, second)
     if as_json:
@@ -198,7 +198,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     except ValueError as error:
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
     if not words:
-        raise UserError(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
+        raise OptionMissing(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
     typed = ctx.meta.get(TYPED)
     other = plan.make_context("plan", words, parent=ctx.parent)
     ctx.meta[TYPED] = typed

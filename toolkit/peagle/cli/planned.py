@@ -24,7 +24,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
@@ -148,7 +148,7 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     if given or region != plan.region:
         typed = _as_typed(given or {"region": region})
         flag = typed[0]
-        raise UserError(
+        raise OptionsConflict(
             f"{flag} cannot be combined with a plan file ({path})",
             Fix(
                 f"omit {flag}, or create a new plan",

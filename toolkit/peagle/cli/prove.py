@@ -21,7 +21,7 @@ from peagle.cli.options import (
 from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.errors import UserError
+from peagle.errors import OptionMissing, OptionsConflict
 from peagle.planning import Plan
 from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
 
@@ -110,14 +110,14 @@ def prove(
     copies that run then are proved.
     """
     if sum(one is not None for one in (name, endpoint, url)) != 1:
-        raise UserError("prove needs one endpoint", "use one of NAME, --endpoint and --url")
+        raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
         plan = api.read_plan(plan_file) if plan_file else None
         key = os.environ.get(KEY_VARIABLE)
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
         return _prove_url(ctx, asked, as_json)
     if plan_file or model or wait or instances > 1:
-        raise UserError(
+        raise OptionsConflict(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
         )
     chosen = name or endpoint or ""

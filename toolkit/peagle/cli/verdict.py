@@ -27,7 +27,7 @@ from peagle.cli.output.console import (
     print_status,
     print_written,
 )
-from peagle.errors import UserError
+from peagle.errors import OptionMissing
 from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest
 from peagle.speed.models import Workload
@@ -112,16 +112,16 @@ def verdict(
     Speeds are of one engine; the price is that of a whole instance.
     """
     if options["gpu"] is None and options["instance_type"] is None:
-        raise UserError("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
+        raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     if (prompt_tokens is None) != (output_tokens is None):
         flag = "--output-tokens" if output_tokens is None else "--prompt-tokens"
-        raise UserError(f"{flag} is missing", "give the tokens of prompts and of answers")
+        raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
     sizes = None
     if prompt_tokens is not None and output_tokens is not None:
         sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
-        raise UserError("--domain requires --acceptance", "add --acceptance FILE")
+        raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
     if acceptance:
         catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)

@@ -41,7 +41,7 @@ from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.engine.runner import LocalOptions
-from peagle.errors import Fix, PeagleError, Refused, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
@@ -102,11 +102,13 @@ def warm(
     """
     if local:
         if account.sandbox or account.profile:
-            raise UserError("--local cannot be combined with --sandbox or --profile",
+            raise OptionsConflict("--local cannot be combined with --sandbox or --profile",
                             "omit one: --local starts an engine on this machine")  # fmt: skip
         return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
     if engine_kind or gpus or folder:
-        raise UserError("--engine, --gpus and --to are for starts on this machine", "add --local")
+        raise OptionsConflict(
+            "--engine, --gpus and --to are for starts on this machine", "add --local"
+        )
     return _collect_on_aws(plan, account, role, yes, accept_unknown_price, as_json)
 
 
@@ -119,7 +121,7 @@ def _collect_locally(
     folder = _writable_folder(to)
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
     if gpus and engine_kind != "docker":
-        raise UserError("--gpus requires a container", "add --engine docker")
+        raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     try:
         with sigterm_as_interrupt(), StatusLine() as status:
@@ -150,7 +152,7 @@ def _writable_folder(to: str | None) -> Path:
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a local warm start can only be stored in a local folder",
-            "omit --local: then the endpoint's GPU compiles, and the caches are stored beside "
+            "omit --local: then the endpoint's GPU compiles, and the caches are stored with "
             "the weights in S3",
         )
     folder = Path(to).expanduser().absolute()

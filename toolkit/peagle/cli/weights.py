@@ -41,7 +41,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_line,
 )
-from peagle.errors import Fix, NotFound, Refused, UserError
+from peagle.errors import Fix, NotFound, OptionsConflict, Refused
 from peagle.planning.company import Company
 from peagle.text import format_size
 from peagle.weights.inspect import StoredWeights
@@ -148,14 +148,16 @@ def _parts(
     target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
 ) -> tuple[str, ...]:
     if target_only and drafter_only:
-        raise UserError("--target-only and --drafter-only are mutually exclusive", "omit both")
+        raise OptionsConflict(
+            "--target-only and --drafter-only are mutually exclusive", "omit both"
+        )
     for only, other, location in (
         (target_only, "--drafter-from", drafter_from),
         (drafter_only, "--target-from", target_from),
     ):
         if only and location:
             flag = "--target-only" if target_only else "--drafter-only"
-            raise UserError(f"{other} cannot be combined with {flag}", "omit one of them")
+            raise OptionsConflict(f"{other} cannot be combined with {flag}", "omit one of them")
     return ("target",) if target_only else ("drafter",) if drafter_only else PARTS
 
 
@@ -220,7 +222,7 @@ def remove_command(
     Other objects stay. Refused while an endpoint deployed from this machine uses these weights.
     """
     if key and (take_over or even_if_used):
-        raise UserError("--take-over and --even-if-used cannot be combined with --warm",
+        raise OptionsConflict("--take-over and --even-if-used cannot be combined with --warm",
                         "omit them: --warm keeps the weights")  # fmt: skip
     aws = account.connect(region)
     found = api.inspect_weights(aws, api.weights_prefix(place))

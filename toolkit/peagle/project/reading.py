@@ -187,7 +187,7 @@ def read_project(path: Path, options: FileOptions) -> Project:
         raise _file_error(error.problem) from None
     except UnicodeDecodeError as error:
         raise ProjectFileError(
-            f"{file} is not UTF-8 (first wrong byte: {error.start})", "save it as UTF-8"
+            f"{file} is not UTF-8 (invalid byte at offset {error.start})", "save it as UTF-8"
         ) from None
     return parse_project(text, path, options)
 

@@ -31,7 +31,7 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
-        wrong = f"is not UTF-8 (first wrong byte: {error.start})"
+        wrong = f"is not UTF-8 (invalid byte at offset {error.start})"
         wrong = "is truncated" if error.reason == "unexpected end of data" else wrong
         raise kind(f"{path} {wrong}", again) from error
     if not text.strip():

@@ -232,7 +232,7 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = Fals
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
-            f"{folder} is a file", "use a different folder with -o", code="not-a-folder"
+            f"{folder} is a file", "use a different folder with -o", code="output-not-a-folder"
         )
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UserError(

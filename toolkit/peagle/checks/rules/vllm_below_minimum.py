@@ -31,7 +31,7 @@ def below_minimum(case: Case) -> Finding | None:
     version = case.runtime.vllm
     if versions.compare(version, minimum) >= 0:
         return None
-    message = f"vLLM {version} is too old for {who}, which needs {minimum} or later"
+    message = f"{who} needs vLLM {minimum} or later, not {version}"
     return RULE.error("vllm", message, "leave --vllm out, or use a newer version")
 
 

@@ -326,13 +326,15 @@ def _finding_text(finding: Finding, width: int) -> list[str]:
 
 
 def _rest(findings: Sequence[Finding], hidden: Sequence[str], width: int) -> list[str]:
-    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes, without: --verbose``, with
-    the labels of ``hidden`` facts; no line without any."""
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``, also with the
+    labels of ``hidden`` facts; no line without any."""
     parts = []
     for level in ("error", "warning", "note"):
         found = [finding.code for finding in findings if finding.level == level]
         names = f" ({', '.join(dict.fromkeys(found))})" if level != "note" else ""
         if found:
             parts.append(f"{len(found)} {level}{'' if len(found) == 1 else 's'}{names}")
-    parts += hidden
+    if hidden:
+        rows = f"{len(hidden)} hidden row{'s' * (len(hidden) != 1)}"
+        parts.append(f"{rows} ({', '.join(hidden)})")
     return [*_labelled("more", f"{', '.join(parts)}: --verbose", width)] if parts else []

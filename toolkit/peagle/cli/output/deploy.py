@@ -203,7 +203,7 @@ def engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_cost(aws: Aws, record: Deployment, account: Account) -> None:
+def report_serving(aws: Aws, record: Deployment, account: Account) -> None:
     """Show on stderr what a deployment costs that serves although the command failed; with
     ``--json`` the error's document has its resources as ``remaining``."""
     usd_per_hour = api.cost_of_remaining(aws, record)
@@ -249,8 +249,10 @@ def _add_remaining(
 
     def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
         words = in_context(command)
-        asks = not {"--yes", "-y"} & {*words}
-        return (*words, *(["--yes"] if asks else [])) if words else None
+        if not words or {"--yes", "-y"} & {*words}:
+            return words or None
+        end = words.index("--") if "--" in words else len(words)
+        return (*words[:end], "--yes", *words[end:])
 
     add_to_error_document(
         "remaining",
@@ -268,11 +270,12 @@ def _add_remaining(
 def remaining_resources_shown(
     aws: Aws, record: Deployment, account: Account, again: Sequence[str]
 ) -> Iterator[None]:
-    """If an error or Ctrl-C ends the block, show which resources remain. A proof that fails does
-    not end a command early: its caller reports it."""
+    """If an error or Ctrl-C ends the block, show which resources remain. After a proof that failed,
+    what served before serves: its price is shown."""
     try:
         yield
     except NotProved:
+        report_serving(aws, api.load_record(*record.key) or record, account)
         raise
     except (PeagleError, KeyboardInterrupt):
         left = api.load_record(*record.key) or record
