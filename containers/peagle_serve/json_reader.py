@@ -103,7 +103,9 @@ def _decoded(data: bytes | str, what: str) -> tuple[str, bytes]:
     except UnicodeError as error:
         unit = "character" if isinstance(data, str) else "byte"
         at = getattr(error, "start", 0)
-        raise InvalidJson(what, f"is not UTF-8 (first wrong {unit}: {at:,})", syntax=True) from None
+        raise InvalidJson(
+            what, f"is not UTF-8 (invalid {unit} at offset {at:,})", syntax=True
+        ) from None
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

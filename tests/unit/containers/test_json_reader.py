@@ -88,7 +88,7 @@ def test_depth_is_that_of_the_document(value: Any, limit: int) -> None:
         ("\u00e4" * (5 << 20), "it is longer than 8,388,608 bytes"),
         ('["\\ud800"]', "it has half of a surrogate pair"),
         ('{"\\uDFFF": 1}', "it has half of a surrogate pair"),
-        ('"\ud800"', "it is not UTF-8 (first wrong character: 1)"),
+        ('"\ud800"', "it is not UTF-8 (invalid character at offset 1)"),
         (b'"\xff"', "it is not UTF-8 (invalid byte at offset 1)"),
         (b"\xff\xfe1\x00", "it is not UTF-8 (invalid byte at offset 0)"),
         (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),

@@ -228,7 +228,7 @@ def test_the_nearest_name_is_suggested(
 
 @pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
 def test_down_requires_a_name(own_home: Path, command: Command, words: tuple[str]) -> None:
-    with raises_code("usage", UserError) as caught:
+    with raises_code("missing-option", UserError) as caught:
         command("local", *words)
 
     assert caught.value.fix == "add a NAME, or --all"

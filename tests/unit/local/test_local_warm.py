@@ -359,12 +359,12 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
 WRONG: list[tuple[tuple[str, ...], str, str]] = [
     (("--local", "--to", "s3://bucket/prefix"), "usage", "omit --local"),
     (("--local", "--to", "/dev/null/folder"), "not-writable", "use a folder"),
-    (("--local", "--sandbox"), "usage", "omit one"),
-    (("--local", "--profile", "mine"), "usage", "omit one"),
-    (("--local", "--gpus"), "usage", "add --engine docker"),
-    (("--to", "folder"), "usage", "add --local"),
-    (("--gpus",), "usage", "add --local"),
-    (("--engine", "docker"), "usage", "add --local"),
+    (("--local", "--sandbox"), "conflicting-options", "omit one"),
+    (("--local", "--profile", "mine"), "conflicting-options", "omit one"),
+    (("--local", "--gpus"), "missing-option", "add --engine docker"),
+    (("--to", "folder"), "conflicting-options", "add --local"),
+    (("--gpus",), "conflicting-options", "add --local"),
+    (("--engine", "docker"), "conflicting-options", "add --local"),
 ]
 
 
@@ -387,6 +387,6 @@ def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Co
 
 
 def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
-    with raises_code("usage", UserError) as caught:
+    with raises_code("conflicting-options", UserError) as caught:
         command("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
     assert caught.value.fix == "omit --compile"

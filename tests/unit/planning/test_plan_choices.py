@@ -72,14 +72,14 @@ def test_vllm_is_the_catalogues_default() -> None:
 def test_vllm_below_the_minimum_of_the_head_is_an_error() -> None:
     made = plan(vllm="0.17.1")
     assert codes(made, "error") == ["vllm-below-minimum"]
-    assert "too old for P-EAGLE head for Chat, which needs 0.18.0" in made.findings[0].message
+    assert "P-EAGLE head for Chat needs vLLM 0.18.0 or later" in made.findings[0].message
     assert codes(plan("chat+eagle3", vllm="0.17.1"), "error") == []
 
 
 def test_vllm_below_the_minimum_of_the_target_is_an_error() -> None:
     newer = with_target(CHAT.model_copy(update={"min_vllm": "0.30.0"}))
     made = plan(catalog=newer, speculation=False)
-    assert "too old for Chat, which needs 0.30.0" in made.findings[0].message
+    assert "Chat needs vLLM 0.30.0 or later" in made.findings[0].message
 
 
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm"
@@ -124,7 +124,7 @@ def test_without_a_newer_version_or_an_own_image_the_fix_is_another_pair() -> No
 def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:
     with raises_code("vllm-below-minimum", Refused) as refused:
         plan(vllm="0.12.0")
-    assert "which needs 0.18.0 or later" in refused.value.message
+    assert "needs vLLM 0.18.0 or later" in refused.value.message
     with raises_code("invalid-version", UserError) as refused:
         plan(vllm="latest")
     assert "'latest'" in refused.value.message
