@@ -20,8 +20,8 @@ from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.cli.check import _parsed
 from peagle.cli.invoke import _read_prompt
 from peagle.cli.main import cli
-from peagle.cli.options import LOADS, USD, OutputPath
 from peagle.cli.output.console import terminal_width
+from peagle.cli.parameter_types import LOADS, USD, OutputPath
 from peagle.cli.sandbox_rehearse import _times
 from peagle.cli.serving_options import parse_copies
 from peagle.errors import PeagleError, UserError

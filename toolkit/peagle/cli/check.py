@@ -16,9 +16,6 @@ from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
 from peagle.cli.context import findings_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
-    REQUESTS,
-    TOKENS,
-    WholeNumber,
     catalog_of,
     command_catalog,
     complete_pair,
@@ -26,6 +23,7 @@ from peagle.cli.options import (
     variables_option,
 )
 from peagle.cli.output.console import json_option, print_json
+from peagle.cli.parameter_types import REQUESTS, TOKENS, WholeNumber
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, OptionMissing, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION

@@ -9,16 +9,14 @@ import click
 
 from peagle import __version__, api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import (
-    OneOf,
-    output_option,
-)
+from peagle.cli.options import output_option
 from peagle.cli.output.console import (
     json_option,
     print_json,
     print_status,
     print_written,
 )
+from peagle.cli.parameter_types import OneOf
 from peagle.cli.project import load_project
 from peagle.cli.project_options import file_options
 from peagle.errors import UserError

@@ -10,18 +10,12 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context, is_plan_file, typed_command
-from peagle.cli.options import (
-    Parsed,
-    command_catalog,
-    complete_pair,
-    deploy_options,
-    duration,
-    refuse_errors,
-)
+from peagle.cli.options import command_catalog, complete_pair, deploy_options, refuse_errors
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import remaining_resources_shown
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
+from peagle.cli.parameter_types import Parsed, duration
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument

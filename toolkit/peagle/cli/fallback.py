@@ -9,8 +9,9 @@ import click
 
 from peagle.aws.errors import InsufficientCapacity
 from peagle.cli.context import is_plan_file, not_about_own_options, typed_command
-from peagle.cli.options import complete_instance_type, duration, raise_first_error
+from peagle.cli.options import complete_instance_type, raise_first_error
 from peagle.cli.output.console import confirmed, print_status
+from peagle.cli.parameter_types import duration
 from peagle.cli.planned import plan_on_type
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import Preflight

@@ -12,17 +12,13 @@ from peagle import api
 from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
 from peagle.cli.options import (
     LONGEST_CONTEXT,
-    REQUESTS,
-    TOKENS,
-    OneOf,
-    Parsed,
-    WholeNumber,
     catalog_of,
     complete_pair,
     raise_first_error,
     settings_option,
 )
 from peagle.cli.output.console import json_option, print_json
+from peagle.cli.parameter_types import REQUESTS, TOKENS, OneOf, Parsed, WholeNumber
 from peagle.errors import Fix, Refused
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest

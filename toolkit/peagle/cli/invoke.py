@@ -18,9 +18,9 @@ from peagle.cli.account import (
     names_deployment,
 )
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import TOKENS, Decimal, duration
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.parameter_types import TOKENS, Decimal, duration
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
 from peagle.deploy.state import Deployment
 from peagle.deploy.wake_up import WakeUpOptions

@@ -11,8 +11,8 @@ from peagle.aws.client import Aws
 from peagle.aws.runtime import LogEvent
 from peagle.cli.account import deployment_options
 from peagle.cli.context import command_text
-from peagle.cli.options import duration
 from peagle.cli.output.console import STARTED_AT, json_option, print_json, print_status
+from peagle.cli.parameter_types import duration
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.state import Deployment
 from peagle.errors import OptionsConflict

@@ -18,15 +18,10 @@ from peagle.cli.context import (
     not_about_own_options,
     typed_command,
 )
-from peagle.cli.options import (
-    PLAN_FIELDS,
-    Decimal,
-    complete_pair,
-    output_option,
-    raise_first_error,
-)
+from peagle.cli.options import PLAN_FIELDS, complete_pair, output_option, raise_first_error
 from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written
+from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand

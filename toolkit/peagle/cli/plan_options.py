@@ -13,6 +13,14 @@ from peagle.cli.company_options import company_options
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     PLAN_FIELDS,
+    complete_instance_type,
+    complete_pair,
+    complete_region,
+    complete_version,
+    settings_option,
+    variables_option,
+)
+from peagle.cli.parameter_types import (
     REQUESTS,
     TOKENS,
     USD,
@@ -20,14 +28,8 @@ from peagle.cli.options import (
     K,
     OneOf,
     WholeNumber,
-    complete_instance_type,
-    complete_pair,
-    complete_region,
-    complete_version,
     duration,
     objective,
-    settings_option,
-    variables_option,
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options

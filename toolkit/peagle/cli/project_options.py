@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 from pydantic import Field
 
-from peagle.cli.options import REQUESTS, TOKENS, USD
+from peagle.cli.parameter_types import REQUESTS, TOKENS, USD
 from peagle.errors import UserError
 from peagle.project.choosing import ProjectValue
 from peagle.project.reading import FileOptions, OptionKey, Project

@@ -12,14 +12,10 @@ from peagle import api
 from peagle.bench.openai_server import KEY_VARIABLE
 from peagle.bench.prove_url import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
-from peagle.cli.options import (
-    Decimal,
-    WholeNumber,
-    command_catalog,
-    duration,
-)
+from peagle.cli.options import command_catalog
 from peagle.cli.output.console import json_option, print_json, print_line
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.parameter_types import Decimal, WholeNumber, duration
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.errors import OptionMissing, OptionsConflict
 from peagle.planning import Plan

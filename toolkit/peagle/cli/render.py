@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors
+from peagle.cli.options import command_catalog, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.parameter_types import OneOf, OutputPath
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.planning import Plan

@@ -8,11 +8,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context
-from peagle.cli.options import (
-    REQUESTS_AT_A_TIME,
-    WholeNumber,
-    yes_option,
-)
+from peagle.cli.options import yes_option
 from peagle.cli.output.console import (
     confirm,
     json_option,
@@ -22,6 +18,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import DeploymentProgress
+from peagle.cli.parameter_types import REQUESTS_AT_A_TIME, WholeNumber
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.scale import Scale
 from peagle.deploy.state import Deployment

@@ -6,14 +6,7 @@ from typing import get_args
 
 import click
 
-from peagle.cli.options import (
-    REQUESTS_AT_A_TIME,
-    USD,
-    OneOf,
-    Parsed,
-    WholeNumber,
-    duration,
-)
+from peagle.cli.parameter_types import REQUESTS_AT_A_TIME, USD, OneOf, Parsed, WholeNumber, duration
 from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
 from peagle.planning.options import AUTO, RolloutKind
 from peagle.text import sanitize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
-from peagle.cli import options
+from peagle.cli import parameter_types
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.output.console import json_option, print_json
 from peagle.cli.project import ProjectCommand, endpoint_argument
@@ -19,7 +19,7 @@ from peagle.errors import UserError
 @cloud_options
 @click.option(
     "--duration",
-    callback=options.duration,
+    callback=parameter_types.duration,
     default="12h",
     show_default=True,
     help="Validity: 30m, 2h; 12h at most.",

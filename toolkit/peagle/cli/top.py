@@ -17,9 +17,9 @@ from peagle.cli.account import (
     find_deployment,
     names_deployment,
 )
-from peagle.cli.options import duration
 from peagle.cli.output.console import json_option, print_json, terminal_width
 from peagle.cli.output.top import document, screen
+from peagle.cli.parameter_types import duration
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.usage import WINDOW_SECONDS, Usage
 from peagle.errors import UserError

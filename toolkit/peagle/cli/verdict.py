@@ -10,9 +10,6 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
-    LOADS,
-    TOKENS,
-    WholeNumber,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -27,6 +24,7 @@ from peagle.cli.output.console import (
     print_status,
     print_written,
 )
+from peagle.cli.parameter_types import LOADS, TOKENS, WholeNumber
 from peagle.errors import OptionMissing
 from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest

@@ -17,13 +17,7 @@ from peagle.cli.context import command_text, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
-from peagle.cli.options import (
-    OneOf,
-    command_catalog,
-    deploy_options,
-    names_own_image,
-    refuse_errors,
-)
+from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
@@ -36,6 +30,7 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
+from peagle.cli.parameter_types import OneOf
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight
