@@ -128,9 +128,7 @@ def deploy(
     """
     choices = ProofChoices(prove_first, keep_unproved)
     choices.check(no_wait)
-    if bucket is not None and not S3Uri(bucket).has_bucket_name:
-        message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
-        raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
+    _check_bucket(bucket)
     if errors(plan.findings):
         refuse_errors(plan.findings)
     require_built_image(ctx)
@@ -162,6 +160,13 @@ def deploy(
             remove_failed=False if keep_failed else (yes or None),
             as_json=as_json,
         ).run(found)
+
+
+def _check_bucket(bucket: str | None) -> None:
+    """Raise UserError for a name that S3 does not accept, before anything is created."""
+    if bucket is not None and not S3Uri(bucket).has_bucket_name:
+        message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
+        raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def start_daemon(port: int, lock: int) -> EngineProcess:
 
     It reports through a pipe; a pipe that is closed without a report means that it died. The
     daemon holds the lock until then, so that no second one starts if this process is killed, and
-    ends if nobody reads its report. Ends it if this is interrupted.
+    ends if no process reads its report. Ends it if this is interrupted.
     Raises UserError when the port is in use, EngineError when the daemon exits during startup.
     """
     reading, writing = os.pipe()
