@@ -121,7 +121,7 @@ def test_a_declined_copy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> No
 
 @pytest.mark.parametrize(
     ("option", "value", "code"),
-    [("--bucket", "No_Such", "invalid-bucket"), ("--role", "nobody", "unknown-role")],
+    [("--bucket", "No_Such", "invalid-bucket"), ("--role", "no-such-role", "unknown-role")],
 )
 def test_a_wrong_bucket_or_role_changes_nothing(
     fresh: Sandbox, option: str, value: str, code: str

@@ -76,9 +76,7 @@ COMMANDS: dict[str, dict[str, str]] = {
 
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
-UNWRITABLE = (
-    errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS,
-)  # fmt: skip
+UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
 COMMAND_HINTS: dict[str, str] = {

@@ -63,8 +63,8 @@ class WholeNumber(click.IntRange):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            limits = f"from {self.min} to {self.max}"
-            limits = f"of {self.min} or more" if self.max is None else limits
+            is_open = self.max is None
+            limits = f"of {self.min} or more" if is_open else f"from {self.min} to {self.max}"
             wrong = f"{sanitize(value, 40)!r} is not a whole number {limits}"
             return self.fail(wrong, param, ctx)
 

@@ -25,14 +25,14 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
         with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
             text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
     except FileNotFoundError:
-        name = str(path) if path.suffix == ".json" else f"{path}.json"
-        fix = Fix("create it", (*create, name))
+        fix = Fix("create it", (*create, json_name(str(path))))
         raise kind(f"there is no file {path}", fix) from None
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
-        wrong = f"is not UTF-8 (invalid byte at offset {error.start})"
-        wrong = "is truncated" if error.reason == "unexpected end of data" else wrong
+        ends_early = error.reason == "unexpected end of data"
+        invalid = f"is not UTF-8 (invalid byte at offset {error.start})"
+        wrong = "is truncated" if ends_early else invalid
         raise kind(f"{path} {wrong}", again) from error
     if not text.strip():
         raise kind(f"{path} is empty", again)
@@ -41,6 +41,11 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
     except InvalidJson as error:
         message = f"{path} is truncated" if _ends_early(error, text) else str(error)
         raise kind(message, again) from error
+
+
+def json_name(file: str) -> str:
+    """The file, with the suffix by which commands recognize a plan or a verdict."""
+    return file if file.endswith(".json") else f"{file}.json"
 
 
 def _ends_early(error: InvalidJson, text: str) -> bool:

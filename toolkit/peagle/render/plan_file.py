@@ -28,7 +28,7 @@ from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
-from peagle.render.documents import first_problem, read_document
+from peagle.render.documents import first_problem, json_name, read_document
 from peagle.render.requests import (
     image_arguments,
     override_arguments,
@@ -47,8 +47,7 @@ _PLAN = ("peagle", "plan", "PAIR", "--output")
 
 
 def _again(file: str) -> Fix:
-    name = file if file.endswith(".json") else f"{file}.json"
-    return Fix("create the plan again", (*_PLAN, name))
+    return Fix("create the plan again", (*_PLAN, json_name(file)))
 
 
 def _unedited(file: str) -> Fix:

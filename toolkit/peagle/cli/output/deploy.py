@@ -208,7 +208,8 @@ def report_serving(aws: Aws, record: Deployment, account: Account) -> None:
     ``--json`` the error's document has its resources as ``remaining``."""
     usd_per_hour = api.cost_of_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    _add_remaining(record.resources, usd_per_hour, remove=("peagle", "destroy", record.name))
+    destroy = in_context(("peagle", "destroy", record.name))
+    _add_remaining(record.resources, usd_per_hour, remove=destroy)
 
 
 def show_remaining_resources(
@@ -244,11 +245,11 @@ def _add_remaining(
     undo: Sequence[str] = (),
     remove: Sequence[str] = (),
 ) -> None:
-    """Add ``remaining`` to the document of the error. Its commands ask no questions, since programs
-    run them; a command that makes no sense is null."""
+    """Add ``remaining`` to the document of the error. Its commands, which are in context, ask no
+    questions, since programs run them; a command that makes no sense is null."""
 
     def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
-        words = in_context(command)
+        words = tuple(command)
         if not words or {"--yes", "-y"} & {*words}:
             return words or None
         end = words.index("--") if "--" in words else len(words)
