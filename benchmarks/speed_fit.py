@@ -20,6 +20,7 @@ from operator import mul
 from benchmarks.speed_rows import Row, catalog, times_of
 from peagle.catalog.speed_model import SpeedModel, StepConstants
 from peagle.speed.correction import MEASURED_STEP
+from peagle.speed.models import Workload
 from peagle.speed.step import launched, prefill_steps, uncaptured_seconds
 from peagle.speed.terms import Terms
 
@@ -142,8 +143,8 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     captured = times.geometry.captured
     return _RowTerms(
         decode=times.decode_terms(row.load, row.prompt + row.answer / 2),
-        prompt=times.prefill_terms(row.prompt, row.prompt),
-        prompts=times.prefill_terms(tokens, row.prompt),
+        prompt=times.prefill_terms(row.prompt, Workload(row.prompt, row.answer)),
+        prompts=times.prefill_terms(tokens, Workload(row.prompt, row.answer)),
         layers=times.geometry.layers,
         prompt_captured=row.prompt <= captured,
         prompts_captured=tokens <= captured,

@@ -186,6 +186,7 @@ if TYPE_CHECKING:
     from peagle.planning.overrides import parse_settings as parse_settings
     from peagle.planning.overrides import parse_variables as parse_variables
     from peagle.planning.verdict import make_verdict as make_verdict
+    from peagle.planning.verdict import sizes_of_requests as sizes_of_requests
     from peagle.plans import plan_file_online as plan_file_online
     from peagle.plans import plan_pair as plan_pair
     from peagle.plans import plan_pair_online as plan_pair_online
@@ -365,7 +366,7 @@ _FUNCTIONS = {
     "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
     "peagle.planning.limit": ("most_usd_per_hour",),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
-    "peagle.planning.verdict": ("make_verdict",),
+    "peagle.planning.verdict": ("make_verdict", "sizes_of_requests"),
     "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
     "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),

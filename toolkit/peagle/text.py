@@ -98,6 +98,16 @@ def parse_requests(text: str) -> int:
     return int(count)
 
 
+def parse_batch(text: str) -> int:
+    """The number of requests of a batch: ``50000``, ``50k`` or ``1.5m``, where ``k`` is 1,000 and
+    ``m`` a million. Raises ValueError."""
+    found = _TOKENS.fullmatch(text.strip())
+    count = _count(found[1]) * {"": 1, "k": 1000, "m": 10**6}[found[2].lower()] if found else 0
+    if not 1 <= count <= 10**12 or count != int(count):
+        raise ValueError(f"{sanitize(text, 40)!r} is not a number of requests such as 50k or 1m")
+    return int(count)
+
+
 def _count(digits: str) -> Fraction:
     return Fraction(digits.replace(",", "").replace("_", ""))
 

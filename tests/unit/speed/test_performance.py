@@ -288,10 +288,11 @@ def test_the_first_prompt_is_processed_alone() -> None:
     gpu = MODEL.gpu("H200")
     assert gpu
     times = StepTimes(geometry_of(ALONE), gpu, MODEL)
-    alone = times.prefill_step_seconds(2048, 2048)
-    assert times.prefill_seconds(1, 2048, 8192) == (alone, alone)
-    whole, mean = times.prefill_seconds(5, 2048, 8192)
-    assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, 2048))
+    size = Workload(2048, 256)
+    alone = times.prefill_step_seconds(2048, size)
+    assert times.prefill_seconds(1, size, 8192) == (alone, alone)
+    whole, mean = times.prefill_seconds(5, size, 8192)
+    assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, size))
     assert mean == pytest.approx(alone + 0.8 * (whole - alone))
 
 

@@ -32,7 +32,11 @@ class GpuSpeed(CatalogEntry):
 
 class StepConstants(CatalogEntry):
     """Factors of the step time. Seconds for one step, layer, request or logit; efficiencies are
-    the factor on the time that the data sheet implies, so 1.25 means 80 %."""
+    the factor on the time that the data sheet implies, so 1.25 means 80 %.
+
+    ``cached_prefill`` is the factor on the time of prompts of which all but a little is in the
+    prefix cache: they arrive one by one between decode steps, which the model does not follow
+    (fitted by benchmarks/conversations.py)."""
 
     step: Constant
     layer: Constant
@@ -45,6 +49,7 @@ class StepConstants(CatalogEntry):
     drafter: Constant
     drafter_layer: Constant
     prefill_layer: Constant
+    cached_prefill: Constant
     uncaptured: Constant
     without_async: Constant
     nvlink_reduce: Constant

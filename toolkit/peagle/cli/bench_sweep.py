@@ -44,6 +44,7 @@ from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
     "k", "concurrency", "no_speculation", "verdict", "min_tokens_per_second", "max_price_per_hour",
+    "workload", "cached_prompt_tokens", "requests", "within",
 )  # fmt: skip
 """Planning options that a sweep sets itself, or that say nothing about it."""
 
@@ -225,7 +226,7 @@ def _show_price(prepared: EndpointSweep, account: Account, max_cost: float | Non
 
 def _refuse_plan_options(ctx: click.Context) -> None:
     """Raise UserError for an option of planning: a deployment has its plan."""
-    for name in planning_choices(ctx.params):
+    for name in planning_choices(ctx.params, _OWN):
         source = ctx.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE and name not in _OF_LOADS:
             raise OptionsConflict(
@@ -258,7 +259,7 @@ def _plans(
 ) -> Callable[[BenchSetting], Plan]:
     """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
     largest load."""
-    chosen = planning_choices(given) | {
+    chosen = planning_choices(given, _OWN) | {
         "concurrency": max(request.loads),
         "slo": None,
     }

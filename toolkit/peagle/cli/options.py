@@ -11,11 +11,12 @@ import click
 from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.cli.output.console import show_findings, where_text
-from peagle.cli.parameter_types import REQUESTS, OutputPath, WholeNumber
+from peagle.cli.parameter_types import REQUESTS, TOKENS, OneOf, OutputPath, WholeNumber
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.speed.models import PRESETS
 
 _CATALOG_FILES = ("*/*.yaml", "*.yaml", "evidence/*.json")
 """Targets, tables and evidence."""
@@ -40,6 +41,27 @@ requests_option = click.option(
     help="Requests of each repetition.  [default: twice the concurrency, at least 4]",
 )
 """``--requests`` of a measurement."""
+
+
+_PRESETS = "; ".join(
+    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}, {size.cached_prompt_tokens:,} cached"
+    for name, size in PRESETS.items()
+)
+
+workload_option = click.option(
+    "--workload",
+    type=OneOf(tuple(PRESETS)),
+    help=f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]",
+)
+"""``--workload`` of a plan or verdict."""
+
+cached_option = click.option(
+    "--cached-prompt-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Tokens of the prompt that an earlier turn has left in the prefix cache.",
+)
+"""``--cached-prompt-tokens`` of a plan or verdict."""
 
 
 class _Output(click.Option):

@@ -13,7 +13,7 @@ import click
 
 from peagle import api
 from peagle.errors import nearest
-from peagle.text import parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
 if TYPE_CHECKING:
     from peagle.speed.slo import Slo
@@ -110,6 +110,10 @@ TOKENS = _Number(parse_tokens)
 
 REQUESTS = _Number(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
+
+
+BATCH = _Number(parse_batch)
+"""The type of options that are the number of requests of a batch, such as ``1m``."""
 
 
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+(?:\.[0-9]+)?")

@@ -13,14 +13,17 @@ from peagle.cli.company_options import company_options
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     PLAN_FIELDS,
+    cached_option,
     complete_instance_type,
     complete_pair,
     complete_region,
     complete_version,
     settings_option,
     variables_option,
+    workload_option,
 )
 from peagle.cli.parameter_types import (
+    BATCH,
     REQUESTS,
     TOKENS,
     USD,
@@ -79,17 +82,31 @@ _PLAN_OPTIONS = (
         metavar="REQUESTS",
         help="Concurrent requests, for the whole endpoint.",
     ),
+    workload_option,
     click.option(
         "--prompt-tokens",
         type=TOKENS,
         metavar="TOKENS",
         help="Tokens of a usual prompt.  [default: 2048, or what fits]",
     ),
+    cached_option,
     click.option(
         "--output-tokens",
         type=TOKENS,
         metavar="TOKENS",
         help="Tokens of a usual answer.  [default: 256, or what fits]",
+    ),
+    click.option(
+        "--requests",
+        type=BATCH,
+        metavar="N",
+        help="Plan a batch of so many requests, such as 1m: the lowest total cost decides.",
+    ),
+    click.option(
+        "--within",
+        metavar="DURATION",
+        callback=duration,
+        help="With --requests: finish the batch in this time, such as 8h.",
     ),
     click.option(
         "--slo",
@@ -214,7 +231,7 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
     return add
 
 
-def planning_choices(given: dict[str, Any]) -> dict[str, Any]:
-    """The planning options among the parameters of a command."""
-    fields = PLAN_FIELDS - {"pair"}
+def planning_choices(given: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
+    """The planning options among the parameters of a command, except for those ``without``."""
+    fields = PLAN_FIELDS - {"pair", *without}
     return {name: value for name, value in given.items() if name in fields}

@@ -10,6 +10,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
+    cached_option,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -17,6 +18,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     output_option,
+    workload_option,
 )
 from peagle.cli.output.console import (
     json_option,
@@ -26,9 +28,9 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.parameter_types import LOADS, TOKENS, WholeNumber
 from peagle.errors import OptionMissing
+from peagle.planning.options import WorkloadName
 from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest
-from peagle.speed.models import Workload
 from peagle.store import write_output
 
 
@@ -55,12 +57,14 @@ Examples:
     type=WholeNumber(1),
     help="GPUs per model.  [default: the fewest that fit]",
 )
+@workload_option
 @click.option(
     "--prompt-tokens",
     type=TOKENS,
     metavar="TOKENS",
     help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
 )
+@cached_option
 @click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
 @click.option(
     "--concurrency",
@@ -92,7 +96,9 @@ def verdict(
     ctx: click.Context,
     /,
     pair: str,
+    workload: WorkloadName | None,
     prompt_tokens: int | None,
+    cached_prompt_tokens: int | None,
     output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
@@ -111,12 +117,7 @@ def verdict(
     """
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    if (prompt_tokens is None) != (output_tokens is None):
-        flag = "--output-tokens" if output_tokens is None else "--prompt-tokens"
-        raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
-    sizes = None
-    if prompt_tokens is not None and output_tokens is not None:
-        sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
+    sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

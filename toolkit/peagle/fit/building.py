@@ -99,6 +99,7 @@ def fit_case(
         compiled=compiled,
         images=not text_only and not (read and lacks_processor(read, target)),
         draftless=case.drafter.method if case.drafter and drafter is None else None,
+        prefix_caching=case.setting("enable-prefix-caching") is not False,
     )
     return FitCase(target, drafter, engine)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
     from peagle.deploy.diff import PlanComparison
     from peagle.fit.report import FitReport
+    from peagle.planning.options import WorkloadName
     from peagle.planning.plan import Plan
     from peagle.render.files import RenderedFile
     from peagle.speed.verdict import Verdict
@@ -147,7 +148,9 @@ class Planner:
         gpu: str | None = None,
         instance_type: str | None = None,
         concurrency: Sequence[int] | None = None,
+        workload: WorkloadName | None = None,
         prompt_tokens: int | None = None,
+        cached_prompt_tokens: int | None = None,
         output_tokens: int | None = None,
         vllm: str | None = None,
     ) -> Verdict:
@@ -158,7 +161,9 @@ class Planner:
             gpu: a GPU such as ``H200``; this or ``instance_type`` is needed.
             instance_type: a SageMaker instance type.
             concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
+            workload: a preset of the size of requests: chat, agent, rag or batch.
             prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
+            cached_prompt_tokens: tokens of the prompt that are in the prefix cache.
             output_tokens: tokens of each answer.
             vllm: a version of vLLM; by default the catalogue's.
 
@@ -171,19 +176,12 @@ class Planner:
             Refused: not even the target alone fits.
         """
         from peagle.planning.verdict import VerdictRequest
-        from peagle.speed.models import Workload
 
         if gpu is None and instance_type is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        if (prompt_tokens is None) != (output_tokens is None):
-            raise OptionMissing(
-                "a size of requests has two numbers of tokens", "give both, or none"
-            )
-        sizes = None
-        if prompt_tokens is not None and output_tokens is not None:
-            sizes = {"your requests": Workload(prompt_tokens, output_tokens)}
+        sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
         given: dict[str, Any] = {"loads": tuple(concurrency)} if concurrency else {}
         request = VerdictRequest(
             pair, gpu, instance_type, workloads=sizes, vllm=vllm, region=self.region, **given

@@ -9,7 +9,7 @@ from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
 from peagle.findings import Finding, severity, warning
-from peagle.planning.load import USUAL_CONCURRENCY
+from peagle.planning.load import USUAL_CONCURRENCY, with_workload
 from peagle.planning.options import Options
 from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan
@@ -41,12 +41,13 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     if instance.gpu != verdict.gpu:
         here, on = f"{instance.gpu} ({instance_type})", ("--instance-type", instance_type)
         raise _about_another(file, verdict.gpu, here, options, on)
-    options = options.model_copy(update={"instance_type": instance_type})
+    options = with_workload(options).model_copy(update={"instance_type": instance_type})
     named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
-        workload = Workload(options.prompt_tokens, options.output_tokens)
+        cached = options.cached_prompt_tokens or 0
+        workload = Workload(options.prompt_tokens, options.output_tokens, cached)
     tried: list[Setting] = []
     # The plan decides the numbers of instances and the size of requests, thus the load, by which
     # the verdict decides drafter and K. A setting that comes again ends it: each plan follows
@@ -75,7 +76,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
             version = ("--gpu", verdict.gpu, "--vllm", made.runtime.vllm)
             raise _about_another(file, f"vLLM {verdict.vllm}", planned, options, version)
         if made.prompt_tokens and made.output_tokens:
-            workload = Workload(made.prompt_tokens, made.output_tokens)
+            workload = Workload(made.prompt_tokens, made.output_tokens, made.cached_prompt_tokens)
         load = made.concurrency / made.engines
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
@@ -115,6 +116,7 @@ def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, loa
     ratios = (
         load / entry.concurrency,
         planned.prompt_tokens / size.prompt_tokens,
+        planned.new_prompt_tokens / size.workload.new_prompt_tokens,
         planned.output_tokens / size.output_tokens,
     )
     return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
@@ -127,7 +129,8 @@ def _refuse_uncovered(
     prompt = plan.prompt_tokens or size.prompt_tokens
     output = plan.output_tokens or size.output_tokens
     load = math.ceil(plan.concurrency / plan.engines)
-    if is_covered(size, entry, Workload(prompt, output), load):
+    cached = plan.cached_prompt_tokens
+    if is_covered(size, entry, Workload(prompt, output, cached), load):
         return
     each = " on each instance" if plan.instance_count > 1 else ""
     each = " on each copy" if plan.copies and plan.engines > 1 else each
@@ -143,6 +146,7 @@ def _refuse_uncovered(
         *("--instance-type", plan.instance_type, "--tensor-parallel-size", gpus),
         *("--concurrency", str(load)),
         *("--prompt-tokens", str(prompt), "--output-tokens", str(output)),
+        *(("--cached-prompt-tokens", str(cached)) if cached else ()),
     )
     raise VerdictFileError(
         message, Fix("create a verdict for this load", command), code="load-not-in-verdict"

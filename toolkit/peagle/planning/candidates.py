@@ -39,7 +39,8 @@ TARGET_ALONE_COST_FACTOR = 0.97
 class PairLoad:
     """A pair and its load, independent of an instance. ``settings`` are the user's own arguments of
     vLLM; ``None`` leaves one of the catalogue out. ``own_head``: the drafter is the user's own,
-    which runs name by its location only, even if it has the name of the catalogue's."""
+    which runs name by its location only, even if it has the name of the catalogue's.
+    ``of_one_size``: no request is longer than ``workload``, as in a batch."""
 
     target: Target
     drafter: Drafter | None
@@ -51,6 +52,7 @@ class PairLoad:
     settings: Mapping[str, Value | None] = field(default_factory=dict)
     workload: Workload = USUAL_WORKLOAD
     own_head: bool = False
+    of_one_size: bool = False
 
     @property
     def drafter_bytes(self) -> int:
@@ -66,7 +68,8 @@ class PairLoad:
     @property
     def cache_share(self) -> float:
         """The tokens of each request that the KV cache must hold, as a share of the context."""
-        return min(1.0, max(MIN_LOAD_SHARE, self.request_tokens / self.max_model_len))
+        least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
+        return min(1.0, max(least, self.request_tokens / self.max_model_len))
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,8 @@ class Candidate:
 
     @property
     def holds_load(self) -> bool:
-        """Whether the KV cache of each holds enough of the load."""
-        return self.on_instance.holds(self.load)
+        """Whether the KV cache of each holds enough of the load, or was measured to serve it."""
+        return self.performance.basis == "measured" or self.on_instance.holds(self.load)
 
     @cached_property
     def tokens_per_second(self) -> float | None:
@@ -255,6 +258,12 @@ class Candidate:
         return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
 
 
+def same_cost_factor(options: Options) -> float:
+    """Up to which factor costs per token count as equal. A batch has no price per hour to save:
+    its total cost decides."""
+    return 1.0 if options.requests is not None else SAME_COST_FACTOR
+
+
 def _meets(excess: float | None) -> bool:
     """Whether a candidate with this ``excess`` is known to meet what the options require."""
     return excess is not None and excess <= 1
@@ -265,7 +274,7 @@ def rank(
 ) -> list[Candidate]:
     """From best to worst: within the price limit, with a KV cache for the load, meeting what the
     options require, and by cost per token, or without ``by_cost`` by price per hour. Of about the
-    lowest cost (``SAME_COST_FACTOR``), the lowest price per hour is first.
+    lowest cost (``same_cost_factor``), the lowest price per hour is first.
 
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
@@ -302,7 +311,7 @@ def rank(
     if by_cost:
         (*first, least), tied = ranked[0][0][:5], 0
         while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
-            if ranked[tied][0][4] > SAME_COST_FACTOR * least:
+            if ranked[tied][0][4] > same_cost_factor(options) * least:
                 break
             tied += 1
         ranked[:tied] = sorted(ranked[:tied], key=lambda pair: (pair[0][5], pair[0]))

@@ -70,6 +70,14 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     return Decision(choice, tuple(reasons), findings)
 
 
+def best_candidate(evaluator: CandidateEvaluator) -> Candidate | None:
+    """What ``choose_instance`` would select by cost; ``None`` where nothing fits."""
+    ranked = evaluator.fitting() or evaluator.fitting(anywhere=True)
+    if evaluator.options.instance_type is None and not ranked:
+        return None
+    return _candidate(evaluator, ranked)
+
+
 def _candidate(evaluator: CandidateEvaluator, ranked: Sequence[Candidate]) -> Candidate:
     """On the user's instance type, else the best of the ranking."""
     named = evaluator.options.instance_type
@@ -132,6 +140,9 @@ def _speed(candidate: Candidate) -> dict[str, Any]:
         "acceptance_length": None if one.acceptance.basis == "unknown" else one.acceptance.length,
         "acceptance_basis": one.acceptance.basis,
         "source": candidate.source,
+        "cached_prompt_tokens": one.cached_prompt_tokens,
+        "conversations": one.conversations,
+        "extrapolated": one.extrapolated,
     }
 
 

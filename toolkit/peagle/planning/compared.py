@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from peagle.checks import check
 from peagle.findings import errors
 from peagle.fit.estimate import fit_of
 from peagle.fit.models import Fit, FitCase
-from peagle.planning.candidates import PairLoad, planned_fit
+from peagle.planning.candidates import InstanceFit, PairLoad, planned_fit
 from peagle.planning.pair_speed import (
     likely_acceptance,
     names_of,
@@ -37,7 +38,7 @@ class ComparedSettings:
         self.work, self.instance, self.gpus = work, instance, gpus
         self.refused: dict[str, str] = {}
         self.runs = runs_of(work)
-        self._cases: dict[Setting, tuple[FitCase, Fit]] = {}
+        self._cases: dict[tuple[Setting, int], tuple[FitCase, Fit]] = {}
 
     def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
         """The target alone, and every drafter with each K that runs and fits."""
@@ -47,7 +48,7 @@ class ComparedSettings:
                 self.refused[drafter.name] = reason
                 continue
             own = [Setting(drafter=drafter.name, k=k) for k in self._ks(drafter)]
-            fitting = [one for one in own if self._fitted(one)[1].fits]
+            fitting = [one for one in own if self._fitted(one, 1)[1].fits]
             if not fitting:
                 self.refused[drafter.name] = "does not fit in addition to the target"
             found += fitting
@@ -55,7 +56,7 @@ class ComparedSettings:
 
     def is_compared(self, setting: Setting) -> bool:
         """Whether the setting is one of those that run and fit."""
-        case = self._cases.get(setting)
+        case = self._cases.get((setting, 1))
         return case is not None and case[1].fits
 
     def drafter(self, setting: Setting) -> Drafter | None:
@@ -66,6 +67,12 @@ class ComparedSettings:
     def performance(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed of one engine, measured or estimated."""
         return self._performance(setting, workload, load, self.acceptance(setting))
+
+    def holds_load(self, setting: Setting, workload: Workload, load: float) -> bool:
+        """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
+        case, fit = self._fitted(setting, load)
+        share = replace(self.work, workload=workload).cache_share
+        return InstanceFit(self.instance, case, fit, share).holds(load)
 
     def assumed(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed if the drafter has a likely acceptance, which nobody has measured."""
@@ -92,24 +99,27 @@ class ComparedSettings:
         if longer is not None and tokens >= longer.request_tokens:
             lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
             return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        case, fit = self._fitted(setting)
+        case, fit = self._fitted(setting, load)
+        if not fit.fits:
+            lacking = "it does not fit"
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
         work = self._work(setting)
         return pair_performance(work, case, load, workload=workload, acceptance=acceptance, fit=fit)
 
-    def _fitted(self, setting: Setting) -> tuple[FitCase, Fit]:
-        if setting not in self._cases:
-            case = planned_fit(self._work(setting), self.instance, self.gpus)
-            self._cases[setting] = case, fit_of(case)
-        return self._cases[setting]
+    def _fitted(self, setting: Setting, load: float) -> tuple[FitCase, Fit]:
+        """The memory of an engine that is planned for this load, as a plan has it."""
+        concurrency = min(math.ceil(load), self.work.concurrency)
+        key = setting, concurrency
+        if key not in self._cases:
+            work = replace(self._work(setting), concurrency=concurrency)
+            case = planned_fit(work, self.instance, self.gpus)
+            self._cases[key] = case, fit_of(case)
+        return self._cases[key]
 
     def _ks(self, drafter: Drafter) -> Sequence[int]:
-        """Up to the K that it was trained for, else the recommended and the measured ones; only
-        the recommended one where no acceptance is known."""
         recommended = Setting(drafter=drafter.name, k=drafter.k_recommended)
-        if self.acceptance(recommended).basis == "unknown":
-            return [drafter.k_recommended]
         names = names_of(self._work(recommended))
-        return compared_ks(drafter, self.runs, names, every=True)
+        return compared_ks(drafter, self.runs, names, self.acceptance(recommended))
 
     def refusal(self, drafter: Drafter | None) -> str | None:
         """The first error of a check of this drafter, or of the target alone, with this version on

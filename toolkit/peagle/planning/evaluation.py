@@ -24,7 +24,9 @@ from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
 from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
+from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
+from peagle.speed.verdict import Setting
 from peagle.vllm.gpus import needed_capability
 
 MOST_INSTANCES = 100
@@ -101,10 +103,15 @@ class CandidateEvaluator:
 
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
-        own = [self._as_planned(one) for one in self._on(instance, self.pair.drafter)]
-        others = [self._as_planned(one) for one in self._with_others(instance, own, True)]
-        if own or others:
-            return best_of(self.options, own, others)[0]
+        own = self._on(instance, self.pair.drafter)
+        engines = [*own, *self._with_others(instance, own, True)]
+        counted = (
+            self._with_count(one.on_instance, one.drafter, self._ks(one.drafter)) for one in engines
+        )
+        sizes = dict.fromkeys((one.fit.tensor_parallel_size, one.count) for one in counted)
+        decided = [self._decided(instance, *size) for size in sizes]
+        if engines:
+            return rank(self.options, [one for one in decided if one] or engines)[0]
         drafter = self.pair.drafter
         tried = self._fits_on(instance, drafter)
         least = min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
@@ -149,7 +156,9 @@ class CandidateEvaluator:
                 on_instance = candidate.on_instance
             if on_instance.fit.fits:
                 for k in sorted(ks):
-                    found[name, k] = self._by_load.performance(on_instance, drafter, k, load)
+                    found[name, k] = self._by_load.performance(
+                        on_instance, drafter, k, load, candidate.busy
+                    )
         return SpeedsByK(load, found)
 
     def work_on(self, candidate: Candidate) -> PairLoad:
@@ -161,39 +170,68 @@ class CandidateEvaluator:
     ) -> Candidate:
         """``count`` instances whose engines share the load evenly, with the best of ``ks``, by
         default the few by which candidates are ranked; the usual K where no speed is known."""
-        copies = self._copies(on)
-        busy = min(count * copies, self.work.concurrency)
-        usd = self._usd_per_hour(on.instance, count)
-        load, most = self.work.concurrency / busy, math.ceil(self.work.concurrency / busy)
-        found = [
-            Candidate(on, drafter, k, count, most, busy, usd, one, copies)
-            for k in ks or self._ranking_ks(drafter)
-            if (one := self._by_load.performance(on, drafter, k, load)).basis != "unknown"
-        ]
-        if found:
+        tried = [self._sharing(on, drafter, count, k) for k in ks or self._ranking_ks(drafter)]
+        if known := [one for one in tried if one.performance.basis != "unknown"]:
             return min(
-                _measured_first(found),
+                _measured_first(known),
                 key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0)),
             )
-        k = usual_k(self.options, drafter)
-        unknown = self._by_load.performance(on, drafter, k, load)
-        return Candidate(on, drafter, k, count, most, busy, usd, unknown, copies)
+        return self._sharing(on, drafter, count, usual_k(self.options, drafter))
+
+    def _sharing(
+        self,
+        on: InstanceFit,
+        drafter: Drafter | None,
+        count: int,
+        k: int,
+        by_load: LoadCache | None = None,
+    ) -> Candidate:
+        """``count`` instances whose engines share the load evenly, with this K. ``by_load`` has
+        ``on``."""
+        copies = self._copies(on)
+        busy = min(count * copies, self.work.concurrency)
+        load = self.work.concurrency / busy
+        usd = self._usd_per_hour(on.instance, count)
+        performance = (by_load or self._by_load).performance(on, drafter, k, load, busy)
+        return Candidate(on, drafter, k, count, math.ceil(load), busy, usd, performance, copies)
 
     def _copies(self, on: InstanceFit) -> int:
         """The engines on one instance."""
         gpus = on.fit.tensor_parallel_size
         return copies_on(self.options, on.instance, gpus, self.work.concurrency)
 
-    def _as_planned(self, candidate: Candidate) -> Candidate:
-        """The candidate with the best K of all that are compared, and with the memory for it."""
-        size, drafter = candidate.fit.tensor_parallel_size, candidate.drafter
-        best = self._with_count(candidate.on_instance, drafter, self._ks(drafter))
-        for one in (best, candidate):
-            fitted = self._by_load.fit(candidate.instance, size, drafter, one.k)
-            planned = replace(one, on_instance=fitted)
-            if planned.holds_load or not candidate.holds_load:
-                return planned
-        return candidate
+    def _decided(self, instance: Instance, size: int, count: int) -> Candidate | None:
+        """``count`` instances with engines on ``size`` GPUs, with the drafter and K that a verdict
+        selects for the load of one engine (``rank_settings``): of those that hold the load and meet
+        what is required, if any do. ``None`` where no speed is known."""
+        work = replace(self.work, concurrency=self._load_of_engine(instance, size, count))
+        by_load = self._by_load if work == self.work else cache_for(work)
+        settings: dict[Setting, Candidate] = {}
+        drafters = {name_of(one): one for one in (self.pair.drafter, *self._others)}
+        for name, drafter in drafters.items():
+            for k in self._ks(drafter):
+                on, planned = (
+                    cache.fit(instance, size, drafter, k) for cache in (by_load, self._by_load)
+                )
+                if on.fit.fits and planned.fit.fits:
+                    found = self._sharing(on, drafter, count, k, by_load)
+                    if found.tokens_per_second:
+                        settings[Setting(drafter=name, k=k)] = found
+        for is_better in (lambda one: one.holds_load, lambda one: one.meets(self.options)):
+            better = {key: one for key, one in settings.items() if is_better(one)}
+            settings = better or settings
+        speeds = {key: one.performance for key, one in settings.items()}
+        tied = rank_settings(speeds, self.work.target.default_drafter).tied
+        if not tied:
+            return None
+        best = settings[tied[0]]
+        on = self._by_load.fit(instance, size, best.drafter, best.k)
+        return self._sharing(on, best.drafter, count, best.k)
+
+    def _load_of_engine(self, instance: Instance, size: int, count: int) -> int:
+        """The most concurrent requests of one engine."""
+        engines = count * copies_on(self.options, instance, size, self.work.concurrency)
+        return math.ceil(self.work.concurrency / min(engines, self.work.concurrency))
 
     def _with_others(
         self, instance: Instance, own: list[Candidate], allowed: bool

@@ -65,6 +65,7 @@ class Review:
         """Errors, warnings and notes: memory, idle GPUs, price, speed, number of instances."""
         if self.candidate.fit.fits:
             yield from self._cache()
+            yield from self._prefix_cache()
             yield from self._host_memory()
             yield from idle_gpus(self.evaluator, self.candidate)
             yield from self._scarce()
@@ -149,6 +150,33 @@ class Review:
         if self.evaluator.options.copies is None:
             return fit_on_instance(work, candidate.instance, candidate.load)
         return fit_on_gpus(work, candidate.instance, candidate.fit.tensor_parallel_size)
+
+    def _prefix_cache(self) -> Iterator[Finding]:
+        """What keeps the prompts' cached tokens from being hits: caching is off, the KV cache is
+        too small for the conversations, or several engines share them."""
+        work, speed = self._work, self.candidate.performance
+        wanted = work.workload.cached_prompt_tokens
+        if not wanted:
+            return
+        where, busy = "cached_prompt_tokens", self.candidate.busy
+        if not self.candidate.on_instance.case.engine.prefix_caching:
+            message = "prefix caching is off, so that each prompt is processed whole"
+            yield note("prefix-cache-off", where, message, "")
+        elif speed.conversations is not None and speed.conversations < work.concurrency:
+            message = (
+                f"the KV cache{' of each engine' if busy > 1 else ''} keeps {speed.conversations:,}"
+                f" of {work.concurrency:,} conversations of {work.request_tokens:,} tokens, so that"
+                f" {speed.cached_prompt_tokens:,} instead of {wanted:,} tokens of a prompt are hits"
+            )
+            fix = "use an instance with more GPU memory, or a lower --concurrency"
+            yield warning("prefix-cache-too-small", where, message, fix)
+        elif busy > 1:
+            message = (
+                f"{busy} engines share the conversations, and SageMaker routes by load: the next "
+                f"turn finds {speed.cached_prompt_tokens:,} instead of {wanted:,} tokens on its "
+                "engine"
+            )
+            yield note("conversations-spread", where, message, "")
 
     def _host_memory(self) -> Iterator[Finding]:
         work, instance = self._work, self.candidate.instance

@@ -9,7 +9,7 @@ from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
-from peagle.speed.models import Workload
+from peagle.speed.models import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
 """The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
@@ -25,6 +25,24 @@ mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
 
 CHAT_TEMPLATE_TOKENS = 128
 """Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
+
+
+def with_workload(options: Options) -> Options:
+    """The options with the size of requests of their preset; that of a batch is ``batch``.
+
+    Without ``cached_prompt_tokens``, the preset's share of the prompt is cached.
+    """
+    name = options.workload or ("batch" if options.requests is not None else None)
+    if name is None:
+        return options
+    preset = PRESETS[name]
+    size = {"prompt_tokens": preset.prompt_tokens, "output_tokens": preset.output_tokens}
+    size = {field: getattr(options, field) or tokens for field, tokens in size.items()}
+    cached = options.cached_prompt_tokens
+    if cached is None:
+        cached = int(size["prompt_tokens"] * preset.cached_share)
+    changes = {**size, "workload": name, "cached_prompt_tokens": cached}
+    return options.model_copy(update=changes)
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
@@ -83,7 +101,7 @@ def choose_concurrency(options: Options) -> Decision[int]:
 def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    Raises UserError for less than one token.
+    Raises UserError for less than one token, and for a prompt that is all in the cache.
     """
     for flag, given in (
         ("--prompt-tokens", options.prompt_tokens),
@@ -91,21 +109,36 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
     ):
         if given is not None and given < 1:
             raise OutOfRange(f"{flag} {given} is less than 1", "use the tokens of a usual request")
-    output = options.output_tokens
-    if output is None:
-        left = max_model_len - (options.prompt_tokens or max_model_len // 2)
-        output = max(1, min(USUAL_WORKLOAD.output_tokens, left))
-    prompt = options.prompt_tokens
-    if prompt is None:
-        prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, max_model_len - output))
-    workload, longest = Workload(prompt, output), target.architecture.max_positions
+    workload = size_of_requests(options, max_model_len)
+    longest = target.architecture.max_positions
     given = options.prompt_tokens is not None or options.output_tokens is not None
     findings = _above_context(workload, options, max_model_len, longest) if given else ()
     if options.prompt_tokens is not None and options.output_tokens is not None:
         return Decision(workload, findings=findings)
-    because = "a usual request; --prompt-tokens and --output-tokens change it"
-    choice = decide(workload, "workload", because, shown=f"{prompt:,} + {output:,} tokens")
+    because = "single prompts; --workload, --prompt-tokens and --output-tokens change them"
+    shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
+    choice = decide(workload, "workload", because, shown=shown)
     return replace(choice, findings=findings)
+
+
+def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
+    """The tokens of one request; the defaults are shortened to what the context leaves.
+
+    Raises UserError for a prompt that is all in the cache.
+    """
+    output, prompt = options.output_tokens, options.prompt_tokens
+    if output is None:
+        output = max(1, min(USUAL_WORKLOAD.output_tokens, length - (prompt or length // 2)))
+    if prompt is None:
+        prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, length - output))
+    cached = options.cached_prompt_tokens or 0
+    if not 0 <= cached < prompt:
+        raise OutOfRange(
+            f"--cached-prompt-tokens {cached:,} is not less than the {prompt:,} tokens of the "
+            "prompt",
+            "give the tokens of the whole prompt with --prompt-tokens",
+        )
+    return Workload(prompt, output, cached)
 
 
 def _above_context(

@@ -55,13 +55,13 @@ class LoadCache:
         return moved
 
     def performance(
-        self, on: InstanceFit, drafter: Drafter | None, k: int, load: float
+        self, on: InstanceFit, drafter: Drafter | None, k: int, load: float, engines: int = 1
     ) -> Performance:
-        """The performance of one engine with ``load`` concurrent requests, in the memory that is
-        left with the K of ``on``."""
+        """The performance of one of ``engines`` engines with ``load`` concurrent requests, in the
+        memory that is left with the K of ``on``."""
         engine = on.case.engine
         gpus = engine.gpu, on.instance.gpu_memory_mib, engine.tensor_parallel_size
-        key = (*gpus, name_of(drafter), engine.k, k, load)
+        key = (*gpus, name_of(drafter), engine.k, k, load, engines)
         found = self._speeds.get(key)
         if found is None:
             case = on.case
@@ -69,7 +69,9 @@ class LoadCache:
                 case = replace(case, engine=replace(engine, k=k))
             acceptance = self._acceptance(drafter, k)
             work = self._work(drafter, k)
-            found = pair_performance(work, case, load, acceptance=acceptance, fit=on.fit)
+            found = pair_performance(
+                work, case, load, acceptance=acceptance, fit=on.fit, engines=engines
+            )
             self._speeds[key] = found
         return found
 
@@ -78,7 +80,8 @@ class LoadCache:
         name = name_of(drafter)
         if name not in self._ks:
             work = replace(self._load, drafter=drafter)
-            self._ks[name] = compared_ks(drafter, runs_of(work), names_of(work))
+            acceptance = self._acceptance(drafter, drafter.k_recommended if drafter else 0)
+            self._ks[name] = compared_ks(drafter, runs_of(work), names_of(work), acceptance)
         return self._ks[name]
 
     def _case(self, on: Instance, size: int, drafter: Drafter | None, k: int) -> FitCase:
@@ -144,7 +147,7 @@ def _compared(work: PairLoad) -> tuple[object, ...]:
     same = [*map(id, (work.target, *tables, *runs_of(work)))]
     load = (work.vllm, work.max_model_len, work.concurrency, work.workload)
     settings = repr(work.settings)  # where true and 1 differ
-    return same, *load, settings, work.own_head, work.drafter
+    return same, *load, settings, work.own_head, work.drafter, work.of_one_size
 
 
 @lru_cache(maxsize=_LOADS)

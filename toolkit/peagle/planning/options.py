@@ -11,6 +11,9 @@ from peagle.speed.slo import Slo
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""
+WorkloadName = Literal["chat", "agent", "rag", "batch"]
+"""A preset of the size of requests (``peagle.speed.models.PRESETS``)."""
+
 AUTO: Final = "auto"
 """As many copies of the engine on an instance as its GPUs and the load allow."""
 
@@ -43,7 +46,9 @@ class Options(Frozen):
     ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
     in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
     mounts them, or the engine itself streams them. ``prompt_tokens`` and ``output_tokens`` are the
-    size of a usual request. ``min_tokens_per_second`` is the required output speed of the endpoint
+    size of a usual request, of whose prompt ``cached_prompt_tokens`` are in the prefix cache, by
+    default those of ``workload``. ``requests`` is the size of a batch, to be done ``within``
+    seconds. ``min_tokens_per_second`` is the required output speed of the endpoint
     at that concurrency, ``slo`` the required times of a request, and ``max_price_per_hour`` the
     limit of the price of all its instances together, in USD. ``warm_sha256`` are the archives that
     may be restored, and with ``allow_unpinned_warm`` any may be. The five before these are as in
@@ -71,8 +76,12 @@ class Options(Frozen):
     k: int | None = None
     max_model_len: int | None = None
     concurrency: int | None = None
+    workload: WorkloadName | None = None
     prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
     output_tokens: int | None = None
+    requests: int | None = None
+    within: int | None = None
     slo: Slo | None = None
     speculation: bool = True
     drafter: str | None = None

@@ -44,8 +44,10 @@ def pair_performance(
     workload: Workload | None = None,
     acceptance: Acceptance | None = None,
     fit: Fit | None = None,
+    engines: int = 1,
 ) -> Performance:
-    """The performance of one engine that runs the pair, with ``load`` concurrent requests.
+    """The performance of one of ``engines`` engines that run the pair, with ``load`` concurrent
+    requests.
 
     ``case`` is the pair on its GPUs, with the K of ``work``, and ``fit`` its memory fit if known
     already. The size of requests and the acceptance are those of the pair unless given.
@@ -59,6 +61,7 @@ def pair_performance(
         runs_of(work),
         names_of(work),
         fit=fit,
+        engines=engines,
     )
 
 

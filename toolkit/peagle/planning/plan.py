@@ -14,7 +14,7 @@ from peagle.fit.models import Fit
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
-from peagle.planning.options import Frozen, Overrides
+from peagle.planning.options import Frozen, Overrides, WorkloadName
 from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, k_text
@@ -143,7 +143,10 @@ class SpeedEstimate(Frozen):
     request. All numbers are ``None`` where ``basis`` is ``unknown``.
 
     ``acceptance_length`` is the assumed mean number of tokens per step, 1 without speculation.
-    ``source`` names the measurement, or what the estimate rests on.
+    ``source`` names the measurement, or what the estimate rests on. ``cached_prompt_tokens`` of
+    each prompt are expected in the prefix cache, and the KV cache of each engine keeps so many
+    ``conversations``, ``None`` without a cached prefix. ``extrapolated``: K is above every K of the
+    drafter with a known acceptance.
     """
 
     tokens_per_second: float | None
@@ -156,6 +159,21 @@ class SpeedEstimate(Frozen):
     acceptance_length: float | None
     acceptance_basis: AcceptanceBasis
     source: str
+    cached_prompt_tokens: int = 0
+    conversations: int | None = None
+    extrapolated: bool = False
+
+
+class Batch(Frozen):
+    """A number of requests to be done, ``within_seconds`` if that is required: the seconds that it
+    takes and the USD that it costs, with the start of the instances; ``None`` where the speed is
+    unknown.
+    """
+
+    requests: int = Field(ge=1)
+    within_seconds: int | None = None
+    seconds: float | None = None
+    usd: float | None = None
 
 
 class Alternative(SpeedEstimate):
@@ -208,7 +226,8 @@ class Plan(Frozen):
     ``alternatives`` are the best instances for this load, the planned one among them unless the
     user named another; ``copies`` of the engine share each instance, ``None`` for one engine
     without inference components; ``without_speculation`` is the target alone on its own best
-    instance. Requests have ``prompt_tokens`` and ``output_tokens``. ``limit`` is when the
+    instance. Requests have ``prompt_tokens``, of which ``cached_prompt_tokens`` are in the prefix
+    cache, and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is when the
     deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of earlier
     versions.
     """
@@ -234,8 +253,11 @@ class Plan(Frozen):
     fit: Fit
     price_per_hour_usd: float | None
     price_date: str | None
+    workload: WorkloadName | None = None
     prompt_tokens: int | None = None
+    cached_prompt_tokens: int = 0
     output_tokens: int | None = None
+    batch: Batch | None = None
     slo: Slo | None = None
     speed: SpeedEstimate | None = None
     without_speculation: Alternative | None = None

@@ -11,9 +11,16 @@ from typing import Any, TypeVar
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Instance, Price
-from peagle.planning.candidates import PairLoad
+from peagle.planning.batch import (
+    check_batch,
+    choose_load_of_batch,
+    plan_batch,
+    with_required_speed,
+)
+from peagle.planning.candidates import Candidate, PairLoad
 from peagle.planning.choose_instance import (
     InstanceChoice,
+    best_candidate,
     choose_instance,
     copies_decision,
     count_decision,
@@ -31,6 +38,7 @@ from peagle.planning.load import (
     choose_length,
     choose_load,
     choose_workload,
+    with_workload,
 )
 from peagle.planning.observe import choose_observe
 from peagle.planning.options import Options
@@ -85,9 +93,11 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     record = decisions.record
     options = _checked(options, catalog)
     requested = choose_drafter(options, catalog)
+    options = record(_load_of_batch(options, catalog, requested.value))
     evaluator = _evaluator(options, catalog, requested.value)
     ranked = choose_instance(evaluator)
     candidate = ranked.value.candidate
+    usd_per_hour = candidate.usd_per_hour
     pair = _pair_on(options, requested, ranked.value, decisions)
     work = evaluator.work_on(candidate)
     name = record(choose_name(options, pair))
@@ -129,11 +139,14 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         instance_count=count,
         copies=copies,
         **_load_fields(options, work),
+        batch=plan_batch(
+            options, work.workload.output_tokens, candidate.tokens_per_second, usd_per_hour
+        ),
         engine_arguments=engine.arguments,
         environment=engine.environment,
         mounts=placed.mounts,
         fit=candidate.fit,
-        price_per_hour_usd=candidate.usd_per_hour,
+        price_per_hour_usd=usd_per_hour,
         **_speed_fields(ranked.value),
         proof=_proof(pair, image, catalog),
         overrides=options.overrides,
@@ -153,7 +166,8 @@ def _checked(options: Options, catalog: Catalog) -> Options:
     check_rollout(options)
     check_scaling(options)
     check_copies(options, catalog.instances)
-    return with_copies(options)
+    check_batch(options)
+    return with_copies(with_workload(options))
 
 
 def _operation_fields(
@@ -190,7 +204,9 @@ def _load_fields(options: Options, work: PairLoad) -> dict[str, Any]:
     return {
         "max_model_len": work.max_model_len,
         "concurrency": work.concurrency,
+        "workload": options.workload,
         "prompt_tokens": work.workload.prompt_tokens,
+        "cached_prompt_tokens": work.workload.cached_prompt_tokens,
         "output_tokens": work.workload.output_tokens,
         "slo": options.slo,
     }
@@ -218,6 +234,19 @@ def _price(options: Options, instance: Instance, region: str) -> Decision[Price 
     return Decision(None) if choice.value is None and limited else choice
 
 
+def _load_of_batch(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[Options]:
+    """The options with what a batch requires, and with its load."""
+    if options.requests is None:
+        return Decision(options)
+    length = choose_length(options, pair.target).value
+    output = choose_workload(options, pair.target, length).value.output_tokens
+
+    def best(tried: Options) -> Candidate | None:
+        return best_candidate(_evaluator(tried, catalog, pair))
+
+    return choose_load_of_batch(with_required_speed(options, output), output, best)
+
+
 def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> CandidateEvaluator:
     """For the pair before evidence can remove its drafter; reasons and findings of these decisions
     are recorded for the final one."""
@@ -235,6 +264,7 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
         settings_of(options.settings),
         choose_workload(options, target, length).value,
         own_head=pair.own is not None,
+        of_one_size=options.requests is not None,
     )
     return CandidateEvaluator(options, pair, work, region)
 

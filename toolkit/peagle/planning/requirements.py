@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, warning
+from peagle.planning.batch import least_hours
 from peagle.planning.candidates import Candidate
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.options import Options
 from peagle.speed.slo import Slo
-from peagle.text import format_concurrency
+from peagle.text import exact_duration, format_concurrency
 
 
 class _Requirement(NamedTuple):
@@ -72,6 +73,9 @@ class RequirementReview:
         if options.min_tokens_per_second is not None:
             only = options.model_copy(update={"slo": None})
             speed = f"{options.min_tokens_per_second:,.0f} tokens/s"
+            if options.requests is not None and options.within is not None:
+                hours = exact_duration(options.within)
+                speed += f", which {options.requests:,} requests within {hours} need"
             yield from self._required(only, speed, _SPEED)
         if options.slo is not None:
             only = options.model_copy(update={"min_tokens_per_second": None})
@@ -125,6 +129,10 @@ class RequirementReview:
     def _lower(self, only: Options) -> Fix:
         """The requirement of ``only`` as the candidate meets it."""
         one, speed = self.candidate.performance, self.candidate.tokens_per_second
+        if only.slo is None and only.within is not None and speed:
+            output = self.evaluator.work.workload.output_tokens
+            within = f"{least_hours(only, output, speed)}h"
+            return Fix(f"use --within {within}", options=("--within", within))
         if only.slo is None:
             reached = str(math.floor(speed or 0))
             return Fix(

@@ -16,13 +16,10 @@ from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Speculation, Weights, decide
-from peagle.speed.models import Performance
+from peagle.speed.models import Acceptance, Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle_serve.contract import SPECULATION
-
-_KS = (1, 2, 3, 5, 7, 10)
-"""Compared in addition to the recommended K and the measured ones, up to the trained one."""
 
 _CLOSE_TO_FASTEST = 0.95
 """Below this share of the fastest K's speed, the user's own K gets a note."""
@@ -84,19 +81,18 @@ def compared_ks(
     drafter: Drafter | None,
     runs: Sequence[SpeedRun],
     names: Collection[str | None],
-    *,
-    every: bool = False,
+    acceptance: Acceptance,
 ) -> tuple[int, ...]:
-    """The values of K to compare: the recommended one, the measured ones, and some up to the
-    trained one, or with ``every`` all; 0 without a drafter."""
+    """The values of K to compare: the recommended and the measured ones, and where an
+    ``acceptance`` is known all up to the trained K; 0 without a drafter."""
     if drafter is None:
         return (0,)
     measured = {row.k for run in runs for row in run.speeds if row.drafter in names}
     measured |= {one.k for run in runs for one in run.on_text if one.drafter in names}
     usual = drafter.k_trained or drafter.k_recommended
     most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
-    some = range(1, usual + 1) if every else _KS
-    return tuple(sorted(k for k in {drafter.k_recommended, *some, *measured} if 0 < k <= most))
+    others = range(1, usual + 1) if acceptance.basis != "unknown" else ()
+    return tuple(sorted(k for k in {drafter.k_recommended, *others, *measured} if 0 < k <= most))
 
 
 @dataclass(frozen=True)

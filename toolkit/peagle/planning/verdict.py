@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
-from peagle.errors import Fix, NotFound, OptionsConflict, Refused, UserError, nearest
+from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
 from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings
-from peagle.planning.options import Options
+from peagle.planning.load import size_of_requests, with_workload
+from peagle.planning.options import Options, WorkloadName
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
@@ -50,6 +51,31 @@ _DOES_NOT_RUN = "does-not-run"
 """Not even the target alone runs on that GPU: it does not fit, or a rule rejects it."""
 
 
+def sizes_of_requests(
+    workload: WorkloadName | None,
+    prompt_tokens: int | None,
+    cached_prompt_tokens: int | None,
+    output_tokens: int | None,
+) -> Mapping[str, Workload] | None:
+    """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
+    without one of its numbers, and for a prompt that is all in the cache."""
+    if workload is None:
+        missing = prompt_tokens is None, output_tokens is None
+        if any(missing) and (not all(missing) or cached_prompt_tokens is not None):
+            flag = "--prompt-tokens" if missing[0] else "--output-tokens"
+            raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
+        if all(missing):
+            return None
+    given = Options(
+        pair="",
+        workload=workload,
+        prompt_tokens=prompt_tokens,
+        cached_prompt_tokens=cached_prompt_tokens,
+        output_tokens=output_tokens,
+    )
+    return {workload or "your requests": size_of_requests(with_workload(given))}
+
+
 def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     """The verdict: the same request and catalogue give the same one.
 
@@ -81,7 +107,9 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         pair.target.default_drafter,
     )
     decided = tuple(
-        decide_workload(question, name, size, compared.performance, compared.assumed)
+        decide_workload(
+            question, name, size, compared.performance, compared.assumed, compared.holds_load
+        )
         for name, size in sizes.items()
     )
     return Verdict(
@@ -89,6 +117,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         gpu=instance.gpu,
         tensor_parallel_size=gpus,
         vllm=runtime.vllm,
+        max_model_len=work.max_model_len,
         instance_type=instance.type,
         gpu_count=instance.gpu_count,
         region=price.region if price else region,
@@ -180,12 +209,15 @@ def _fitting_engines(
     for instance in instances:
         possible = divisions(works[0].target.architecture, instance.gpu_count)
         for gpus in (one for one in possible if size in (None, one)):
-            for tried in (drafter, None):
-                k = tried.k_recommended if tried else 0
-                for work in works:
-                    planned = replace(work, drafter=tried, k=k)
-                    if fit_of(planned_fit(planned, instance, gpus)).fits:
-                        yield work, instance, gpus
+            # A plan has the usual context, so a shorter one is compared only where nothing else
+            # fits.
+            for length in dict.fromkeys(work.max_model_len for work in works):
+                for tried in (drafter, None):
+                    k = tried.k_recommended if tried else 0
+                    for work in (one for one in works if one.max_model_len == length):
+                        planned = replace(work, drafter=tried, k=k)
+                        if fit_of(planned_fit(planned, instance, gpus)).fits:
+                            yield work, instance, gpus
 
 
 def _engine(

@@ -51,7 +51,7 @@ class WithOrWithout:
         return best if certain or _is_cheaper(cheapest, one) else None
 
     def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
-        """What speculation changes: cost per token at best, and the price of the cheapest host.
+        """What speculation changes: the cost per output token, else the speed.
 
         ``unknown`` is what was not planned since its speed is unknown.
         """
@@ -60,7 +60,6 @@ class WithOrWithout:
             because = self._not_known(unknown)
         else:
             because = self._costs() or self._speeds(compared) or self._default()
-            because += self._hosts()
         value = f"{one.drafter.name}, K={one.k}" if one.drafter else "none"
         return Reason(what="speculation", value=value, because=because)
 
@@ -93,7 +92,7 @@ class WithOrWithout:
         there = "without" if one.drafter is not None else f"with {_name(best)}"
         if best.text != one.text:
             there += f" on {best.text}"
-        text = f"{format_usd(ours)} per million tokens {here}, {format_usd(theirs)} {there}"
+        text = f"{format_usd(ours)} per million output tokens {here}, {format_usd(theirs)} {there}"
         options = self.evaluator.options
         misses = one.meets(options) and not best.meets(options)
         return f"{text}, which is not known to meet what is required" if misses else text
@@ -122,19 +121,6 @@ class WithOrWithout:
         usual = "the drafter that you name" if is_named else "the catalogue's default"
         origin = options.chosen_by or usual
         return f"{origin}; its speed here is unknown"
-
-    def _hosts(self) -> str:
-        """The cheapest instances with and without speculation; empty where it costs no more."""
-        options = self.evaluator.options
-        with_, without = cheapest_of(options, self.speculating), cheapest_of(options, self.alone)
-        if with_ is None or without is None or not _is_cheaper(without, with_):
-            return ""
-        host = "this one" if with_.text == self.candidate.text else with_.text
-        return (
-            f"; the lowest price is {format_usd(without.usd_per_hour or 0)} per hour without "
-            f"speculation ({without.text}), "
-            f"{format_usd(with_.usd_per_hour or 0)} with {_name(with_)} ({host})"
-        )
 
     def costs_more(self) -> Iterator[Finding]:
         """A warning when the target alone does the same for less, and the user named the

@@ -61,7 +61,7 @@ def acceptance_of(
         return NO_DRAFT_ACCEPTANCE
     if drafter.on_text:
         lengths = {one.k: one.acceptance_length for one in drafter.on_text}
-        return Acceptance(_at(lengths, k, decay), "measured", drafter.on_text[0].source)
+        return _known(lengths, k, decay, "measured", drafter.on_text[0].source)
     runs = tuple(runs)
     for synthetic in (False, True):
         for run in sorted(runs, key=lambda run: run.date, reverse=True):
@@ -72,18 +72,22 @@ def acceptance_of(
                 }
             if lengths:
                 basis: AcceptanceBasis = "imposed" if synthetic else "measured"
-                return Acceptance(_at(lengths, k, decay), basis, run.file)
+                return _known(lengths, k, decay, basis, run.file)
     published = _published(drafter)
     if published:
         source = "; ".join(dict.fromkeys(one.source for one in drafter.published))
-        return Acceptance(_at(published, k, decay), "published", source)
+        return _known(published, k, decay, "published", source)
     return Acceptance(1.0, "unknown", "no acceptance is known")
 
 
-def _at(lengths: Mapping[int, float], k: int, decay: float) -> float:
-    known = lengths.get(k)
-    curve = curve_through(tuple(sorted(lengths.items())), decay)
-    return round(known if known is not None else curve.length(k), 3)
+def _known(
+    lengths: Mapping[int, float], k: int, decay: float, basis: AcceptanceBasis, source: str
+) -> Acceptance:
+    """The acceptance with K drafts by the lengths of some K."""
+    length = lengths.get(k)
+    if length is None:
+        length = curve_through(tuple(sorted(lengths.items())), decay).length(k)
+    return Acceptance(round(length, 3), basis, source, extrapolated=k > max(lengths))
 
 
 @lru_cache(maxsize=256)

@@ -25,6 +25,9 @@ from peagle.text import usd_per_million
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
 """The speed of one engine with a setting, for requests of a size, at a load."""
 
+HoldsLoad = Callable[[Setting, Workload, float], bool]
+"""Whether the KV cache of an engine with a setting is large enough for a load."""
+
 SAME_ESTIMATE_SHARE = 0.02
 """The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
 choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/estimates.md)."""
@@ -51,19 +54,25 @@ def decide_workload(
     workload: Workload,
     performance_of: PerformanceOf,
     assumed: PerformanceOf | None = None,
+    holds_load: HoldsLoad = lambda *_: True,
 ) -> WorkloadVerdict:
     """The verdict for requests of this size, with the settings that matter (``_contenders``).
+    Where some settings hold the load, the others are not selected.
 
     ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
     only its break-even length is used.
     """
-    loads = [_at_load(question, workload, load, performance_of, assumed) for load in question.loads]
+    loads = [
+        _at_load(question, workload, load, performance_of, assumed, holds_load)
+        for load in question.loads
+    ]
     robust = _robust(question, loads)
     by_load = {load.concurrency: {one.setting: one for one in load.speeds} for load in loads}
     kept = _contenders(loads, robust)
     return WorkloadVerdict(
         name=name,
         prompt_tokens=workload.prompt_tokens,
+        cached_prompt_tokens=workload.cached_prompt_tokens,
         output_tokens=workload.output_tokens,
         loads=tuple(_only(load, kept) for load in loads),
         crossovers=speculation_crossovers(by_load, question.usd_per_hour),
@@ -78,9 +87,16 @@ def _at_load(
     load: int,
     performance_of: PerformanceOf,
     assumed: PerformanceOf | None,
+    holds_load: HoldsLoad,
 ) -> LoadVerdict:
     found = {one: performance_of(one, workload, load) for one in question.settings}
-    ranking = rank_settings(found, question.default_drafter)
+    holding = {
+        one: speed
+        for one, speed in found.items()
+        if speed.basis == "measured"
+        or (speed.tokens_per_second and holds_load(one, workload, load))
+    }
+    ranking = rank_settings(holding or found, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
         if not setting.k or NO_SPECULATION not in found:
@@ -182,6 +198,7 @@ def _speed(
         break_even_acceptance_length=None if within is None else round(within, 2),
         regret_percent=None if regret is None else round(100 * regret, 2),
         source=found.source,
+        extrapolated=found.extrapolated,
     )
 
 

@@ -9,7 +9,8 @@ connections begins. With t(P, N) the time of all prompts and s(N, context) that 
     ITL                 = (time - TTFT) / steps,  TPOT = ITL / acceptance length
 
 More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay those of the
-requests that run, and TTFT grows by the wait.
+requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
+is processed (``on_engine``).
 
 A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself;
 other rows of the target, of this or an adjacent vLLM version, correct the estimate
@@ -19,6 +20,7 @@ other rows of the target, of this or an adjacent vLLM version, correct the estim
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -52,14 +54,20 @@ def performance(
     names: Collection[str | None] = TARGET_ALONE,
     *,
     fit: Fit | None = None,
+    engines: int = 1,
 ) -> Performance:
     """The performance of one engine with ``load`` concurrent requests of this size.
 
     ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
-    case's drafter in them. ``fit`` is the case's memory fit if it is known already. The basis is
-    ``unknown`` without an acceptance length, on a GPU that speed_model.yaml does not have, and
-    where no request of the workload fits.
+    case's drafter in them. ``fit`` is the case's memory fit if it is known already; ``engines``
+    share the requests of all conversations. The basis is ``unknown`` without an acceptance length,
+    on a GPU that speed_model.yaml does not have, and where no request of the workload fits.
     """
+    conversations: int | None = None
+    if workload.cached_prompt_tokens:
+        fit = fit or fit_of(case)
+        conversations = int(cached_requests(case, fit, workload))
+        workload = on_engine(case, fit, workload, load, engines)
     measured = _measured(case, workload, load, runs, names, acceptance)
     if measured is not None:
         return measured
@@ -97,6 +105,9 @@ def performance(
         ttft_seconds=first,
         itl_seconds=itl,
         tpot_seconds=itl / acceptance.length,
+        cached_prompt_tokens=workload.cached_prompt_tokens,
+        conversations=conversations,
+        extrapolated=acceptance.extrapolated,
     )
 
 
@@ -131,11 +142,39 @@ def _file_and_version(run: SpeedRun, vllm: str) -> str:
 
 def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
     """Requests of this size that run at the same time: limited by max-num-seqs and KV cache."""
-    engine = case.engine
-    length = min(workload.prompt_tokens + workload.output_tokens, engine.max_model_len)
+    return min(case.engine.max_num_seqs, cached_requests(case, fit, workload))
+
+
+def cached_requests(case: FitCase, fit: Fit, workload: Workload) -> float:
+    """Requests of this size that the KV cache holds, running or kept for the next turn."""
+    length = min(workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len)
     available = int(fit.kv_cache_gib * GIB)
     # Of all requests together one step's prompts are in flight, not of each: about none each.
-    return min(engine.max_num_seqs, cache_layout(case).capacity(available, length, 0)[1])
+    return cache_layout(case).capacity(available, length, 0)[1]
+
+
+def on_engine(
+    case: FitCase, fit: Fit, workload: Workload, load: float, engines: int = 1
+) -> Workload:
+    """The requests as one of ``engines`` engines sees them: with what its prefix cache holds.
+
+    Nothing where prefix caching is off. A drafter loses the last block of each hit. Endpoints route
+    by load, so that a conversation returns to the same engine after ``engines`` turns, whose
+    tokens are new to it; so each engine needs memory for all conversations, and where the cache
+    holds fewer, that share of the hits remains.
+    """
+    if not case.engine.prefix_caching:
+        return replace(workload, cached_prompt_tokens=0)
+    elsewhere = (engines - 1) * (workload.new_prompt_tokens + workload.output_tokens)
+    kept = min(1.0, cached_requests(case, fit, workload) / (load * engines))
+    lost = tokens_lost_per_hit(case)
+    cached = int(kept * max(workload.cached_prompt_tokens - elsewhere - lost, 0))
+    return replace(workload, cached_prompt_tokens=cached)
+
+
+def tokens_lost_per_hit(case: FitCase) -> int:
+    """The cached tokens that a hit loses with the case's drafter."""
+    return 16 if case.drafter else 0
 
 
 def _measured(
@@ -184,6 +223,8 @@ def _load(row: Speed) -> int:
 
 
 def _same_size(row: Speed, workload: Workload) -> bool:
+    if workload.cached_prompt_tokens:
+        return False  # measured prompts are random
     pairs = (
         (row.prompt_tokens, workload.prompt_tokens),
         (row.output_tokens, workload.output_tokens),

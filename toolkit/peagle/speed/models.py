@@ -26,11 +26,33 @@ SAME_SPEED_SHARE = 0.03
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one size: tokens of the prompt and of the answer."""
+    """Requests of one size: tokens of the prompt, of the answer, and of the prompt those that an
+    earlier request has left in the prefix cache."""
 
     prompt_tokens: int
     output_tokens: int
+    cached_prompt_tokens: int = 0
 
+    @property
+    def new_prompt_tokens(self) -> int:
+        """The tokens of the prompt that the engine processes, at least one."""
+        return max(self.prompt_tokens - self.cached_prompt_tokens, 1)
+
+    @property
+    def cached_share(self) -> float:
+        """The share of the prompt that the cache holds."""
+        return self.cached_prompt_tokens / self.prompt_tokens
+
+
+PRESETS: Mapping[str, Workload] = {
+    "chat": Workload(4096, 256, 3584),
+    "agent": Workload(32_768, 512, 30_720),
+    "rag": Workload(8192, 384, 1024),
+    "batch": Workload(1024, 256),
+}
+"""Usual requests by what they are for: a turn of a conversation; a step of an agent, with its
+instructions, tools and earlier steps; a question with retrieved documents, after common
+instructions; independent prompts. Chosen, not measured: the size of your own requests is better."""
 
 WORKLOADS: Mapping[str, Workload] = {
     "short-prompt": Workload(128, 400),
@@ -45,11 +67,12 @@ toolkit, has the same."""
 @dataclass(frozen=True)
 class Acceptance:
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
-    text, file or publication."""
+    text, file or publication. ``extrapolated``: none is known of this K or a larger one."""
 
     length: float
     basis: AcceptanceBasis
     source: str
+    extrapolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,9 @@ class Performance:
     ``itl_seconds`` is between two outputs of a request (one step of the engine), ``tpot_seconds``
     per token after the first output. All numbers are ``None`` where ``basis`` is ``unknown``.
     ``source`` says which file and rows, or which constants, in one clause.
+    ``cached_prompt_tokens`` of each prompt come from the prefix cache, and the KV cache keeps so
+    many ``conversations`` of this size, ``None`` without cached tokens. ``extrapolated``: K is
+    above every K of the drafter with a known acceptance.
     """
 
     basis: Basis
@@ -71,6 +97,9 @@ class Performance:
     ttft_seconds: float | None = None
     itl_seconds: float | None = None
     tpot_seconds: float | None = None
+    cached_prompt_tokens: int = 0
+    conversations: int | None = None
+    extrapolated: bool = False
 
 
 def is_on(run: SpeedRun, gpu: str, tensor_parallel_size: int) -> bool:

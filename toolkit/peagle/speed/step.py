@@ -48,7 +48,8 @@ _FEWEST_LAYERS = 24
 
 
 def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, float, float]:
-    """The steps of the first prompt, those of the others, and the tokens of one of these."""
+    """The steps of the first prompt, those of the others, and the tokens of one of these.
+    ``prompt`` counts the tokens that are not in the prefix cache."""
     own = max(prompt / batched, 1.0)
     left = max(requests - 1, 0.0) * prompt
     steps = max(left / batched, min(requests - 1, 1.0), 0.0)
@@ -177,37 +178,45 @@ class StepTimes:
             return seconds
         return uncaptured_seconds(seconds, self.geometry.layers, self.model.constants)
 
-    def prefill_terms(self, tokens: float, context: float) -> Terms:
-        """The terms of a step with ``tokens`` of prompts of length ``context``, without launches
-        and the step's own time."""
-        geo = self.geometry
+    def prefill_terms(self, tokens: float, workload: Workload) -> Terms:
+        """The terms of a step with ``tokens`` of these prompts, without launches and the step's
+        own time. Tokens of the prefix cache are attended to and read, not computed."""
+        geo, cached = self.geometry, workload.cached_prompt_tokens
+        attended = cached + workload.new_prompt_tokens / 2
+        requests = tokens / workload.new_prompt_tokens
         kernels = [
             *self._layers(tokens),
             self._kernel(geo.lm_head_bytes, 0.0),
-            self._kernel(0.0, self._attention_flops(tokens, context / 2)),
+            self._kernel(0.0, self._attention_flops(tokens, attended)),
         ]
+        if cached:
+            read = requests * sum(c.token_bytes * c.length(cached) for c in geo.caches)
+            kernels.append(self._kernel(read, 0.0, of_cache=True))
         if geo.draft:
             kernels.append(self._kernel(geo.draft.body_bytes, tokens * geo.draft.body_bytes))
         fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
         return Terms(tuple(kernels), step=0.0, fixed=fixed)
 
-    def prefill_step_seconds(self, tokens: float, context: float) -> float:
-        """One step with ``tokens`` of prompts of length ``context``."""
+    def prefill_step_seconds(self, tokens: float, workload: Workload) -> float:
+        """One step with ``tokens`` of these prompts."""
         geo, constants = self.geometry, self.model.constants
-        busy = self.prefill_terms(tokens, context).seconds(constants)
+        busy = self.prefill_terms(tokens, workload).seconds(constants)
         return launched(busy, geo.layers, tokens <= geo.captured, constants) + constants.step
 
-    def prefill_seconds(self, requests: float, prompt: float, batched: int) -> tuple[float, float]:
+    def prefill_seconds(
+        self, requests: float, workload: Workload, batched: int
+    ) -> tuple[float, float]:
         """Until all prompts are processed, and on average until one is, when all are sent at once
         and a step takes up to ``batched`` tokens.
 
         The first request to arrive starts a step alone, and the others wait for it.
         """
-        own, steps, tokens = prefill_steps(requests, prompt, batched)
-        first = own * self.prefill_step_seconds(prompt / own, prompt)
+        new = workload.new_prompt_tokens
+        own, steps, tokens = prefill_steps(requests, new, batched)
+        first = own * self.prefill_step_seconds(new / own, workload)
         if not steps:
             return first, first
-        one = self.prefill_step_seconds(tokens, prompt)
+        one = self.prefill_step_seconds(tokens, workload)
         others = max(1 - 1 / requests, 0.0)
         return first + steps * one, first + others * one * (own + max(steps, own)) / 2
 
@@ -244,7 +253,9 @@ def closed_load(
     """
     together = min(load, running)
     context = workload.prompt_tokens + workload.output_tokens / 2
-    prompts, first = engine.prefill_seconds(together, workload.prompt_tokens, batched)
+    prompts, first = engine.prefill_seconds(together, workload, batched)
+    slower = 1 + (engine.model.constants.cached_prefill - 1) * workload.cached_share
+    prompts, first = prompts * slower, first * slower
     step = engine.decode_seconds(together, context)
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
     waves = max(load / running, 1.0)

@@ -59,6 +59,7 @@ class SettingSpeed(VerdictEntry):
     ``break_even_acceptance_length`` is the mean number of tokens per step above which it is
     faster than the target alone; ``None`` without speculation, where unknown, and where not even K
     accepted drafts in each step suffice.
+    ``extrapolated``: K is above every K of the drafter with a known acceptance.
     """
 
     setting: Setting
@@ -74,6 +75,7 @@ class SettingSpeed(VerdictEntry):
     break_even_acceptance_length: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     regret_percent: Percent | None
     source: Line
+    extrapolated: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> SettingSpeed:
@@ -135,6 +137,7 @@ class WorkloadVerdict(VerdictEntry):
 
     name: Line
     prompt_tokens: Positive
+    cached_prompt_tokens: NotNegative = 0
     output_tokens: Positive
     loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
     crossovers: tuple[VerdictCrossover, ...]
@@ -151,7 +154,7 @@ class WorkloadVerdict(VerdictEntry):
     @property
     def workload(self) -> Workload:
         """The size of its requests."""
-        return Workload(self.prompt_tokens, self.output_tokens)
+        return Workload(self.prompt_tokens, self.output_tokens, self.cached_prompt_tokens)
 
 
 class VerdictChange(VerdictEntry):
@@ -171,6 +174,7 @@ class Verdict(VerdictEntry):
     gpu: Line
     tensor_parallel_size: Positive
     vllm: Version
+    max_model_len: Positive | None = None
     instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
     gpu_count: Positive
     region: Line
@@ -199,5 +203,9 @@ def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
 
 
 def _distance(one: Workload, other: Workload) -> float:
-    prompts = math.log(one.prompt_tokens / other.prompt_tokens)
-    return abs(prompts) + abs(math.log(one.output_tokens / other.output_tokens))
+    pairs = (
+        (one.prompt_tokens, other.prompt_tokens),
+        (one.new_prompt_tokens, other.new_prompt_tokens),
+        (one.output_tokens, other.output_tokens),
+    )
+    return sum(abs(math.log(ours / theirs)) for ours, theirs in pairs)

@@ -1,6 +1,6 @@
 """The answer that ``peagle plan`` prints: what to buy, how fast it is, what it costs, what next.
 
-At most ``MOST_LINES`` lines on a terminal of usual width; ``--verbose`` adds the rest of the plan.
+``--verbose`` adds the rest of the plan.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.limit import limit_text
 from peagle.planning.observe import capture_text, observability_text
-from peagle.planning.plan import Alternative, Speculation, SpeedEstimate, price_origin
+from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
-from peagle.text import basis_text, format_requests, format_usd, usd_per_million
+from peagle.text import (
+    basis_text,
+    exact_duration,
+    format_duration,
+    format_requests,
+    format_usd,
+    usd_per_million,
+)
 from peagle.vllm.defaults import method_title
 
-MOST_LINES = 14
-"""Of the answer, the next command included."""
-
 _LABEL = 12
-_LEAST = "least cost"
-"""The fact about instances with a lower cost per token; printed as one more "or"."""
-
 _PIPE_WIDTH = 120
 
 _COLORS = {"error": "red", "warning": "yellow"}
@@ -46,28 +47,11 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     """The answer on stdout. ``next_command`` is what to type next; ``verbose``: the whole plan
     follows, findings included."""
     width = min(terminal_width(_PIPE_WIDTH), _PIPE_WIDTH)
-    title = [click.style(line, bold=True) for line in wrapped(_load_text(plan), width)]
-    facts = {
-        label: [*_labelled("or" if label == _LEAST else label, text, width)]
-        for label, text in _facts(plan)
-    }
-    left = MOST_LINES - len(title) - 1
-
-    def free() -> int:
-        return left - sum(map(len, facts.values()))
-
-    hidden: list[str] = []
-
-    def finding_lines() -> list[str]:
-        return [] if verbose else _finding_lines(plan.findings, hidden, width, free())
-
-    found = finding_lines()
-    for label in (_LEAST, "uncertain", "or", "without"):  # an error matters more
-        is_full = (label == _LEAST or not verbose) and len(found) > free()
-        if is_full and facts.pop(label, []) and label != _LEAST:
-            hidden.append(label)
-            found = finding_lines()
-    lines = [*title, *(line for fact in facts.values() for line in fact), *found]
+    lines = [click.style(line, bold=True) for line in wrapped(_load_text(plan), width)]
+    for label, text in _facts(plan):
+        lines += _labelled(label, text, width)
+    if not verbose:
+        lines += _finding_lines(plan.findings, width)
     if next_command:
         lines.append(f"{click.style('Next:', bold=True)} {next_command}")
     click.echo("\n".join(lines))
@@ -83,11 +67,19 @@ def _labelled(label: str, text: str, width: int, color: str | None = None) -> It
 
 
 def _load_text(plan: Plan) -> str:
-    """The target and the load: ``openai/gpt-oss-20b for 10 requests at a time ...``."""
+    """``openai/gpt-oss-20b for 10 requests at a time; chat: ...``: target, load and workload."""
     text = f"{plan.target.id} for {format_requests(plan.concurrency)} at a time"
+    if plan.batch is not None:
+        within = plan.batch.within_seconds
+        limit = f" within {exact_duration(within)}" if within else ""
+        text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
+        text += "at a time"
     if plan.prompt_tokens and plan.output_tokens:
-        text += f", {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
-    text += f", context {plan.max_model_len:,}"
+        cached = plan.cached_prompt_tokens
+        kind = plan.workload or ("with a cached prefix" if cached else "single prompts")
+        text += f"; {kind}: {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
+        text += f", {cached:,} of them cached" if cached else ""
+    text += f"; context {plan.max_model_len:,}"
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -97,6 +89,9 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}{copies}) in {plan.region}"
+    if plan.engines > 1:
+        each = plan.concurrency / busy_engines(plan)
+        where += f", {format_requests(round(each, 1))} at a time per engine"
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
@@ -108,22 +103,52 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
         yield "speed", f"{speed}{times_text(plan.speed)}"
+        if plan.cached_prompt_tokens:
+            yield "cache", _cache_text(plan, plan.speed)
+    if plan.batch is not None:
+        yield "batch", _batch_text(plan.batch)
     if plan.rollout is not None:
         yield "rollout", cost_text(plan.rollout)
     if text := observability_text(plan):
         yield "observe", text
     if plan.observe and plan.observe.capture:
         yield "capture", capture_text(plan.observe.capture)
-    alone, other, least = plan.without_speculation, other_choice(plan), least_cost(plan)
+    alone, other = plan.without_speculation, other_choice(plan)
+    least = None if plan.batch else least_cost(plan)
     if alone is not None and plan.speculation is not None:
         misses = "; not known to meet what is required" if _misses(plan, alone) else ""
         yield "without", f"{_alternative_text(plan, alone, '')}{misses}"
     if other is not None:
         yield "or", f"{_other_text(plan, other)}{_tie(plan, other) if other == least else ''}"
     if least is not None and least != other:
-        yield _LEAST, f"{_other_text(plan, least)}{_tie(plan, least)}"
+        yield "or", f"{_other_text(plan, least)}{_tie(plan, least)}"
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", _uncertain(plan, plan.speed)
+
+
+def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
+    """What the prefix cache is expected to give, and how many conversations it keeps."""
+    if not speed.cached_prompt_tokens:
+        return f"no hits expected of the {plan.cached_prompt_tokens:,} cached tokens of a prompt"
+    share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
+    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
+    text += "prefix cache"
+    if speed.conversations is None:
+        return text
+    each = " of each engine" if plan.engines > 1 else ""
+    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
+    return f"{text}; hits fall when more are open"
+
+
+def _batch_text(batch: Batch) -> str:
+    """How long a batch takes, and what it costs."""
+    if batch.seconds is None:
+        return "time and cost are unknown, because the speed is"
+    text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
+    if batch.usd is not None:
+        text += f" and cost {format_usd(batch.usd)}"
+    return f"{text}, the start of the instances included; delete the endpoint afterwards"
 
 
 def _gpus(plan: Plan) -> str:
@@ -173,7 +198,7 @@ def speed_text(
         text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
     if speed.usd_per_million_tokens is None:
         return text
-    text += f", {format_usd(speed.usd_per_million_tokens)} per million"
+    text += f", {format_usd(speed.usd_per_million_tokens)} per million output tokens"
     if not ranged or price is None:
         return text
     found = (usd_per_million(price, one) for one in (speed.high, speed.low))
@@ -284,6 +309,10 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
         about = _ACCEPTANCE[speed.acceptance_basis]
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
         parts.append(f"acceptance length{length} {about}")
+    if speed.extrapolated and plan.speculation:
+        parts.append(f"no acceptance is known of K={plan.speculation.k} or more: extrapolated")
+    if speed.cached_prompt_tokens:
+        parts.append("hits of the prefix cache are assumed")
     if speed.basis == "estimated":
         parts.append("speed is computed, not measured for this GPU and load")
     elif speed.basis == "measured":
@@ -291,22 +320,12 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
     return "; ".join(parts)
 
 
-def _finding_lines(
-    findings: Sequence[Finding], hidden: Sequence[str], width: int, most: int
-) -> list[str]:
-    """Errors and warnings with their fixes, as many as fit in ``most`` lines; how many are left,
-    and the labels of ``hidden`` facts."""
-    shown: list[str] = []
-    for number, finding in enumerate(findings):
-        if finding.level == "note":
-            return [*shown, *_rest(findings[number:], hidden, width)]
-        lines = _finding_text(finding, width)
-        left = len(_rest(findings[number + 1 :], hidden, width))
-        urgent = finding.level == "error" and not shown
-        if not urgent and len(shown) + len(lines) + left > most:
-            return [*shown, *_rest(findings[number:], hidden, width)]
-        shown += lines
-    return [*shown, *_rest((), hidden, width)]
+def _finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """Errors with their fixes, else the first warning; how many others there are."""
+    urgent = [one for one in findings if one.level == "error"]
+    urgent = urgent or [one for one in findings if one.level == "warning"][:1]
+    lines = [line for finding in urgent for line in _finding_text(finding, width)]
+    return [*lines, *_rest([one for one in findings if one not in urgent], width)]
 
 
 def _finding_text(finding: Finding, width: int) -> list[str]:
@@ -325,16 +344,13 @@ def _finding_text(finding: Finding, width: int) -> list[str]:
     ]
 
 
-def _rest(findings: Sequence[Finding], hidden: Sequence[str], width: int) -> list[str]:
-    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``, also with the
-    labels of ``hidden`` facts; no line without any."""
+def _rest(findings: Sequence[Finding], width: int) -> list[str]:
+    """``more        2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; no line without
+    any."""
     parts = []
     for level in ("error", "warning", "note"):
-        found = [finding.code for finding in findings if finding.level == level]
-        names = f" ({', '.join(dict.fromkeys(found))})" if level != "note" else ""
-        if found:
-            parts.append(f"{len(found)} {level}{'' if len(found) == 1 else 's'}{names}")
-    if hidden:
-        rows = f"{len(hidden)} hidden row{'s' * (len(hidden) != 1)}"
-        parts.append(f"{rows} ({', '.join(hidden)})")
+        codes = [finding.code for finding in findings if finding.level == level]
+        names = f" ({', '.join(dict.fromkeys(codes))})" if level != "note" else ""
+        if codes:
+            parts.append(f"{len(codes)} {level}{'' if len(codes) == 1 else 's'}{names}")
     return [*_labelled("more", f"{', '.join(parts)}: --verbose", width)] if parts else []

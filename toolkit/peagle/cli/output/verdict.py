@@ -52,7 +52,8 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     """The verdict on stdout; ``written`` is its file, if it has one."""
     width = terminal_width(_WIDTH)
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
-    print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}", bold=True)
+    context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
+    print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
     for text in (f"{price_text(verdict)}; speeds are of one engine", _LEGEND):
         for line in wrapped(text, width):
             click.echo(line)
@@ -81,7 +82,9 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
     if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
     tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
-    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens))
+    cached = size.cached_prompt_tokens
+    hits = ("--cached-prompt-tokens", str(cached)) if cached else ()
+    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens), *hits)
 
 
 def price_text(verdict: Verdict) -> str:
@@ -96,7 +99,9 @@ def price_text(verdict: Verdict) -> str:
 def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
     words = _words(size.name)
     title = f"{words[:1].upper()}{words[1:]}"
-    tokens = f"{size.prompt_tokens:,} tokens in, {size.output_tokens:,} out"
+    cached = size.cached_prompt_tokens
+    hits = f" ({cached:,} of them cached)" if cached else ""
+    tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
     yield click.style(f"{title}: {tokens}", bold=True)
     known = _without_empty([_HEADINGS, *map(_row, size.loads)])
     rows, hidden = fit_columns(known, width, _DISPENSABLE)
@@ -135,7 +140,7 @@ def _row(load: LoadVerdict) -> Row:
         _seconds(best.ttft_seconds),
         f"{best.acceptance_length:.2f}" if drafts else "",
         f"{best.break_even_acceptance_length:.2f}" if best.break_even_acceptance_length else "",
-        best.basis,
+        f"{best.basis}, extrapolated" if best.extrapolated else best.basis,
     )
 
 

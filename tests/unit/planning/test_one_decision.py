@@ -1,0 +1,83 @@
+"""A plan and a verdict select the same setting for the same engine, load and size of requests."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.planning.options import Options, WorkloadName
+from peagle.planning.planner import make_plan
+from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
+from peagle.speed.verdict import Setting
+
+CATALOG = load_catalog()
+PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b", "qwen3-8b")
+TYPES = ("ml.g6.12xlarge", "ml.g6e.2xlarge", "ml.g7e.2xlarge", "ml.p5.4xlarge", "ml.p5e.48xlarge")
+LOADS = (1, 2, 8, 24, 64, 128)
+WORKLOADS: tuple[WorkloadName | None, ...] = (None, "chat", "rag")
+
+
+class Situation(NamedTuple):
+    pair: str
+    instance_type: str
+    load: int
+    workload: WorkloadName | None
+    count: int
+
+
+ALL = [
+    Situation(*each, count) for each in product(PAIRS, TYPES, LOADS, WORKLOADS) for count in (1, 2)
+]
+
+
+def disagreement(at: Situation) -> str | None:
+    """What a plan and a verdict on its engine say, where they differ."""
+    prompt, output = (2048, 256) if at.workload is None else (None, None)
+    plan = make_plan(
+        Options(
+            pair=at.pair,
+            instance_type=at.instance_type,
+            instance_count=at.count,
+            copies=1,
+            concurrency=at.load * at.count,
+            workload=at.workload,
+            prompt_tokens=prompt,
+            output_tokens=output,
+        ),
+        CATALOG,
+    )
+    if not plan.fit.fits or plan.speed is None or plan.speed.basis == "unknown":
+        return None
+    cached = plan.speed.cached_prompt_tokens if at.count == 2 else plan.cached_prompt_tokens
+    sizes = sizes_of_requests(None, plan.prompt_tokens, cached, plan.output_tokens)
+    verdict = make_verdict(
+        VerdictRequest(
+            at.pair,
+            instance_type=at.instance_type,
+            tensor_parallel_size=plan.fit.tensor_parallel_size,
+            workloads=sizes,
+            loads=(at.load,),
+        ),
+        CATALOG,
+    )
+    planned = Setting(
+        drafter=plan.drafter.name if plan.drafter else None,
+        k=plan.speculation.k if plan.speculation else 0,
+    )
+    best = verdict.workloads[0].loads[0].best
+    return None if planned == best else f"{at}: plan {planned}, verdict {best}"
+
+
+def test_a_plan_and_a_verdict_select_the_same_setting() -> None:
+    sample = random.Random(27).sample(ALL, 40)
+    assert [text for at in sample if (text := disagreement(at))] == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.thorough
+def test_everywhere() -> None:
+    assert [text for at in ALL if (text := disagreement(at))] == []
