@@ -169,7 +169,7 @@ def play(run: Run) -> None:
     good = run.change("Draft 8 tokens", ("k: 5", "k: 8"))
     run.deploy("Merge: staging, its gates, approval, production", good, "success", "success")
     shown = run.host.shown()
-    if "| speculation | P-EAGLE, K=5 | P-EAGLE, K=8 |" not in shown or "**Cost**" not in shown:
+    if "| speculation | P-EAGLE, K=5 | P-EAGLE, K=7 |" not in shown or "**Cost**" not in shown:
         raise RunFailed("a reviewer has not seen the change and its price")
     log.heading("What serves")
     before = run.serving("staging", "production")

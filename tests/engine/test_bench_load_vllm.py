@@ -52,7 +52,7 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert document["server"]["pair"] == "peagle/tiny+p-eagle"
-    assert row["setting"] == {"drafter": "p-eagle", "k": 8, "imposed_rates": [], "is_known": True}
+    assert row["setting"] == {"drafter": "p-eagle", "k": 7, "imposed_rates": [], "is_known": True}
     assert row["incomplete"] == ""
     # Eight answers of exactly 32 tokens, by the server's count.
     assert [one["output_tokens"] for one in row["repetitions"]] == [8 * 32]
@@ -61,8 +61,8 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     # A step gives as many tokens as the acceptance length, so fewer outputs than tokens.
     assert row["itl"]["count"] < 8 * 31
     assert row["tpot"]["mean"] < row["itl"]["mean"]
-    assert 1 < row["acceptance"]["length"] <= 9
-    assert len(row["acceptance"]["per_position"]) == 8
+    assert 1 < row["acceptance"]["length"] <= 8
+    assert len(row["acceptance"]["per_position"]) == 7
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
 
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert row["setting"] == {"drafter": None, "k": 8, "imposed_rates": [], "is_known": True}
+    assert row["setting"] == {"drafter": None, "k": 7, "imposed_rates": [], "is_known": True}
     assert [one["output_tokens"] for one in row["repetitions"]] == [2 * 8] * 2
     assert row["acceptance"]["drafts"] > 0
 

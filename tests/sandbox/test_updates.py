@@ -39,7 +39,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
 
     document = json.loads(failed.stdout)
     assert failed.returncode == 3, failed.stderr
-    assert "changes     K 8 -> 3\n" in failed.stderr
+    assert "changes     K 7 -> 3\n" in failed.stderr
     assert json.loads(failed.stderr.splitlines()[-1])["error"]["code"] == "rolled-back"
     assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 8, True)
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]

@@ -99,7 +99,7 @@ def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     result = one.run(None, lambda progress: None)
 
     assert [r.setting.k for r in result.rows] == [0, 3]
-    assert ks(endpoint.plans) == [0, 3, 8]
+    assert ks(endpoint.plans) == [0, 3, 7]
     assert endpoint.plans[-1] == PLAN
     assert not kept_plan(record_of(PLAN)).exists()
     # Three updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
@@ -126,7 +126,7 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
 
     again.run(None, lambda progress: None)
 
-    assert ks(endpoint.plans) == [0, 3, 3, 8]
+    assert ks(endpoint.plans) == [0, 3, 3, 7]
     assert not kept.exists()
 
 

@@ -140,7 +140,7 @@ def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_s
     assert document["failure_command"] == ["peagle", "rollback", NAME]
     assert f"finish it: peagle rollback {NAME}" in deployed.run("status", NAME).out
     done = deployed.run(*document["failure_command"][1:], "--yes", "--json").document
-    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 8)
+    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 7)
 
 
 @pytest.mark.thorough

@@ -52,7 +52,7 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
     assert f"${price:,.2f} per hour more: ${2 * price:,.2f} per hour" in done.err
     assert "SageMaker runs 2 x ml.g5.xlarge more" in done.err
     assert "10.0% of the requests" in done.err
-    assert "K 8 -> no speculation" in done.err
+    assert "K 7 -> no speculation" in done.err
     assert roomy.cloud.endpoints[NAME].config == before
     assert len(roomy.cloud.models) == 1
 
@@ -69,7 +69,7 @@ def test_a_comparison_is_begun_shown_and_promoted(comparing: Terminal) -> None:
     assert done.code == 0, done.err
     assert (done.document["state"], done.document["k"]) == ("InService", None)
     assert done.document["comparison"] is None
-    assert comparing.run("rollback", NAME, "--yes", "--json").document["k"] == 8
+    assert comparing.run("rollback", NAME, "--yes", "--json").document["k"] == 7
 
 
 @pytest.mark.thorough
@@ -162,7 +162,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
 
     first, second = done.document["variants"]
     assert (first["variant"], second["variant"]) == ("AllTraffic", "Candidate")
-    assert (first["k"], second["k"]) == (8, 0)
+    assert (first["k"], second["k"]) == (7, 0)
     assert first["output_tokens"] == second["output_tokens"] == round(6 * 12.8 * 10)
     assert first["ttft_seconds"]["value"] == pytest.approx(0.1)
     assert (first["ttft_p50_seconds"], second["ttft_p90_seconds"]) == (0.08, 0.2)
@@ -199,7 +199,7 @@ def test_top_shows_each_variant_and_adds_up_what_adds_up(
     found = comparing.run("top", NAME, "--json", "--window", "1m").document
 
     first, second = found["variants"]
-    assert (first["variant"], first["k"], first["acceptance_length"]) == ("AllTraffic", 8, 3.0)
+    assert (first["variant"], first["k"], first["acceptance_length"]) == ("AllTraffic", 7, 3.0)
     assert (second["variant"], second["k"]) == ("Candidate", None)
     assert second["acceptance_length"] is None
     assert first["ttft_p50"] == second["ttft_p50"] == pytest.approx(0.052)
@@ -293,7 +293,7 @@ def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal) -> No
     ("deployed", "asked", "k"),
     [
         (("--no-speculation",), "tiny --k 5", 5),
-        (("--no-speculation",), "tiny+p-eagle", 8),
+        (("--no-speculation",), "tiny+p-eagle", 7),
         (("--k", "3"), "tiny --env A=1", 3),
         (("--k", "3"), "tiny+p-eagle --env A=1", 3),
     ],

@@ -30,7 +30,7 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert price_shown() in shown
     assert "1 x ml.g5.xlarge (1 x A10G), us-east-1" in shown
     assert "peagle/tiny+p-eagle" in shown
-    assert "K=8" in shown
+    assert "K=7" in shown
     assert f"creates endpoint {NAME}" in shown
     assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
@@ -125,8 +125,8 @@ def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
 
     assert done.code == 0
     assert done.document["k"] == 3
-    assert done.document["changes"] == [{"setting": "k", "before": 8, "after": 3}]
-    assert "changes     K 8 -> 3\n" in done.err
+    assert done.document["changes"] == [{"setting": "k", "before": 7, "after": 3}]
+    assert "changes     K 7 -> 3\n" in done.err
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert "update_endpoint" in terminal.cloud.calls
 

@@ -81,7 +81,7 @@ def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) ->
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"k": 8', '"k": 7')]
+    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"k": 7', '"k": 6')]
 )
 def test_a_damaged_plan_file_creates_nothing(
     terminal: Terminal, tmp_path: Path, damage: Any

@@ -66,14 +66,6 @@ def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
         assert {plan["runtime"]["image"], *places} <= _words(shown)
 
 
-def test_a_plan_names_the_facts_that_it_leaves_out(narrow: Terminal) -> None:
-    shown = narrow.run("plan", "gpt-oss-20b").out
-    labels = {line.split()[0] for line in shown.splitlines() if not line.startswith(" ")}
-    assert not labels & {"without", "or", "uncertain"}
-    more = " ".join(shown[shown.index("\nmore") :].split())
-    assert ", 7 notes, 3 hidden rows (uncertain, or, without): --verbose" in more
-
-
 def test_a_plans_facts_continue_below_their_first_word(narrow: Terminal) -> None:
     shown = narrow.run("plan", "gpt-oss-20b", "--verbose").out.splitlines()
 

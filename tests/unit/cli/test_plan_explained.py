@@ -217,6 +217,7 @@ def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     speed = {
         "tokens_per_second", "low", "high", "basis", "ttft_seconds", "itl_seconds",
         "usd_per_million_tokens", "acceptance_length", "acceptance_basis", "source",
+        "cached_prompt_tokens", "conversations", "extrapolated",
     }  # fmt: skip
     place = {
         "instance_type", "instance_count", "tensor_parallel_size", "price_per_hour_usd", "gpu",

@@ -11,7 +11,7 @@ from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
 
 @pytest.fixture
 def updated(deployed: Terminal) -> Terminal:
-    """K 8 served before, K 3 serves."""
+    """K 7 served before, K 3 serves."""
     assert deployed.run(*FIRST, "--k", "3", "--yes").code == 0
     return deployed
 
@@ -28,9 +28,9 @@ def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal)
     assert "acceptance length 1.20" in done.error
     assert f"serves {before} again" in done.error
     assert "These resources exist" not in done.err
-    assert (done.document["state"], done.document["k"]) == ("InService", 8)
+    assert (done.document["state"], done.document["k"]) == ("InService", 7)
     assert done.document["rolled_back"] is True
-    assert done.document["changes"] == [{"setting": "k", "before": 8, "after": 3}]
+    assert done.document["changes"] == [{"setting": "k", "before": 7, "after": 3}]
 
 
 @pytest.mark.thorough
@@ -68,7 +68,7 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
 
     assert done.code == 2
-    assert "changes     K 3 -> 8" in done.err
+    assert "changes     K 3 -> 7" in done.err
     assert price_shown() in done.err
     assert "not rolled back" in done.error
     assert updated.run("status", NAME, "--json").document["k"] == 3
@@ -81,10 +81,10 @@ def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
     assert done.code == 0
     assert f"{NAME} is InService: acceptance length 3.00" in done.out
     status = updated.run("status", NAME, "--json").document
-    assert status["k"] == 8
+    assert status["k"] == 7
     assert status["previous"]["k"] == 3
     again = updated.run("rollback", NAME, "--yes", "--json").document
-    assert (again["k"], again["previous"]["k"], again["failure_reason"]) == (3, 8, None)
+    assert (again["k"], again["previous"]["k"], again["failure_reason"]) == (3, 7, None)
 
 
 @pytest.mark.thorough
@@ -94,7 +94,7 @@ def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, "--yes", "--json")
 
     assert done.code == 3
-    assert (done.document["state"], done.document["k"]) == ("Unproved", 8)
+    assert (done.document["state"], done.document["k"]) == ("Unproved", 7)
 
 
 @pytest.mark.thorough
@@ -109,7 +109,7 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
 
     assert done.code == 130
     assert f"Continue peagle rollback {NAME}" in done.err
-    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 8
+    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 7
 
 
 @pytest.mark.thorough
@@ -129,7 +129,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     done = updated.run("rollback", NAME, "--yes", "--json")
 
     assert "the rollback to it had begun, and is continued" in done.err
-    assert done.document["k"] == 8
+    assert done.document["k"] == 7
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
 
 
@@ -145,7 +145,7 @@ def test_an_interrupted_update_says_how_to_undo_it(deployed: Terminal) -> None:
 
     assert done.code == 130
     assert f"Undo     peagle rollback {NAME}" in done.err
-    assert deployed.run("rollback", NAME, "--yes", "--json").document["k"] == 8
+    assert deployed.run("rollback", NAME, "--yes", "--json").document["k"] == 7
 
 
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:

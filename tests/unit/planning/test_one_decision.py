@@ -26,7 +26,7 @@ class Situation(NamedTuple):
     instance_type: str
     load: int
     workload: WorkloadName | None
-    count: int
+    instances: int
 
 
 ALL = [
@@ -41,9 +41,9 @@ def disagreement(at: Situation) -> str | None:
         Options(
             pair=at.pair,
             instance_type=at.instance_type,
-            instance_count=at.count,
+            instance_count=at.instances,
             copies=1,
-            concurrency=at.load * at.count,
+            concurrency=at.load * at.instances,
             workload=at.workload,
             prompt_tokens=prompt,
             output_tokens=output,
@@ -52,7 +52,7 @@ def disagreement(at: Situation) -> str | None:
     )
     if not plan.fit.fits or plan.speed is None or plan.speed.basis == "unknown":
         return None
-    cached = plan.speed.cached_prompt_tokens if at.count == 2 else plan.cached_prompt_tokens
+    cached = plan.speed.cached_prompt_tokens if at.instances == 2 else plan.cached_prompt_tokens
     sizes = sizes_of_requests(None, plan.prompt_tokens, cached, plan.output_tokens)
     verdict = make_verdict(
         VerdictRequest(

@@ -59,9 +59,12 @@ def choose_load_of_batch(
     for load in LOADS:
         tried = options.model_copy(update={"concurrency": load})
         candidate = best_of(tried)
-        speed = candidate.tokens_per_second if candidate else None
-        batch = plan_batch(tried, output_tokens, speed, candidate and candidate.usd_per_hour)
-        if candidate is None or batch is None or batch.usd is None:
+        if candidate is None:
+            continue
+        batch = plan_batch(
+            tried, output_tokens, candidate.tokens_per_second, candidate.usd_per_hour
+        )
+        if batch is None or batch.usd is None:
             continue
         key = (not (candidate.meets(options) and candidate.holds_load), batch.usd)
         if best is None or key < best[0]:

@@ -23,7 +23,7 @@ from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
-from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
+from peagle.planning.speculation import SpeedsByK, default_setting, other_drafters, usual_k
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -104,12 +104,14 @@ class CandidateEvaluator:
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
         own = self._on(instance, self.pair.drafter)
-        engines = [*own, *self._with_others(instance, own, True)]
+        others = [*self._with_others(instance, own, True)]
+        engines = [*own, *others]
         counted = (
             self._with_count(one.on_instance, one.drafter, self._ks(one.drafter)) for one in engines
         )
         sizes = dict.fromkeys((one.fit.tensor_parallel_size, one.count) for one in counted)
-        decided = [self._decided(instance, *size) for size in sizes]
+        drafters = (self.pair.drafter, *(self._others if others else ()))
+        decided = [self._decided(instance, *size, drafters) for size in sizes]
         if engines:
             return rank(self.options, [one for one in decided if one] or engines)[0]
         drafter = self.pair.drafter
@@ -200,15 +202,16 @@ class CandidateEvaluator:
         gpus = on.fit.tensor_parallel_size
         return copies_on(self.options, on.instance, gpus, self.work.concurrency)
 
-    def _decided(self, instance: Instance, size: int, count: int) -> Candidate | None:
-        """``count`` instances with engines on ``size`` GPUs, with the drafter and K that a verdict
-        selects for the load of one engine (``rank_settings``): of those that hold the load and meet
-        what is required, if any do. ``None`` where no speed is known."""
+    def _decided(
+        self, instance: Instance, size: int, count: int, drafters: Sequence[Drafter | None]
+    ) -> Candidate | None:
+        """``count`` instances with engines on ``size`` GPUs, with the drafter of these and the K
+        that a verdict selects for the load of one engine (``rank_settings``): of those that hold
+        the load and meet what is required, if any do. ``None`` where no speed is known."""
         work = replace(self.work, concurrency=self._load_of_engine(instance, size, count))
         by_load = self._by_load if work == self.work else cache_for(work)
         settings: dict[Setting, Candidate] = {}
-        drafters = {name_of(one): one for one in (self.pair.drafter, *self._others)}
-        for name, drafter in drafters.items():
+        for name, drafter in {name_of(one): one for one in drafters}.items():
             for k in self._ks(drafter):
                 on, planned = (
                     cache.fit(instance, size, drafter, k) for cache in (by_load, self._by_load)
@@ -217,11 +220,11 @@ class CandidateEvaluator:
                     found = self._sharing(on, drafter, count, k, by_load)
                     if found.tokens_per_second:
                         settings[Setting(drafter=name, k=k)] = found
-        for is_better in (lambda one: one.holds_load, lambda one: one.meets(self.options)):
-            better = {key: one for key, one in settings.items() if is_better(one)}
-            settings = better or settings
+        settings = {key: one for key, one in settings.items() if one.holds_load} or settings
+        meeting = {key: one for key, one in settings.items() if one.meets(self.options)}
+        settings = meeting or settings
         speeds = {key: one.performance for key, one in settings.items()}
-        tied = rank_settings(speeds, self.work.target.default_drafter).tied
+        tied = rank_settings(speeds, default_setting(self.work.target)).tied
         if not tied:
             return None
         best = settings[tied[0]]

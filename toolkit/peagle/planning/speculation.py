@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.catalog.schema import Drafter, SpeedRun
+from peagle.catalog.schema import Drafter, SpeedRun, Target
 from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Speculation, Weights, decide
 from peagle.speed.models import Acceptance, Performance
+from peagle.speed.verdict import Setting
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle_serve.contract import SPECULATION
@@ -93,6 +94,13 @@ def compared_ks(
     most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
     others = range(1, usual + 1) if acceptance.basis != "unknown" else ()
     return tuple(sorted(k for k in {drafter.k_recommended, *others, *measured} if 0 < k <= most))
+
+
+def default_setting(target: Target) -> Setting | None:
+    """The target's default drafter with its recommended K; ``None`` without one."""
+    named = (one for one in target.drafters if one.name == target.default_drafter)
+    drafter = next(named, None)
+    return None if drafter is None else Setting(drafter=drafter.name, k=drafter.k_recommended)
 
 
 @dataclass(frozen=True)

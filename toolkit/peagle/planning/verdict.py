@@ -17,6 +17,7 @@ from peagle.planning.load import size_of_requests, with_workload
 from peagle.planning.options import Options, WorkloadName
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
+from peagle.planning.speculation import default_setting
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Workload
@@ -104,7 +105,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         settings,
         tuple(sorted(set(request.loads))),
         price.usd_per_hour if price else None,
-        pair.target.default_drafter,
+        default_setting(pair.target),
     )
     decided = tuple(
         decide_workload(
