@@ -20,7 +20,8 @@ PLAN = plan_of("uploaded")
 
 INFORMATION = {
     "format", "concurrency", "engine_arguments", "price_per_hour_usd", "price_date",
-    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "batch", "slo", "speed", "without_speculation", "alternatives",
+    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "batch", "slo", "speed",
+    "without_speculation", "alternatives",
     "findings", "reasons",
 }  # fmt: skip
 """Fields that say why, for whom, or the same as the environment does."""
