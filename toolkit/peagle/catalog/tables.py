@@ -117,7 +117,7 @@ class PrefixCaching(CatalogEntry):
     classes: tuple[str, ...] = ()
     attention: tuple[ShortName, ...] = ()
     vllm: VersionRange | None = None
-    works: bool | None
+    works: bool | None = None
     basis: Literal["measured", "geometry", "other-version", "source", "reported", "unknown"]
     says: str
     source: str

@@ -11,6 +11,6 @@ RULE = Rule("prefix-caching", about="version", vllm_notices="never")
 
 def check(case: Case) -> Findings:
     caching = prefix_caching_with(case.target, case.drafter, case.runtime.vllm, case.runtimes)
-    if caching and not caching.works and case.setting(PREFIX_CACHING) is not False:
+    if caching and not caching.works and case.setting(PREFIX_CACHING) is True:
         message = f"--{PREFIX_CACHING}: {caching.says} ({caching.source})"
         yield RULE.warning("vllm", message, f"add --no-{PREFIX_CACHING}")
