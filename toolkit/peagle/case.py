@@ -15,10 +15,12 @@ from peagle.catalog.schema import Architecture, Catalog, Drafter, EngineSetting,
 from peagle.catalog.tables import (
     Instance,
     InstanceTable,
+    PrefixCaching,
     Runtime,
     RuntimeTable,
     VersionRuleTable,
     ami_report,
+    prefix_caching_of,
 )
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
@@ -32,6 +34,8 @@ from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
 """As ``CaseOptions.ami``: the AMI that SageMaker uses when a request specifies none."""
+
+PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
@@ -223,7 +227,10 @@ def build_case(
     types = {instance.type: instance for instance in catalog.instances.instances}
     instance = types.get(options.instance_type or "")
     on = instance or gpu
-    planned = engine_settings(target, drafter, on.gpu_architecture if on else "", runtime.vllm)
+    table = catalog.runtimes
+    planned = engine_settings(
+        target, drafter, on.gpu_architecture if on else "", runtime.vllm, table
+    )
     settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
     settings.update(settings_in(options.environment))
     settings.update(options.settings)
@@ -283,15 +290,32 @@ def _key_of(value: Value | None, key: str) -> Value | None:
 
 
 def engine_settings(
-    target: Target, drafter: Drafter | None, gpu_architecture: str, vllm: str
+    target: Target, drafter: Drafter | None, gpu_architecture: str, vllm: str, table: RuntimeTable
 ) -> dict[str, EngineSetting]:
-    """The catalogue's arguments for vLLM by name, without dashes; the drafter's win."""
+    """The catalogue's arguments for vLLM by name, without dashes; the drafter's win. Prefix caching
+    is off where it is not known to work with the drafter."""
     settings = [*target.engine_arguments, *(drafter.engine_arguments if drafter else ())]
+    caching = prefix_caching_with(target, drafter, vllm, table)
+    if caching and not caching.works:
+        because = f"{caching.says} ({caching.source})"
+        settings.append(EngineSetting(name=NO_PREFIX_CACHING, value=True, because=because))
     return {
         setting.name: setting
         for setting in applicable(settings, gpu_architecture, vllm)
         if setting.name not in DECIDED
     }
+
+
+def prefix_caching_with(
+    target: Target, drafter: Drafter | None, vllm: str, table: RuntimeTable
+) -> PrefixCaching | None:
+    """Whether prefix caching works with this drafter; ``None`` where the table does not say, as
+    without an EAGLE head."""
+    if drafter is None:
+        return None
+    architecture = target.architecture
+    kinds = {group.kind for group in architecture.attention}
+    return prefix_caching_of(table, architecture.class_name, kinds, drafter.method, vllm)
 
 
 def applicable(

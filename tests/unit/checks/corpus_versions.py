@@ -162,7 +162,7 @@ VERSIONS = (
     ),
     Broken(
         "prefix caching",
-        lambda f: tiny_case(f, settings={"enable-prefix-caching": True}),
+        lambda f: tiny_case(f, settings={"enable-prefix-caching": True}, vllm="0.27.1"),
         "prefix-caching",
         "warning",
     ),

@@ -62,11 +62,30 @@ def test_the_fix_of_a_missing_ami_is_its_option() -> None:
 
 
 def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
-    quiet = [f for f in check(catalog_case("gpt-oss-20b")) if f.code == "prefix-caching"]
-    case = catalog_case("gpt-oss-20b", settings={"enable-prefix-caching": True})
-    loud = [f for f in check(case) if f.code == "prefix-caching"]
+    quiet = [f for f in check(catalog_case("gpt-oss-20b")) if f.code == "model-runner-v2"]
+    case = catalog_case("gpt-oss-20b", environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
+    loud = [f for f in check(case) if f.code == "model-runner-v2"]
     assert [f.level for f in quiet] == ["note"]
-    assert [f.level for f in loud] == ["warning"]
+    assert [f.level for f in loud] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "vllm", "caching", "expected"),
+    [
+        ("tiny", "0.28.0", True, []),
+        ("gpt-oss-20b", "0.28.0", True, []),
+        ("gpt-oss-20b", "0.27.1", True, ["warning"]),
+        ("gpt-oss-20b", "0.27.1", False, []),
+        ("gpt-oss-20b+ngram", "0.27.1", True, []),
+        ("gemma-4-31b+eagle3", "0.28.0", True, ["warning"]),
+    ],
+)
+def test_prefix_caching_is_a_finding_where_it_is_not_known_to_work(
+    pair: str, vllm: str, caching: bool, expected: list[str]
+) -> None:
+    settings = {"enable-prefix-caching": caching}
+    found = check(catalog_case(pair, vllm=vllm, settings=settings), only={"prefix-caching"})
+    assert [f.level for f in found] == expected
 
 
 def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:

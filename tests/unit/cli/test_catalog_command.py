@@ -129,7 +129,7 @@ def test_show_for_people_says_everything_that_a_choice_needs() -> None:
         "claimed, SPEED-Bench",
         "3.38",
         "validate_same_kv_cache_group",
-        "--no-enable-prefix-caching",
+        "--async-scheduling",
         "gpt-oss-20b+eagle3",
     ):
         assert needed in shown

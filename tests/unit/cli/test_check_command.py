@@ -198,8 +198,9 @@ def test_a_disabled_setting_is_not_an_error(arguments: list[str]) -> None:
 
 
 def test_a_variable_overrides_the_plans_argument() -> None:
-    assert "prefix-caching" in codes(document("gpt-oss-20b"), "note")
-    turned_on = document("gpt-oss-20b", "--env", "SM_VLLM_ENABLE_PREFIX_CACHING=true")
+    older = ["gpt-oss-20b", "--vllm", "0.27.1"]
+    assert "prefix-caching" not in codes(document(*older), "warning")
+    turned_on = document(*older, "--env", "SM_VLLM_ENABLE_PREFIX_CACHING=true")
     assert "prefix-caching" in codes(turned_on, "warning")
 
 
@@ -218,8 +219,8 @@ def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
 
 
 def test_a_plans_own_arguments_count() -> None:
-    """The catalogue turns prefix caching off; turning it on again is seen."""
-    made = document("gpt-oss-20b", "--set", "enable-prefix-caching")
+    """A plan of an older version turns prefix caching off; turning it on again is seen."""
+    made = document("gpt-oss-20b", "--vllm", "0.27.1", "--set", "enable-prefix-caching")
     assert codes(made, "warning") == ["prefix-caching"]
 
 
@@ -340,7 +341,7 @@ def test_unread_files_are_named_with_the_command_that_reads_them() -> None:
     done = run("gpt-oss-20b")
     assert "no problems found in the catalogue's values" in done.stdout
     assert "         peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
-    problem = done.stdout.partition("prefix-caching")[2].splitlines()
+    problem = done.stdout.partition("structured-output")[2].splitlines()
     assert not any("fix:" in line for line in problem[1:3]), "nothing needs to be done"
 
 

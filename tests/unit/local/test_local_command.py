@@ -74,7 +74,7 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
     shown = {one.code for one in findings_on_this_machine(plan, engine_kind)}
 
     assert "instance-scarce" in {one.code for one in plan.findings} - shown
-    assert {"prefix-caching", "long-context-head", "revision-not-pinned"} <= shown
+    assert {"model-runner-v2", "long-context-head", "revision-not-pinned"} <= shown
 
 
 ABOUT_ANY_ENGINE = frozenset(

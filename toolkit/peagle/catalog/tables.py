@@ -104,11 +104,31 @@ class MethodSupport(CatalogEntry):
     source: str
 
 
+class PrefixCaching(CatalogEntry):
+    """Whether prefix caching ``works`` in the versions ``vllm`` with drafters of ``methods``, for
+    targets of ``classes`` (beginnings of the architecture's name; empty: any) that have no layers
+    but of the kinds ``attention`` (empty: any).
+
+    ``basis``: with real weights, with a model's sizes and random weights, of another version, of
+    vLLM's source, reported by others, or nothing. ``says`` is a clause about it.
+    """
+
+    methods: tuple[ShortName, ...]
+    classes: tuple[str, ...] = ()
+    attention: tuple[ShortName, ...] = ()
+    vllm: VersionRange | None = None
+    works: bool | None = None
+    basis: Literal["measured", "geometry", "other-version", "source", "reported", "unknown"]
+    says: str
+    source: str
+
+
 class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
 
     On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``;
-    ``ami_reports`` are about other families. ``method_support`` compares methods of speculation.
+    ``ami_reports`` are about other families. ``method_support`` compares methods of speculation;
+    of ``prefix_caching`` the first entry that matches holds.
     """
 
     default: Version
@@ -120,6 +140,7 @@ class RuntimeTable(CatalogEntry):
     ami_reports: tuple[AmiReport, ...] = ()
     runtimes: tuple[Runtime, ...]
     method_support: tuple[MethodSupport, ...] = ()
+    prefix_caching: tuple[PrefixCaching, ...] = ()
 
 
 def support_of(
@@ -130,6 +151,22 @@ def support_of(
         kind = one.parallel_drafting in (None, parallel_drafting)
         if kind and method in one.methods and in_range(vllm, one.vllm):
             return one
+    return None
+
+
+def prefix_caching_of(
+    table: RuntimeTable, class_name: str, attention: Collection[str], method: str, vllm: str
+) -> PrefixCaching | None:
+    """Whether prefix caching works with drafters of this method in this version, for a target with
+    layers of the kinds ``attention``; ``None`` if the table does not say."""
+    for entry in table.prefix_caching:
+        if (
+            method in entry.methods
+            and (not entry.classes or class_name.startswith(entry.classes))
+            and (not entry.attention or set(attention) <= set(entry.attention))
+            and (entry.vllm is None or in_range(vllm, entry.vllm))
+        ):
+            return entry
     return None
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from peagle.case import applicable, engine_settings
+from peagle.case import (
+    NO_PREFIX_CACHING,
+    PREFIX_CACHING,
+    applicable,
+    engine_settings,
+    prefix_caching_with,
+)
 from peagle.catalog.schema import EngineSetting
 from peagle.checks.facts import needs_vocabulary
 from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import note, warning
+from peagle.fit.estimate import cache_layout
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, PairLoad
 from peagle.planning.options import Options
 from peagle.planning.overrides import settings_of, switch_or_text
@@ -25,6 +33,7 @@ from peagle.planning.weights import (
 )
 from peagle.text import exact_duration, format_duration, format_rate, format_size
 from peagle.vllm.environment import Value
+from peagle.vllm.prefix_caching import tokens_lost
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 SHORTEST, LONGEST = 60, 3600
@@ -178,7 +187,8 @@ def engine_arguments(
 ) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     architecture = on_instance.instance.gpu_architecture
-    settings = engine_settings(work.target, work.drafter, architecture, work.vllm)
+    table = work.catalog.runtimes
+    settings = engine_settings(work.target, work.drafter, architecture, work.vllm, table)
     if placed.target.streamed:
         settings[_STREAMED.name] = _STREAMED
     own = options.settings
@@ -208,8 +218,27 @@ def engine_arguments(
             arguments += as_arguments(name, switch_or_text(text))
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
-    reasons = (_reason(f"--{name}", setting) for name, setting in settings.items())
+    reasons = [_reason(f"--{name}", setting) for name, setting in settings.items()]
+    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *own}:
+        reasons += _cached(work, on_instance)
     return Decision(tuple(arguments), tuple(reasons))
+
+
+def _cached(work: PairLoad, on_instance: InstanceFit) -> Iterator[Reason]:
+    """Why the prefix cache, on by default in vLLM, stays on, and what a hit loses."""
+    found = prefix_caching_with(work.target, work.drafter, work.vllm, work.catalog.runtimes)
+    if found is None or work.drafter is None:
+        return
+    blocks = [group.block_tokens for group in cache_layout(on_instance.case).groups]
+    lost = tokens_lost(work.drafter.method, blocks)
+    because = (
+        f"{found.says} ({found.source}); with the drafter a hit loses up to {lost} tokens, a block "
+        f"of each of {len(blocks)} KV cache groups; the proof covers it"
+        if len(blocks) > 1
+        else f"{found.says} ({found.source}); with the drafter a hit loses {lost} tokens, a block; "
+        "the proof covers it"
+    )
+    yield Reason(what=f"--{PREFIX_CACHING}", value="true", because=because)
 
 
 def as_text(value: Value) -> str:

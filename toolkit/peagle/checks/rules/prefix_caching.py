@@ -1,14 +1,16 @@
-"""Prefix caching with heads whose model cards turn it off.
+"""Prefix caching with an EAGLE head where it is not known to work.
 
-vLLM runs with both, but cache hits are lost and acceptance falls, without a warning.
+vLLM runs with both, but hits may be missing or acceptance may fall, without a warning.
 """
 
-from peagle.case import Case
+from peagle.case import PREFIX_CACHING, Case, prefix_caching_with
 from peagle.checks.registry import Findings, Rule
 
 RULE = Rule("prefix-caching", about="version", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    if case.is_eagle and case.setting("enable-prefix-caching") is True:
-        yield from RULE.by_version(case, "vllm", "--enable-prefix-caching")
+    caching = prefix_caching_with(case.target, case.drafter, case.runtime.vllm, case.runtimes)
+    if caching and not caching.works and case.setting(PREFIX_CACHING) is True:
+        message = f"--{PREFIX_CACHING}: {caching.says} ({caching.source})"
+        yield RULE.warning("vllm", message, f"add --no-{PREFIX_CACHING}")
