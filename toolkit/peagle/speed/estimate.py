@@ -38,6 +38,7 @@ from peagle.speed.models import (
 )
 from peagle.speed.step import StepTimes, closed_load
 from peagle.vllm import versions
+from peagle.vllm.prefix_caching import cached_tokens
 
 SAME_SIZE = 1.1
 """Requests whose tokens differ by at most this factor are of the measured size, as are acceptance
@@ -167,14 +168,10 @@ def on_engine(
         return replace(workload, cached_prompt_tokens=0)
     elsewhere = (engines - 1) * (workload.new_prompt_tokens + workload.output_tokens)
     kept = min(1.0, cached_requests(case, fit, workload) / (load * engines))
-    lost = tokens_lost_per_hit(case)
-    cached = int(kept * max(workload.cached_prompt_tokens - elsewhere - lost, 0))
-    return replace(workload, cached_prompt_tokens=cached)
-
-
-def tokens_lost_per_hit(case: FitCase) -> int:
-    """The cached tokens that a hit loses with the case's drafter."""
-    return 16 if case.drafter else 0
+    reusable = max(workload.cached_prompt_tokens - elsewhere, 0)
+    method = case.drafter.method if case.drafter else None
+    hit = cached_tokens(reusable, method, (g.block_tokens for g in cache_layout(case).groups))
+    return replace(workload, cached_prompt_tokens=int(kept * hit))
 
 
 def _measured(
