@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import Drafter, Target
@@ -167,7 +167,8 @@ def prove(
     Without a ``floor`` anything above 1.0 passes: at least one draft was accepted.
     """
     sent = Conversations(prompts, ask, chat=chat, max_tokens=max_tokens, two_turns=two_turns)
-    return evaluate(count_drafts(read_counters(), sent, read_counters, 1, lambda: False), floor)
+    counted = count_drafts(read_counters(), sent, read_counters, 1, lambda: False)
+    return evaluate(counted.total, floor, second=counted.second)
 
 
 def count_drafts(
@@ -196,9 +197,12 @@ def count_drafts(
             return counted
 
 
-def evaluate(counted: Counted, floor: float | None, min_drafts: int = 1) -> Proof:
-    """The proof from the counters of the only instance, while the prompts ran."""
-    one = _of_instance(None, counted, floor, min_drafts)
+def evaluate(
+    counted: Counters, floor: float | None, min_drafts: int = 1, second: Counters | None = None
+) -> Proof:
+    """The proof from the counters of the only instance, while the prompts ran; ``second`` is the
+    part of the second turns."""
+    one = _of_instance(None, counted, second, floor, min_drafts)
     return Proof(
         one.acceptance_length,
         one.drafts,
@@ -212,22 +216,27 @@ def evaluate(counted: Counted, floor: float | None, min_drafts: int = 1) -> Proo
 
 
 def evaluate_streams(
-    counted: Mapping[str, Counted], floor: float | None, min_drafts: int, instance_count: int
+    counted: Mapping[str, Counters],
+    floor: float | None,
+    min_drafts: int,
+    instance_count: int,
+    second: Mapping[str, Counters] = {},
 ) -> Proof:
     """The proof from what was counted in each instance's log stream.
 
     It passes if as many streams as there are instances have enough drafts, and each of these
     reaches the floor. A further stream with fewer drafts is of an instance that has ended.
     """
-    enough = {stream: one for stream, one in counted.items() if one.total.drafts >= min_drafts}
+    enough = {stream: one for stream, one in counted.items() if one.drafts >= min_drafts}
     complete = len(enough) >= instance_count
     shown = enough if complete else counted
     instances = tuple(
-        _of_instance(stream, shown[stream], floor, min_drafts) for stream in sorted(shown)
+        _of_instance(stream, shown[stream], second.get(stream), floor, min_drafts)
+        for stream in sorted(shown)
     )
     nothing = Counters(0, 0, 0)
-    together = sum((one.total for one in shown.values()), nothing)
-    seconds = [one.second for one in shown.values() if one.second is not None]
+    together = sum(shown.values(), nothing)
+    seconds = [second[stream] for stream in shown if stream in second]
     return Proof(
         acceptance_length(together),
         together.drafts,
@@ -243,17 +252,20 @@ def evaluate_streams(
 
 
 def _of_instance(
-    stream: str | None, counted: Counted, floor: float | None, min_drafts: int
+    stream: str | None,
+    counted: Counters,
+    second: Counters | None,
+    floor: float | None,
+    min_drafts: int,
 ) -> InstanceProof:
-    total = counted.total
-    length = acceptance_length(total)
-    second = None if counted.second is None else _second_turn(counted.second, floor)
+    length = acceptance_length(counted)
+    turn = None if second is None else _second_turn(second, floor)
     passed = (
-        total.drafts >= min_drafts
+        counted.drafts >= min_drafts
         and _is_accepted(length, floor)
-        and (second is None or second.passed)
+        and (turn is None or turn.passed)
     )
-    return InstanceProof(stream, total.drafts, length, _rates(total), passed, second)
+    return InstanceProof(stream, counted.drafts, length, _rates(counted), passed, turn)
 
 
 def _second_turn(counted: Counters, floor: float | None) -> SecondTurn:
@@ -309,19 +321,26 @@ class StreamCounts:
             if self.in_second_turn:
                 self._second[stream] = self._second.get(stream, nothing) + found
 
-    def by_stream(self) -> dict[str, Counted]:
-        """What each instance counted. The log has rates of hits only, which become counts of
-        thousandths."""
-        return {
-            stream: Counted(one, self._second_of(stream)) for stream, one in self.counted.items()
-        }
+    @property
+    def second(self) -> dict[str, Counters]:
+        """The part of the second turns. The log has rates of hits only, which become thousandths
+        of a thousand tokens."""
+        return {stream: self._second_of(stream) for stream in self.counted if self.conversations}
 
-    def _second_of(self, stream: str) -> Counters | None:
-        if not self.conversations:
-            return None
-        rate = self._hit_rates.get(stream)
-        cache = {} if rate is None else {"cache_queries": 1000, "cache_hits": round(rate * 1000)}
-        return self._second.get(stream, Counters(0, 0, 0)) + Counters(0, 0, 0, (), **cache)
+    def _second_of(self, stream: str) -> Counters:
+        drafted, rate = self._second.get(stream, Counters(0, 0, 0)), self._hit_rates.get(stream)
+        if rate is None:
+            return drafted
+        return replace(drafted, cache_queries=1000, cache_hits=round(rate * 1000))
+
+    def with_enough(self, min_drafts: int, rounds: int) -> list[str]:
+        """The instances that have enough drafts, after so many rounds of prompts."""
+        second = self.second
+        return [
+            stream
+            for stream, total in self.counted.items()
+            if Counted(total, second.get(stream)).is_enough(min_drafts, rounds)
+        ]
 
     @property
     def silent(self) -> tuple[str, ...]:

@@ -185,8 +185,10 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
     counts = dict(zip(engines, run_parallel(calls, until + _ANSWER_SECONDS), strict=True))
     if not several:
         (counted,) = counts.values()
-        return proof.evaluate(counted, request.floor, request.min_drafts)
-    proved = proof.evaluate_streams(counts, request.floor, request.min_drafts, len(counts))
+        return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
+    total = {address: counted.total for address, counted in counts.items()}
+    second = {address: one.second for address, one in counts.items() if one.second is not None}
+    proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
     return replace(proved, source="counters")
 
 

@@ -100,7 +100,7 @@ class Prover:
             in_time=lambda: self.clock.now() <= until,
             say=self.say,
         )
-        return proof.evaluate(counted, floor, request.min_drafts)
+        return proof.evaluate(counted.total, floor, request.min_drafts, counted.second)
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
         instances = max(live.engine_count, 1)
@@ -114,13 +114,14 @@ class Prover:
         while True:
             rounds += 1
             for number, send in enumerate(turns, start=1):
-                is_last = number == len(turns)
                 counts.in_second_turn = number > 1
                 send()
                 # A first turn is counted to its end, so that its statistics are not the second's.
+                is_last = number == len(turns)
+                done = partial(_is_complete, counts, request, instances, rounds)
                 reader.wait(
                     instances,
-                    lambda: is_last and _is_complete(counts, request, instances, rounds),  # noqa: B023
+                    done if is_last else lambda: bool(counts.silent),
                     lambda: self.say(counts.progress(request.min_drafts, instances)),
                 )
             drafted = sum(one.drafts for one in counts.counted.values())
@@ -131,7 +132,9 @@ class Prover:
                 or self.clock.now() > until
             ):
                 break
-        return proof.evaluate_streams(counts.by_stream(), floor, request.min_drafts, instances)
+        return proof.evaluate_streams(
+            counts.counted, floor, request.min_drafts, instances, counts.second
+        )
 
     def _turns(
         self, request: ProofRequest, live: Endpoint, instances: int
@@ -139,7 +142,6 @@ class Prover:
         """What sends the turns of a round: all prompts once for each instance, to all at the same
         time. Each variant gets its share by name, also one whose weight is 0.
         """
-
         several = len(live.running) > 1
         targets = [
             variant if several else None
@@ -178,6 +180,5 @@ def _send(calls: Sequence[Callable[[], None]]) -> None:
 def _is_complete(counts: StreamCounts, request: ProofRequest, instances: int, rounds: int) -> bool:
     """Whether further prompts would change nothing: every instance has enough drafts, or one
     generates and never drafts."""
-    streams = counts.by_stream().values()
-    enough = [one for one in streams if one.is_enough(request.min_drafts, rounds)]
+    enough = counts.with_enough(request.min_drafts, rounds)
     return len(enough) >= instances or bool(counts.silent)
