@@ -91,6 +91,9 @@ async def answer(
     await send({"type": "http.response.body", "body": content})
 
 
+_CACHE = re.compile(
+    r"^vllm:prefix_cache_(?P<name>queries|hits)_total(?:\{.*\})? (?P<value>\S+)", re.MULTILINE
+)
 _SAMPLE = re.compile(
     r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
     r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
@@ -121,7 +124,8 @@ class CountersMiddleware:
 def sum_counters(page: str) -> dict[str, Any]:
     """The counters in Prometheus text, summed over engines.
 
-    Without speculation all are 0 and ``speculation`` is false.
+    Without speculation those of drafts are 0 and ``speculation`` is false. ``cache_queries`` and
+    ``cache_hits`` are tokens of prompts, and absent where the engine does not count them.
     """
     totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     positions: dict[int, int] = {}
@@ -134,7 +138,12 @@ def sum_counters(page: str) -> dict[str, Any]:
         elif position:
             place = int(position[1])
             positions[place] = positions.get(place, 0) + count
+    cache: dict[str, int] = {}
+    for sample in _CACHE.finditer(page):
+        name = f"cache_{sample['name']}"
+        cache[name] = cache.get(name, 0) + _count(sample["value"])
     return {
+        **cache,
         "speculation": bool(samples),
         **totals,
         "accepted_per_position": [positions[place] for place in sorted(positions)],

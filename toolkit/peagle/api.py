@@ -199,9 +199,11 @@ if TYPE_CHECKING:
     from peagle.project.reading import find_project as find_project
     from peagle.project.reading import project_schema as project_schema
     from peagle.project.reading import read_project as read_project
+    from peagle.proof import SecondTurn as SecondTurn
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
     from peagle.proof import require_passed as require_passed
+    from peagle.proof import second_turn_text as second_turn_text
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -371,7 +373,9 @@ _FUNCTIONS = {
     "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
-    "peagle.proof": ("floor_text", "pair_in_catalogue", "require_passed"),
+    "peagle.proof": (
+        "SecondTurn", "floor_text", "pair_in_catalogue", "require_passed", "second_turn_text",
+    ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
         "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",

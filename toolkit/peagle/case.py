@@ -29,13 +29,12 @@ from peagle.errors import DamagedCheckpoint, OutOfRange
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
+from peagle.vllm.prefix_caching import NO_PREFIX_CACHING
 from peagle_serve.environment import variable_of
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
 """As ``CaseOptions.ami``: the AMI that SageMaker uses when a request specifies none."""
-
-PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""

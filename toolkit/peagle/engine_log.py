@@ -29,6 +29,7 @@ _ROUNDED = 0.0051
 _GENERATION = re.compile(rf"Avg generation throughput: ({_NUMBER}) tokens/s")
 _RUNNING = re.compile(rf"\bRunning: ({_WHOLE}) reqs")
 _WAITING = re.compile(rf"\bWaiting: ({_WHOLE}) reqs")
+_HIT_RATE = re.compile(rf"(?<!External )Prefix cache hit rate: ({_NUMBER})%")
 _KV_CACHE = re.compile(rf"KV cache usage: ({_NUMBER})%")
 
 LOG_INTERVAL_VARIABLE = "VLLM_LOG_STATS_INTERVAL"
@@ -80,6 +81,13 @@ def generated_in_log(line: str) -> float | None:
     lines. An engine that drafts writes its counters directly after it."""
     found = _GENERATION.search(line)
     return float(found[1]) if found else None
+
+
+def hit_rate_in_log(line: str) -> float | None:
+    """The share of the prompts' tokens that vLLM found in its prefix cache, over its last thousand
+    requests (``CachingMetrics`` in v1/metrics/stats.py); ``None`` for lines without it."""
+    found = _HIT_RATE.search(line)
+    return float(found[1]) / 100 if found else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Pure functions, shared by the clients of AWS, the sandbox and local engines.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -48,6 +48,21 @@ def request_body(
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     return body
+
+
+def follow_up_body(body: Mapping[str, Any], answer: str, prompt: str) -> dict[str, Any]:
+    """The next turn of the conversation that ``body`` began, with ``answer`` to it: the history
+    again, then ``prompt``."""
+    if "messages" not in body:
+        return {**body, "prompt": f"{body['prompt']}{answer}\n\n{prompt}"}
+    answered = {"role": "assistant", "content": answer or "-"}  # templates reject an empty one
+    asked = {"role": "user", "content": prompt}
+    return {**body, "messages": [*body["messages"], answered, asked]}
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    """The last prompt in a body of ``request_body`` or ``follow_up_body``."""
+    return str(body["messages"][-1]["content"] if "messages" in body else body["prompt"])
 
 
 LARGEST_EVENT = 4 << 20
@@ -192,12 +207,23 @@ def pieces_in(chunks: Iterable[bytes]) -> Iterator[Piece]:
 
 @dataclass(frozen=True)
 class Counters:
-    """vLLM's ``spec_decode`` counters since the engine started."""
+    """vLLM's ``spec_decode`` counters since the engine started, and ``cache_queries`` and
+    ``cache_hits``: tokens of prompts that were looked up in the prefix cache, and found there;
+    ``None`` where they are unknown."""
 
     drafts: int
     draft_tokens: int
     accepted_tokens: int
     accepted_per_position: tuple[int, ...] = ()
+    cache_queries: int | None = None
+    cache_hits: int | None = None
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the prompts' tokens that came from the prefix cache; ``None`` if unknown."""
+        if self.cache_hits is None or not self.cache_queries:
+            return None
+        return self.cache_hits / self.cache_queries
 
     def __add__(self, other: Counters) -> Counters:
         """The counts of two periods, or of two engines, together."""
@@ -209,6 +235,8 @@ class Counters:
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
             tuple(one + another for one, another in positions),
+            _total(self.cache_queries, other.cache_queries),
+            _total(self.cache_hits, other.cache_hits),
         )
 
     def since(self, earlier: Counters) -> Counters:
@@ -223,7 +251,18 @@ class Counters:
             tuple(
                 now - then for now, then in zip(self.accepted_per_position, before, strict=False)
             ),
+            _more(self.cache_queries, earlier.cache_queries),
+            _more(self.cache_hits, earlier.cache_hits),
         )
+
+
+def _total(one: int | None, other: int | None) -> int | None:
+    """The sum of what is known."""
+    return other if one is None else one + (other or 0)
+
+
+def _more(now: int | None, earlier: int | None) -> int | None:
+    return None if now is None or earlier is None else now - earlier
 
 
 def parse_counters(document: dict[str, Any]) -> Counters:
@@ -234,7 +273,13 @@ def parse_counters(document: dict[str, Any]) -> Counters:
             draft_tokens=count_of(document["draft_tokens"]),
             accepted_tokens=count_of(document["accepted_tokens"]),
             accepted_per_position=tuple(map(count_of, document.get("accepted_per_position", ()))),
+            cache_queries=_known_count(document.get("cache_queries")),
+            cache_hits=_known_count(document.get("cache_hits")),
         )
+
+
+def _known_count(value: object) -> int | None:
+    return None if value is None else count_of(value)
 
 
 def acceptance_length(counters: Counters) -> float | None:

@@ -26,7 +26,7 @@ from peagle.deploy.proving.request import ProofRequest, request_of_model, reques
 from peagle.errors import EngineError, NotProved, UserError
 from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan
-from peagle.proof import MIN_DRAFTS, Proof
+from peagle.proof import MIN_DRAFTS, Counted, Proof
 from peagle.protocol import Counters, parse_piece
 
 _PAUSE_SECONDS = 5.0
@@ -161,7 +161,7 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
     until = time.monotonic() + PROOF_SECONDS
     several = len(engines) > 1
 
-    def count(address: str, server: OpenAiServer) -> Counters:
+    def count(address: str, server: OpenAiServer) -> Counted:
         def read() -> Counters:
             counted = counters_of(server)
             if counted is None:
@@ -172,13 +172,9 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
                 )
             return counted
 
-        def send_round() -> None:
-            for body in request.bodies():
-                _ask(server, body)
-
         return proof.count_drafts(
             read(),
-            send_round,
+            request.conversations(partial(_ask, server)),
             read,
             request.min_drafts,
             in_time=lambda: time.monotonic() <= until,
@@ -189,13 +185,15 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
     counts = dict(zip(engines, run_parallel(calls, until + _ANSWER_SECONDS), strict=True))
     if not several:
         (counted,) = counts.values()
-        return proof.evaluate(counted, request.floor, request.min_drafts)
-    proved = proof.evaluate_streams(counts, request.floor, request.min_drafts, len(counts))
+        return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
+    total = {address: counted.total for address, counted in counts.items()}
+    second = {address: one.second for address, one in counts.items() if one.second is not None}
+    proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
     return replace(proved, source="counters")
 
 
 def _require_answer(server: OpenAiServer, request: ProofRequest) -> None:
-    if not parse_piece(_ask(server, request.bodies()[0])).written:
+    if not parse_piece(_ask(server, request.body())).written:
         raise NotProved(f"{server.base_url} returned an empty answer", code="empty-answer")
 
 

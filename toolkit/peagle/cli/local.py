@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,7 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "pair": engine.pair,
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
+        "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
         "warm_start": warm.document() if warm else None,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
@@ -205,6 +207,8 @@ def _print_engine(engine: LocalEngine) -> None:
             f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
             f"{engine.drafts} drafts."
         )
+        if engine.second_turn:
+            print_line(f"  {api.second_turn_text(engine.second_turn)}")
     else:
         print_line(f"{engine.pair} responds.")
     if warm := api.read_warm_start(Path(engine.process.log)):

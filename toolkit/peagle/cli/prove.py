@@ -168,6 +168,8 @@ def _show(name: str, proved: Proof) -> None:
             print_line(f"  {one.stream}: {_drafted(one)}")
             continue
         print_line(f"  {_drafted(one)}")
+    if proved.second_turn:
+        print_line(f"  {api.second_turn_text(proved.second_turn)}")
 
 
 def _measured(proved: Proof) -> str:

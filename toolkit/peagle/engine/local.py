@@ -48,6 +48,8 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.store import locked
+from peagle.vllm.environment import settings_in
+from peagle.vllm.prefix_caching import caches_prefixes
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     COUNTERS_ATTRIBUTE,
@@ -238,12 +240,17 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         lambda: counters(port),
         prompts=plan.proof.prompts,
         floor=plan.speculation.acceptance_floor,
+        two_turns=caches_prefixes(settings_in(engine.environment)),
         **settings,
     )
     judged = replace(found, floor_source=plan.speculation.floor_source)
     proof.require_passed(judged, proof.pair_in_catalogue(plan.target, plan.drafter))
     return replace(
-        engine, ready=True, acceptance_length=found.acceptance_length, drafts=found.drafts
+        engine,
+        ready=True,
+        acceptance_length=found.acceptance_length,
+        drafts=found.drafts,
+        second_turn=found.second_turn,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
+from peagle.proof import SecondTurn
 from peagle.store import home, read_record, write_json
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
 from peagle_serve.json_reader import read_regular
@@ -26,8 +27,9 @@ class LocalEngine:
     """An engine of this machine.
 
     ``environment`` identifies its plan; ``notes`` say how a CPU differs from the plan.
-    ``acceptance_length`` and ``drafts`` are measured by the proof, ``None`` before it and without
-    speculation. ``chat``: the target is a chat model. ``started_at`` is in seconds since 1970.
+    ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the proof, ``None`` before
+    it and without speculation. ``chat``: the target is a chat model. ``started_at`` is in seconds
+    since 1970.
     ``image`` is the id of the container's image, ``None`` for a process.
     """
 
@@ -43,6 +45,7 @@ class LocalEngine:
     image: str | None = None
     acceptance_length: float | None = None
     drafts: int | None = None
+    second_turn: SecondTurn | None = None
     chat: bool = True
 
     @property

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from peagle.case import (
-    NO_PREFIX_CACHING,
-    PREFIX_CACHING,
-    applicable,
-    engine_settings,
-    prefix_caching_with,
-)
+from peagle.case import applicable, engine_settings, prefix_caching_with
 from peagle.catalog.schema import EngineSetting
 from peagle.checks.facts import needs_vocabulary
 from peagle.errors import Fix, OutOfRange, UserError
@@ -33,7 +27,7 @@ from peagle.planning.weights import (
 )
 from peagle.text import exact_duration, format_duration, format_rate, format_size
 from peagle.vllm.environment import Value
-from peagle.vllm.prefix_caching import tokens_lost
+from peagle.vllm.prefix_caching import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 SHORTEST, LONGEST = 60, 3600

@@ -8,12 +8,22 @@ that reads the target's hidden states needs the last matched block computed agai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 READS_HIDDEN_STATES = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
 """Methods that cost a block per hit (``use_eagle`` in config/speculative.py, vLLM 0.28.0)."""
 
+PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
+"""vLLM's argument, in its two spellings."""
+
 _GPU_BLOCK, _CPU_BLOCK = 16, 128
+
+
+def caches_prefixes(settings: Mapping[str, object]) -> bool:
+    """Whether an engine with these arguments (without dashes) keeps its prefix cache on, as vLLM
+    does by default; ``None`` is the value of one that the container leaves out."""
+    off = settings.get(NO_PREFIX_CACHING) or settings.get(PREFIX_CACHING) is False
+    return not off
 
 
 def block_tokens(on_cpu: bool = False) -> int:

@@ -3,8 +3,9 @@
 vLLM runs with both, but hits may be missing or acceptance may fall, without a warning.
 """
 
-from peagle.case import PREFIX_CACHING, Case, prefix_caching_with
+from peagle.case import Case, prefix_caching_with
 from peagle.checks.registry import Findings, Rule
+from peagle.vllm.prefix_caching import PREFIX_CACHING
 
 RULE = Rule("prefix-caching", about="version", vllm_notices="never")
 

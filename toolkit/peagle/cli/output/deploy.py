@@ -150,6 +150,8 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     name = document["name"]
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
+    if second := (document["proof"] or {}).get("second_turn"):
+        print_line(f"In the {api.second_turn_text(api.SecondTurn(**second))}.")
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "

@@ -7,7 +7,7 @@ from vLLM's lines of statistics in each instance's log stream, which stock vLLM 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -75,7 +75,7 @@ class Prover:
         return self._by_log(request, live, floor)
 
     def _by_answer(self, request: ProofRequest) -> Proof:
-        if not parse_piece(self._ask(request, request.bodies()[0])).written:
+        if not parse_piece(self._ask(request, request.body())).written:
             raise NotProved(
                 f"{request.name} returned an empty answer",
                 Fix("read the log", ("peagle", "logs", request.name)),
@@ -92,19 +92,15 @@ class Prover:
             latest = runtime.counters(self.aws, request.name, **request.target) or latest
             return latest
 
-        def send_round() -> None:
-            for body in request.bodies():
-                self._ask(request, body)
-
         counted = proof.count_drafts(
             before,
-            send_round,
+            request.conversations(partial(self._ask, request)),
             read,
             request.min_drafts,
             in_time=lambda: self.clock.now() <= until,
             say=self.say,
         )
-        return proof.evaluate(counted, floor, request.min_drafts)
+        return proof.evaluate(counted.total, floor, request.min_drafts, counted.second)
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
         instances = max(live.engine_count, 1)
@@ -112,34 +108,40 @@ class Prover:
         reader = StatisticsReader(self.aws, live, self.clock, request.revision_started, again)
         reader.read()  # what may not be read is reported before any prompt is sent
         counts = reader.counts
-        until, idle, drafts = self.clock.now() + PROOF_SECONDS, 0, 0
+        counts.conversations = request.two_turns
+        turns = self._turns(request, live, instances)
+        until, idle, drafts, rounds = self.clock.now() + PROOF_SECONDS, 0, 0, 0
         while True:
-            self._send_round(request, live, instances)
-            reader.wait(
-                instances,
-                lambda: _is_complete(counts, request, instances),
-                lambda: self.say(counts.progress(request.min_drafts, instances)),
-            )
+            rounds += 1
+            for number, send in enumerate(turns, start=1):
+                counts.in_second_turn = number > 1
+                send()
+                # A first turn is counted to its end, so that its statistics are not the second's.
+                is_last = number == len(turns)
+                done = partial(_is_complete, counts, request, instances, rounds)
+                reader.wait(
+                    instances,
+                    done if is_last else lambda: bool(counts.silent),
+                    lambda: self.say(counts.progress(request.min_drafts, instances)),
+                )
             drafted = sum(one.drafts for one in counts.counted.values())
             idle, drafts = (0 if drafted > drafts else idle + 1), drafted
             if (
-                _is_complete(counts, request, instances)
+                _is_complete(counts, request, instances, rounds)
                 or idle >= _ROUNDS_WITHOUT_PROGRESS
                 or self.clock.now() > until
             ):
                 break
-        return proof.evaluate_streams(counts.counted, floor, request.min_drafts, instances)
+        return proof.evaluate_streams(
+            counts.counted, floor, request.min_drafts, instances, counts.second
+        )
 
-    def _send_round(self, request: ProofRequest, live: Endpoint, instances: int) -> None:
-        """Send all prompts once for each instance, to all at the same time.
-
-        Each variant gets its share by name, also one whose weight is 0.
+    def _turns(
+        self, request: ProofRequest, live: Endpoint, instances: int
+    ) -> list[Callable[[], None]]:
+        """What sends the turns of a round: all prompts once for each instance, to all at the same
+        time. Each variant gets its share by name, also one whose weight is 0.
         """
-
-        def send(variant: str | None) -> None:
-            for body in request.bodies():
-                self._ask(request, body, **({"TargetVariant": variant} if variant else {}))
-
         several = len(live.running) > 1
         targets = [
             variant if several else None
@@ -149,11 +151,14 @@ class Prover:
         if live.component is not None:
             targets = [None] * instances
         if instances == 1:
-            send(targets[0])
-            return
-        for first in range(0, len(targets), WORKERS):
-            calls = [partial(send, variant) for variant in targets[first : first + WORKERS]]
-            run_parallel(calls, time.monotonic() + _PROMPT_SECONDS)
+            targets = targets[:1]
+
+        def ask(variant: str | None, body: dict[str, Any]) -> dict[str, Any]:
+            named = {"TargetVariant": variant} if variant else {}
+            return self._ask(request, body, **named)
+
+        turns = [request.conversations(partial(ask, variant)).turns for variant in targets]
+        return [partial(_send, calls) for calls in zip(*turns, strict=True)]
 
     def _ask(
         self, request: ProofRequest, body: dict[str, Any], **parameters: str
@@ -164,8 +169,16 @@ class Prover:
             raise proof.prompt_rejected(error.message) from error
 
 
-def _is_complete(counts: StreamCounts, request: ProofRequest, instances: int) -> bool:
+def _send(calls: Sequence[Callable[[], None]]) -> None:
+    if len(calls) == 1:
+        calls[0]()
+        return
+    for first in range(0, len(calls), WORKERS):
+        run_parallel(calls[first : first + WORKERS], time.monotonic() + _PROMPT_SECONDS)
+
+
+def _is_complete(counts: StreamCounts, request: ProofRequest, instances: int, rounds: int) -> bool:
     """Whether further prompts would change nothing: every instance has enough drafts, or one
     generates and never drafts."""
-    enough = [one for one in counts.counted.values() if one.drafts >= request.min_drafts]
+    enough = counts.with_enough(request.min_drafts, rounds)
     return len(enough) >= instances or bool(counts.silent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ from peagle.deploy.served import Served
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import floor_of
-from peagle.proof import MIN_DRAFTS
+from peagle.proof import MIN_DRAFTS, Conversations
 from peagle.protocol import request_body
 from peagle.render.requests import tag_value
+from peagle.vllm.environment import settings_in
+from peagle.vllm.prefix_caching import caches_prefixes
 
 DEFAULT_PROMPTS = (*PROOF_PROMPTS[:2], PROOF_PROMPTS[3])
 """For an endpoint whose pair the catalogue does not have: three of those for a target without
@@ -33,6 +36,7 @@ class ProofRequest:
     user set it (``floor_source``).
     ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
     is known: log streams that are older do not count. ``variant``: prove only that one.
+    ``two_turns``: prefix caching is on, so the prompts are sent as conversations.
     """
 
     name: str
@@ -47,16 +51,21 @@ class ProofRequest:
     floor_source: FloorSource | None = None
     revision_started: float = 0.0
     variant: str | None = None
+    two_turns: bool = False
 
     @property
     def target(self) -> dict[str, str]:
         """The parameters of an invocation of the variant."""
         return {"TargetVariant": self.variant} if self.variant else {}
 
-    def bodies(self) -> list[dict[str, Any]]:
-        """The requests of one round."""
+    def body(self) -> dict[str, Any]:
+        """The first prompt alone."""
+        return request_body(self.prompts[0], chat=self.chat, max_tokens=self.max_tokens)
+
+    def conversations(self, ask: Callable[[dict[str, Any]], Any]) -> Conversations:
+        """The prompts for one engine, which ``ask`` sends to it."""
         settings: dict[str, Any] = {"chat": self.chat, "max_tokens": self.max_tokens}
-        return [request_body(prompt, **settings) for prompt in self.prompts]
+        return Conversations(self.prompts, ask, **settings, two_turns=self.two_turns)
 
 
 def request_of_plan(plan: Plan, name: str) -> ProofRequest:
@@ -72,6 +81,7 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
         source=settings.source,
         pair=proof.pair_in_catalogue(plan.target, plan.drafter),
         floor_source=speculation.floor_source if speculation else None,
+        two_turns=caches_prefixes(settings_in(plan.environment)),
     )
 
 
@@ -91,6 +101,7 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
         source=proof_source(served.image, catalog.runtimes),
         pair=proof.pair_in_catalogue(target, drafter) if served.pair else "PAIR",
         floor_source=None if floor is None else "catalogue",
+        two_turns=caches_prefixes(served.settings),
     )
 
 
@@ -107,6 +118,7 @@ def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
         floor=None,
         source="counters",
         pair=model,
+        two_turns=True,
     )
 
 
