@@ -58,10 +58,8 @@ def reserved_tokens(checkpoint: Checkpoint) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for role in ("eos", "pad", "unk"):
         values = [holder.get(f"{role}_token_id") for holder in holders]
-        ids = {
-            number for value in values for number in (value if isinstance(value, list) else [value])
-        }
-        ids |= {int(n) for n, text in numbers.items() if n.isdigit() and text == roles.get(role)}
+        ids = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        ids += [int(n) for n, text in numbers.items() if n.isdecimal() and text == roles.get(role)]
         found[role] = {number for number in ids if type(number) is int}
     return found
 

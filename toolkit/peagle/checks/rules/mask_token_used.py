@@ -26,7 +26,8 @@ def check(case: Case, head: Head) -> Findings:
         reserved.setdefault(role, set()).update(tokens)
     for entry in placeholder_missing.RULE.entries(case):
         key, token = placeholder_missing.found_placeholder(head, entry) or ("", None)
-        roles = [name for role, name in _ROLES.items() if token in reserved.get(role, ())]
+        is_id = type(token) is int
+        roles = [name for role, name in _ROLES.items() if is_id and token in reserved.get(role, ())]
         if roles:
             message = (
                 f"{key} of {head.location} is {token}, the {' and '.join(roles)} token of "
