@@ -119,10 +119,15 @@ def _check_width(head: HeadFiles, target: Mapping[str, Any]) -> None:
     if fc is None or len(fc) != 2 or head.config.quantized:
         return
     layers, _ = head.auxiliary_layers(_number(target, "num_hidden_layers") or 0)
+    built_for = head.config.built_for
     if fc[1] != width * len(layers):
         raise _mismatch(
             f"fc.weight has input width {fc[1]}; {len(layers)} target layers x {width} = "
             f"{width * len(layers)} expected"
+        )
+    if len(layers) != built_for:
+        raise _inconsistent(
+            f"the head reads {len(layers)} target layers, but vLLM builds fc for {built_for}"
         )
     if head.config.hidden_size not in (None, fc[0]):
         raise _inconsistent(
@@ -184,12 +189,21 @@ def _check_embeddings(head: HeadFiles, target: Mapping[str, Any]) -> None:
 
 def _check_own_layers(head: HeadFiles) -> None:
     """The weights hold all layers of the config, and each layer is complete: vLLM leaves missing
-    tensors uninitialized. The first layer has an additional norm."""
+    tensors uninitialized. The first layer has an additional norm. layer_types fit the layers."""
+    if head.config.window_problem:
+        raise _inconsistent(head.config.window_problem)
     layers, count = head.layer_tensors(), head.config.layers
     if layers and set(layers) != set(range(count or 0)):
         has = "no num_hidden_layers" if count is None else f"num_hidden_layers {count}"
         raise _inconsistent(f"the weights hold layers {sorted(layers)}; config.json has {has}")
-    complete = set().union(*(names for layer, names in layers.items() if layer))
+    # vLLM ignores a bias that its class does not have, in whichever layer.
+    biases = {f"self_attn.{name}.bias" for name in head.config.biases}
+    complete = {
+        name
+        for layer, names in layers.items()
+        for name in names
+        if layer and (not name.endswith(".bias") or name in biases)
+    }
     for layer, names in sorted(layers.items()):
         if not complete <= names:
             raise _inconsistent(f"layer {layer} of the head has no tensor {min(complete - names)}")

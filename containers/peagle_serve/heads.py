@@ -41,6 +41,16 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers\.(\d{1,9})|midlayer)\.")
 _KNOWN_LAYERS = ("llama", "qwen3")
 """Model types whose layer names in vLLM are known here (llama_eagle3.py, qwen3_eagle3.py)."""
 
+_LAYERS_OF_CLASS = {
+    "Eagle3Qwen3ForCausalLM": "qwen3",
+    **dict.fromkeys(
+        ("Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3", "Eagle3MiniMaxM2ForCausalLM",
+         "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM"), "llama"),
+}  # fmt: skip
+"""Class of a head in vLLM's own format -> the kind of its layers (vLLM 0.28.0, registry.py)."""
+
+
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 
 MIXED_FILES = "copy the head again: config.json and weights are from different heads"
 """The fix for a head whose tensors are not those that its config describes."""
@@ -49,11 +59,14 @@ MIXED_FILES = "copy the head again: config.json and weights are from different h
 class HeadConfig(NamedTuple):
     """The config of a head. ``None``: the key is absent or invalid, and vLLM takes a default.
 
+    ``model_type`` is the kind of its layers: in vLLM's own format the class decides it.
     ``speculators`` is its type in the speculators format (``eagle3``, ``peagle``), ``None`` in
     vLLM's own. ``target_hidden_size`` defaults to ``hidden_size``. ``auxiliary_layers`` are the
     target's layers whose hidden states it reads; ``built_for`` is the number of hidden states for
-    which vLLM builds ``fc``, from another key. ``invalid`` maps keys with unusable values to a
-    message about them.
+    which vLLM builds ``fc``, from another key. ``windows`` has the sliding window of each layer
+    (``None``: full attention); ``window_problem`` is why vLLM does not start with them. ``biases``
+    are the projections that have one in vLLM (``q_proj``, ...). ``invalid`` maps keys with unusable
+    values to a message about them.
     """
 
     classes: tuple[str, ...]
@@ -73,7 +86,9 @@ class HeadConfig(NamedTuple):
     query_heads: int | None
     kv_heads: int | None
     head_dim: int | None
-    attention_bias: bool
+    biases: tuple[str, ...]
+    windows: tuple[int | None, ...]
+    window_problem: str
     norm_before_fc: bool
     fc_norm: bool
     quantized: bool
@@ -118,9 +133,19 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         config.get("speculators_model_type"),
     )
     outer = inner if kind is None else config
+    model_type = str(inner.get("model_type") or "llama")
+    if kind is None:
+        known = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in classes_of(config))
+        model_type = next(filter(None, known), model_type)
+    nested_layers, count = layers(eagle), number("num_hidden_layers")
+    listed = layers(config) or layers(inner)
+    # Llama's class counts the nested list only (llama_eagle3.py), Qwen3's the one that is read.
+    counted = listed or nested_layers if model_type == "qwen3" else nested_layers
+    features = number("num_aux_layers") if model_type == "qwen3" else None
+    windows, problem = _windows(inner, model_type, count or 0, kind is not None)
     return HeadConfig(
         classes=classes_of(config),
-        model_type=str(inner.get("model_type") or "llama"),
+        model_type=model_type,
         speculators=None if kind is None else str(kind),
         parallel_drafting=any(config.get(name) is not None for name in PLACEHOLDERS)
         or kind == "peagle",
@@ -130,22 +155,68 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         hidden_size=hidden,
         vocab_size=number("vocab_size"),
         draft_vocab_size=number("draft_vocab_size", config),
-        auxiliary_layers=layers(config) or layers(eagle),
-        built_for=number("num_aux_hidden_states") or len(layers(eagle) or ()) or DEFAULT_AUXILIARY,
+        auxiliary_layers=listed or nested_layers,
+        built_for=features
+        or number("num_aux_hidden_states")
+        or len(counted or ())
+        or DEFAULT_AUXILIARY,
         uses_auxiliary=eagle.get("use_aux_hidden_state") is not False,
         max_positions=number("max_position_embeddings"),
-        layers=number("num_hidden_layers"),
+        layers=count,
         intermediate_size=number("intermediate_size"),
         query_heads=heads,
         kv_heads=number("num_key_value_heads") or heads,
         head_dim=number("head_dim") or (hidden // heads if hidden and heads else None) or None,
-        attention_bias=inner.get("attention_bias") is True,
+        biases=_biases(inner, model_type),
+        windows=windows,
+        window_problem=problem,
         norm_before_fc=bool(eagle.get("norm_before_fc", outer.get("norm_before_fc"))),
-        fc_norm=bool(outer.get("fc_norm")),
+        # vLLM does not pass this key on for P-EAGLE (speculators/algos.py, update_peagle).
+        fc_norm=bool((inner if kind == "peagle" else outer).get("fc_norm")),
         quantized=any(isinstance(one.get("quantization_config"), Mapping)
                       for one in (config, inner)),
         invalid=invalid,
     )  # fmt: skip
+
+
+def _biases(layer: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
+    """The projections with a bias in vLLM's layers; for Qwen3 ``o_proj`` and the feed-forward
+    block never have one (vLLM 0.28.0, llama.py:266 and 303, qwen3.py:117)."""
+    attention = ("q_proj", "k_proj", "v_proj") if layer.get("attention_bias") else ()
+    if model_type == "qwen3":
+        return attention
+    output = ("o_proj",) if layer.get("attention_bias") or layer.get("bias") else ()
+    return attention + output + (_FEED_FORWARD if layer.get("mlp_bias") else ())
+
+
+def _windows(
+    layer: Mapping[str, Any], model_type: str, count: int, speculators: bool
+) -> tuple[tuple[int | None, ...], str]:
+    """The sliding window of each of ``count`` layers, and why vLLM does not start with them: it
+    reads layer_types (0.28.0, llama.py:184, qwen3_eagle3.py:46), whose length transformers checks.
+    """
+    full = (None,) * min(count, MOST_LAYERS)
+    kinds, window = layer.get("layer_types"), layer.get("sliding_window")
+    if not isinstance(kinds, list):
+        return full, ""
+    if len(kinds) != count:
+        return full, f"layer_types has {len(kinds)} entries for {count} layers"
+    if "sliding_attention" not in kinds:
+        return full, ""
+    is_qwen = model_type == "qwen3"
+    if not is_qwen and "sliding_window" not in layer:
+        return full, "layer_types has sliding_attention, but there is no sliding_window"
+    if is_qwen and not speculators and not layer.get("use_sliding_window"):
+        return full, ""  # transformers' Qwen3Config drops the window
+    size = window if type(window) is int and window > 0 else None
+    return tuple(size if kind == "sliding_attention" else None for kind in kinds), ""
+
+
+def vllm_class(name: str) -> str:
+    """The class that vLLM looks up for a head in its own format with this architecture
+    (transformers_utils/configs/eagle.py)."""
+    is_eagle3 = name.startswith("Eagle3") or name.endswith("Eagle3")
+    return name if is_eagle3 else f"Eagle3{name}"
 
 
 def is_head(config: Mapping[str, Any]) -> bool:

@@ -31,6 +31,9 @@ GOOD: dict[str, Verdict] = {
     "half of the vocabulary": Accepts(1.15),
     "a long request": Accepts(2.15),
     "the layer after the last": Accepts(2.15),
+    "four layers, as the fix says": Unnoticed("EAGLE-3, speculators"),
+    "four layers and Qwen3's layers": Accepts(1.0),
+    "full and sliding layers in one group": Unnoticed("P-EAGLE"),
     "bfloat16 on a CPU with tiles, started as the container does": Accepts(2.15),
     "a hybrid target of 12 and 12 layers": Accepts(1.0),
 }
@@ -76,6 +79,14 @@ CORPUS: dict[str, Verdict] = {
     "no layers listed, and vLLM's default collides in a target of six layers": Dies(_SHAPE),
     "a layer beyond the target": Dies(_SHAPE),
     "a layer below 0": Dies(_SHAPE),
+    # the head's own layers
+    "the order of the layers": Unnoticed("P-EAGLE"),
+    "a bias that config.json does not mention": Unnoticed("P-EAGLE"),
+    "a window of 8 tokens": Drafts(1.7),
+    "full and sliding layers": Refuses("same kv cache group"),
+    "fewer kinds of attention than layers": Refuses("must be equal to the number of `layer_types`"),
+    "sliding layers without a window": Refuses("no attribute 'sliding_window'"),
+    "the target's EOS as mask token": Drafts(2.1),
     # vocabularies
     "a larger vocabulary": Dies("shape mismatch"),
     "a smaller vocabulary": Drafts(2.15),
@@ -123,7 +134,10 @@ CORPUS: dict[str, Verdict] = {
 }
 """Cases of the rules' corpus that the engine gets unchanged."""
 
+_TWO_GROUPS = {"num_gpu_blocks_override": 160}
 ENGINE: dict[str, dict[str, Any]] = {
+    "a window of 8 tokens": _TWO_GROUPS,
+    "full and sliding layers": _TWO_GROUPS,
     "hidden states of another width": {"max_num_seqs": 1},
     "a step as small as the draft slots": {"max_num_seqs": 4},
     "bfloat16 on a CPU with AMX tiles": {"dtype": "bfloat16"},

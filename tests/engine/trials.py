@@ -15,6 +15,7 @@ from peagle.catalog import find_pair
 from peagle.checks import Case
 from tests.engine.damage import GUARD, PROMPTS, TILES, Trial
 from tests.unit.checks.cases import CATALOG, make_case, read, speculators_case, tiny_case
+from tests.unit.checks.corpus_heads import FULL, ONES, SLIDING, layer_types
 from tests.unit.checks.damage import (
     WEIGHTS,
     Damage,
@@ -80,6 +81,29 @@ def other_target(folder: Path, config: dict[str, Any]) -> Case:
     return tiny_case(folder, target=Damage(text=json.dumps(numbers | config)))
 
 
+def four_layers(folder: Path, model_type: str) -> Case:
+    """The EAGLE-3 head in the speculators format with a fourth layer, of which ``fc`` makes 0."""
+    key, layers = "eagle_aux_hidden_state_layer_ids", [2, 5, 7, 8]
+    norms = {f"midlayer.self_attn.{name}_norm.weight": ONES for name in "qk"}
+    damage = Damage(
+        set_keys={
+            "transformer_layer_config.model_type": model_type,
+            **(
+                {key: layers}
+                if model_type == "qwen3"
+                else {f"transformer_layer_config.eagle_config.{key}": layers}
+            ),
+        },
+        drop_keys=(key,) if model_type == "llama" else (),
+        cut={"fc.weight": (256, 1024)},
+        add={
+            name: RawTensor("BF16", (64,), one * 64)
+            for name, one in (norms if model_type == "qwen3" else {}).items()
+        },
+    )
+    return speculators_case(folder, "eagle3", damage, pair="tiny+eagle3")
+
+
 def hybrid(folder: Path, layers: int) -> Case:
     """The tiny head with GPT-OSS's layers: alternating sliding and full attention."""
     kinds = ["sliding_attention", "full_attention"] * (layers // 2)
@@ -126,6 +150,15 @@ GOOD = {
         lambda f: tiny_case(f, upper_half(d2t=integers([512] * 512)))
     ),
     "a long request": Trial(tiny_case, prompts=LONG),
+    "four layers, as the fix says": Trial(lambda f: four_layers(f, "llama")),
+    "four layers and Qwen3's layers": Trial(lambda f: four_layers(f, "qwen3")),
+    "full and sliding layers in one group": Trial(
+        lambda f: tiny_case(
+            f,
+            layer_types(FULL, *[SLIDING] * 3, window=4096),
+            settings={"disable-hybrid-kv-cache-manager": True},
+        )
+    ),
     "the layer after the last": Trial(
         lambda f: tiny_case(
             f, Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 5, 8]})

@@ -9,7 +9,7 @@ from peagle.checks import Case
 from tests.unit.checks.cases import geometry_case, read, speculators_case, tiny_case
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_head_tensors import FORMATS, TENSORS, VOCABULARIES
-from tests.unit.checks.damage import Damage, config_only
+from tests.unit.checks.damage import Damage, RawTensor, config_only
 
 EAGLE = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
@@ -212,4 +212,87 @@ UNREAD = (
 )
 
 
-HEADS = (*UNREAD, *PLACEHOLDERS, *STATES, *VOCABULARIES, *TENSORS, *FORMATS)
+SLIDING, FULL = "sliding_attention", "full_attention"
+WARNING = "only a warning: vLLM starts and drafts"
+ONES = b"\x80\x3f"
+"""1 in bfloat16."""
+
+
+def layer_types(*kinds: str, window: int | None = 8) -> Damage:
+    """The tiny head with these kinds of attention."""
+    size = {} if window is None else {"sliding_window": window}
+    return Damage(set_keys={"layer_types": list(kinds), **size})
+
+
+def biases(*projections: str) -> Damage:
+    """The tiny head with biases of 1 for these projections of its first layer."""
+    sizes = {"q_proj": 256, "k_proj": 128, "v_proj": 128, "o_proj": 256}
+    return Damage(
+        add={
+            f"midlayer.self_attn.{name}.bias": RawTensor("BF16", (sizes[name],), ONES * sizes[name])
+            for name in projections
+        }
+    )
+
+
+LAYERS = (
+    Broken(
+        "the order of the layers",
+        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
+        "aux-layers-order",
+        "warning",
+        left=WARNING,
+    ),
+    Broken(
+        "a bias that config.json does not mention",
+        lambda f: tiny_case(f, biases("q_proj", "k_proj", "v_proj", "o_proj")),
+        "biases-dropped",
+        "warning",
+        left=WARNING,
+    ),
+    Broken(
+        "a window of 8 tokens",
+        lambda f: tiny_case(f, layer_types(*[SLIDING] * 4)),
+        "head-window",
+        "warning",
+        left=WARNING,
+    ),
+    Broken(
+        "one sliding layer beside the full layers of the target, real geometry",
+        lambda f: geometry_case(
+            f,
+            "qwen3-coder-30b",
+            "eagle3",
+            changes={"layer_types": [SLIDING], "sliding_window": 2**30},
+        ),
+        "head-window",
+        "warning",
+        left=WARNING,
+    ),
+    Broken(
+        "full and sliding layers",
+        lambda f: tiny_case(f, layer_types(FULL, *[SLIDING] * 3, window=4096)),
+        "kv-group-rule",
+        left="vLLM refuses it itself, unless one of its arguments lets it start",
+    ),
+    Broken(
+        "fewer kinds of attention than layers",
+        lambda f: tiny_case(f, layer_types(SLIDING)),
+        "layer-types",
+    ),
+    Broken(
+        "sliding layers without a window",
+        lambda f: tiny_case(f, layer_types(*[SLIDING] * 4, window=None)),
+        "layer-types",
+    ),
+    Broken(
+        "the target's EOS as mask token",
+        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1})),
+        "mask-token-used",
+        "warning",
+        left=WARNING,
+    ),
+)
+
+
+HEADS = (*UNREAD, *PLACEHOLDERS, *STATES, *LAYERS, *VOCABULARIES, *TENSORS, *FORMATS)

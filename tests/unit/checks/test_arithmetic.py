@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import read_head
-from peagle.checks.head_layout import draft_groups, layers_in, required
+from peagle.checks.head_layout import cache_groups, layers_in, required
 from peagle_serve.heads import HeadConfig, default_layers
 
 RATIO = 1.5
@@ -20,6 +20,20 @@ def full(layers: int, kv_heads: int = 8) -> AttentionGroup:
 
 def sliding(layers: int) -> AttentionGroup:
     return AttentionGroup(kind="sliding", layers=layers, kv_heads=8, head_dim=64, window=128)
+
+
+def draft_groups(
+    target: tuple[AttentionGroup, ...], draft: tuple[AttentionGroup, ...], ratio: float
+) -> int | None:
+    """The groups with layers of the drafter."""
+    groups = cache_groups(target, draft, ratio)
+    return groups and groups.draft
+
+
+def test_one_sliding_layer_beside_full_ones_makes_a_group_of_each_layer() -> None:
+    assert cache_groups((full(36),), (sliding(1),), RATIO) == (37, 1)
+    assert cache_groups((full(36),), (sliding(4),), RATIO) == (10, 1)
+    assert cache_groups((full(36),), (full(1),), RATIO) == (1, 1)
 
 
 def test_gpt_oss_20b_with_four_layers_needs_the_later_ratio() -> None:
@@ -130,11 +144,14 @@ def test_only_the_first_layer_reads_the_embedding() -> None:
 
 
 def test_qwen3_normalizes_queries_and_keys() -> None:
-    shapes = required(head(model_type="qwen3"))
+    shapes = required(head(architectures=["Qwen3ForCausalLM"]))
     assert shapes is not None
     assert shapes["layers.0.self_attn.q_norm.weight"] == (16,)
 
 
 def test_no_tensors_are_required_of_an_unknown_class() -> None:
-    assert required(head(model_type="deepseek_v3")) is None
+    assert (
+        required(head(model_type="deepseek_v3", architectures=["Eagle3DeepseekV3ForCausalLM"]))
+        is None
+    )
     assert required(head(quantization_config={"quant_method": "fp8"})) is None

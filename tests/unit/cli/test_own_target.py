@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -50,6 +51,81 @@ def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     (note,) = [f for f in plan["findings"] if f["code"] == "target-not-in-catalogue"]
     assert "unknown: licence" in note["message"]
     assert note["command"] == ["peagle", "catalog", "init", str(model)]
+
+
+def test_a_plan_without_a_head_says_why_and_what_to_do(model: Path) -> None:
+    done = in_process("plan", str(model), "--json")
+
+    found = [f["command"] for f in done.document["findings"] if f["code"] == "no-head"]
+    assert found == [
+        ["peagle", "plan", f"{model}+ngram"],
+        ["peagle", "plan", str(model), "--drafter", "./head"],
+    ]
+    assert "speculate   no: no EAGLE-3 or P-EAGLE head" in in_process("plan", str(model)).out
+
+
+def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) -> Path:
+    """A folder with the config.json of a fine-tuned copy of that target."""
+    config = json.loads((GEOMETRY / short_name / "target/config.json").read_text())
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
+    done = in_process("plan", str(tuned(tmp_path / "tuned")), "--json")
+
+    found = [f for f in done.document["findings"] if f["code"] == "no-head"]
+    (base,) = [f["command"] for f in found if "--online" in (f["command"] or ())]
+    assert base[3:] == ["--drafter", "amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE", "--online"]
+    head = GEOMETRY / "qwen3-coder-30b/p-eagle"
+    with_head = in_process("plan", str(tmp_path / "tuned"), "--drafter", base[4], "--json")
+    assert with_head.code == 2, "the head's method is unknown until it is read"
+    assert in_process("check", str(tmp_path / "tuned"), "--drafter", str(head)).code == 0
+
+
+def test_other_sizes_name_no_base(tmp_path: Path) -> None:
+    plan = in_process("plan", str(tuned(tmp_path / "other", vocab_size=152064)), "--json").document
+
+    assert len([f for f in plan["findings"] if f["code"] == "no-head"]) == 2
+
+
+@pytest.mark.parametrize("method", ["ngram", "NGRAM", "suffix"])
+def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
+    done = in_process("plan", f"{model}+{method}", "--json")
+
+    assert done.code == 0, done.err
+    assert done.document["pair"] == f"own/My-Model+{method.lower()}"
+    assert done.document["speculation"]["method"] == method.lower()
+    assert "no-head" not in {f["code"] for f in done.document["findings"]}
+
+
+def test_every_command_takes_a_folder_with_ngram(model: Path, tmp_path: Path) -> None:
+    pair = f"{model}+ngram"
+
+    assert in_process("check", pair).code == 0
+    fits = in_process("fit", pair, "--instance-type", "ml.g6.xlarge", "--json")
+    assert fits.document["pair"] == "own/My-Model+ngram", fits.document
+    assert in_process("render", "terraform", pair, "-o", str(tmp_path / "out")).code == 0
+
+
+def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
+    done = in_process("plan", f"{model}+eagle3")
+
+    assert done.code == 2
+    assert f"{model}+ngram" in done.err
+
+
+def test_ngram_as_drafter_names_the_pair(model: Path) -> None:
+    assert "+ngram" in in_process("plan", str(model), "--drafter", "ngram").err
+
+
+def test_a_model_on_the_hub_drafts_without_a_head(hub: FakeHub) -> None:
+    offline = in_process("plan", f"{REPO}+ngram")
+    checked = in_process("check", f"{REPO}+ngram", "--target", "hf")
+
+    assert (offline.code, checked.code) == (2, 0), checked.err
+    assert f"peagle plan {REPO}+ngram --online" in offline.err
 
 
 def test_the_answer_says_what_is_unknown(model: Path) -> None:

@@ -19,6 +19,7 @@ class ServerArguments:
     async_scheduling: bool | None = None
     tool_call_parser: str | None = None
     pipeline_parallel_size: int = 1
+    disable_hybrid_kv_cache_manager: bool | None = None
     enable_lora: bool = False
     enable_prefix_caching: bool | None = None
     watermark_config: dict | None = None

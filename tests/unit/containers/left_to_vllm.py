@@ -35,6 +35,8 @@ REFUSED: dict[str, str] = {
     "fc and mask for two hidden states": "fc.weight has input width 512; 3 target layers x 256",
     "fc of the wrong height": "fc.weight has output width 128; hidden_size is 256",
     "four layers read, three built for": "fc.weight has input width 768; 4 target layers x 256",
+    "fewer kinds of attention than layers": "layer_types has 1 entries for 4 layers",
+    "sliding layers without a window": "there is no sliding_window",
     "two equal layers in the list": "auxiliary layers are [2, 2, 7], which repeats one",
     "no layers listed, and vLLM's default collides in a target of six layers": "[2, 3, 3]",
     "a layer beyond the target": "reads target layers [2, 5, 9]; the target has 8",

@@ -35,6 +35,14 @@ def without(document: dict[str, Any], *names: str) -> dict[str, Any]:
         {"head": without(HEAD, "ptd_token_id") | {"mask_token_id": 2}},
         {"head": without(HEAD, "target_hidden_size")},
         {"target": {"architectures": ["Unknown"]}},
+        {
+            "head": {
+                **without(HEAD, "eagle_config"),
+                "architectures": ["Qwen3ForCausalLM"],
+                AUX: [1, 9],
+            },
+            "tensors": {"fc.weight": [4, 16], "mask_hidden": [16]},
+        },
         {"head": layers(1, 9), "tensors": {"fc.weight": [4, 16], "mask_hidden": [16]}},
     ],
 )

@@ -79,8 +79,10 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "code-variable", "context-above-drafter", "drafting-slots", "dynamic-k",
-        "engine-argument", "head-not-public", "head-not-read", "k-training-unknown",
+        "amx-small-layers", "aux-layers-order", "biases-dropped", "code-variable",
+        "context-above-drafter", "drafting-slots", "dynamic-k",
+        "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
+        "head-window", "mask-token-used", "no-head", "k-training-unknown",
         "long-context-head", "lora", "model-runner-v2", "norm-before-residual", "pipeline-parallel",
         "prefix-caching", "revision-not-pinned", "speculators-verifier", "structured-output",
         "t2d-size", "target-differs", "target-is-gated", "target-not-in-catalogue",

@@ -9,7 +9,7 @@ from typing import Any
 
 from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
-from peagle.catalog.schema import Catalog, Drafter, Pair, Target
+from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, support_of
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
 from peagle_serve.contract import is_s3_uri
@@ -47,6 +47,8 @@ def find_drafter(target: Target, name: str) -> Drafter:
     hint = nearest(name, names) or f"its drafters: {', '.join(names)}"
     if not names:
         hint = "it has no drafters in the catalogue; pass your own head with --drafter"
+        if name.lower() in DRAFTLESS:
+            hint = f"add it to the target: LOCATION+{name.lower()}"
     if name.endswith("/"):
         hint = f"there is no folder {name}; {hint}"
     raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
@@ -124,6 +126,12 @@ def _find_target(catalog: Catalog, name: str) -> Target:
 def is_folder_name(word: str) -> bool:
     """Whether this is a folder's name, given without ``./``."""
     return bool(word) and "/" not in word and os.path.isdir(word)
+
+
+def same_sizes(one: Target, other: Target) -> bool:
+    """Whether both have the same class and sizes, so that a head of one loads with the other."""
+    keys = ("class_name", "hidden_size", "layers", "query_heads", "vocab_size", "intermediate_size")
+    return all(getattr(one.architecture, k) == getattr(other.architecture, k) for k in keys)
 
 
 def target_named(catalog: Catalog, name: str) -> str | None:

@@ -178,6 +178,7 @@ class Target(CatalogEntry):
     min_vllm: Version
     default_max_model_len: Positive
     architecture: Architecture
+    special_tokens: dict[Literal["eos", "pad", "unk"], tuple[NotNegative, ...]] = {}
     engine_arguments: tuple[EngineSetting, ...] = ()
     environment: tuple[EngineSetting, ...] = ()
     default_drafter: ShortName | None = None

@@ -5,6 +5,7 @@ The parser of config.json is the container's (``peagle_serve.heads``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,12 @@ class Head:
         """The shape of the tensor, if the head has it."""
         return self.tensors[name].shape if name in self.tensors else None
 
+    def counts_with(self, key: str) -> bool:
+        """Whether config.json sets ``key``, at its top or where it describes the layers."""
+        inner = self.document.get("transformer_layer_config")
+        holders = (self.document, inner if isinstance(inner, Mapping) else {})
+        return any(holder.get(key) is not None for holder in holders)
+
     def layers_read(self, depth: int) -> tuple[int, ...]:
         """The layers that vLLM reads for it from a target of ``depth`` layers: listed or default.
         Empty if the head uses none."""
@@ -78,13 +85,21 @@ def trained_k(config: Mapping[str, Any]) -> int | None:
 
 
 def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
-    """The head's attention layers; empty when the config does not describe them."""
-    if not (head.layers and head.kv_heads and head.head_dim):
+    """The head's attention layers by window, full attention first; empty when the config does not
+    describe them."""
+    kv_heads, head_dim = head.kv_heads, head.head_dim
+    if not (head.layers and kv_heads and head_dim):
         return ()
-    return (
+    counts = Counter(head.windows)
+    return tuple(
         AttentionGroup(
-            kind="full", layers=head.layers, kv_heads=head.kv_heads, head_dim=head.head_dim
-        ),
+            kind="sliding" if window else "full",
+            layers=counts[window],
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            window=window,
+        )
+        for window in sorted(counts, key=lambda size: size or 0)
     )
 
 

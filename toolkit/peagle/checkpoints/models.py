@@ -47,6 +47,23 @@ class Checkpoint:
     pair: str = ""
 
 
+def reserved_tokens(checkpoint: Checkpoint) -> dict[str, set[int]]:
+    """The ids of the model's tokens for ``eos``, ``pad`` and ``unk``: by its config.json,
+    generation_config.json and tokenizer, as far as these were read."""
+    text = checkpoint.config.get("text_config")
+    holders = [checkpoint.config, text if isinstance(text, Mapping) else {}]
+    holders.append(checkpoint.tokenizer.get("generation", {}))
+    numbers = checkpoint.tokenizer.get("special_tokens", {})
+    roles = checkpoint.tokenizer.get("roles", {})
+    found: dict[str, set[int]] = {}
+    for role in ("eos", "pad", "unk"):
+        values = [holder.get(f"{role}_token_id") for holder in holders]
+        ids = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        ids += [int(n) for n, text in numbers.items() if n.isdecimal() and text == roles.get(role)]
+        found[role] = {number for number in ids if type(number) is int}
+    return found
+
+
 class Source(Protocol):
     """A folder, an S3 prefix or a repository of the Hub.
 

@@ -41,6 +41,7 @@ _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 
 _SETTINGS = "tokenizer_config.json"
 _VOCABULARY = "tokenizer.json"
+_GENERATION = "generation_config.json"
 _TOKENIZER_FILES = (
     _VOCABULARY, _SETTINGS, "tokenizer.model", "vocab.json", "merges.txt",
     "special_tokens_map.json", "tekken.json",
@@ -153,7 +154,11 @@ class _Reader:
 
     def tokenizer(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         digests = {n: self._source.digests(n) for n in _TOKENIZER_FILES if n in sizes}
-        small = (n for n in (_SETTINGS, _VOCABULARY) if sizes.get(n, 1e9) <= _LONGEST_TOKENIZER)
+        small = (
+            n
+            for n in (_SETTINGS, _VOCABULARY, _GENERATION)
+            if sizes.get(n, 1e9) <= _LONGEST_TOKENIZER
+        )
         contents = {name: self._read(name, 0, sizes[name]) for name in small}
         return describe_tokenizer(sizes, digests, contents)
 
@@ -186,6 +191,8 @@ def describe_tokenizer(
     ``vocab_size``      tokens in a small tokenizer.json, the added ones included
     ``class``           ``tokenizer_class`` of tokenizer_config.json
     ``special_tokens``  id -> text of the added tokens
+    ``roles``           ``eos``, ``pad``, ``unk`` -> text of that token
+    ``generation``      generation_config.json
     ``chat_template``   true, if there is a chat template
 
     ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
@@ -193,10 +200,17 @@ def describe_tokenizer(
     """
     settings, vocabulary = (json_object(contents.get(name)) for name in (_SETTINGS, _VOCABULARY))
     kind, added = settings.get("tokenizer_class"), _added_tokens(vocabulary)
+    named = {role: settings.get(f"{role}_token") for role in ("eos", "pad", "unk")}
+    roles = {
+        role: token.get("content") if isinstance(token, Mapping) else token
+        for role, token in named.items()
+    }
     found = {
         "digests": {name: dict(values) for name, values in digests.items() if values},
         "vocab_size": _vocabulary_size(vocabulary, added),
         "class": kind if isinstance(kind, str) else None,
+        "roles": {role: token for role, token in roles.items() if isinstance(token, str)},
+        "generation": json_object(contents.get(_GENERATION)),
         "special_tokens": _special_tokens(settings) or {str(n): text for n, text in added.items()},
         "chat_template": bool(settings.get("chat_template") or sizes.keys() & {*_CHAT_TEMPLATES}),
     }

@@ -13,11 +13,22 @@ from peagle.checkpoints.heads import Head
 from peagle.text import json_object
 from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION, is_s3_uri
 from peagle_serve.environment import flag_of
+from peagle_serve.heads import AUX_LAYERS, DEFAULT_AUXILIARY
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
 COPY_CONFIG = "copy the head again, including config.json"
 """Fixes."""
+
+
+def layers_key(head: Head, count: int) -> str:
+    """The key of the head's config.json that lists ``count`` auxiliary layers, such that vLLM also
+    builds ``fc`` for as many (0.28.0, llama_eagle3.py, qwen3_eagle3.py, speculators/algos.py)."""
+    if not head.config.speculators_format:
+        return f"eagle_config.{AUX_LAYERS}"
+    if head.config.model_type == "qwen3" or count == DEFAULT_AUXILIARY:
+        return AUX_LAYERS
+    return f"transformer_layer_config.eagle_config.{AUX_LAYERS}"
 
 
 def other_shape(head: Head, name: str, expected: object) -> str:

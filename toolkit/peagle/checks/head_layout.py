@@ -9,7 +9,9 @@ llm_base_proposer.py (validate_same_kv_cache_group).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
@@ -104,10 +106,12 @@ def _layer(head: HeadConfig, layer: int) -> Shapes:
         shapes["hidden_norm.weight"] = (hidden,)
     if head.model_type == _QWEN:
         shapes |= {f"self_attn.{n}_norm.weight": (group.head_dim,) for n in ("q", "k")}
-    if head.attention_bias:
-        shapes |= {"self_attn.q_proj.bias": (q,), "self_attn.o_proj.bias": (hidden,)}
-        shapes |= {f"self_attn.{n}_proj.bias": (kv,) for n in ("k", "v")}
-    return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
+    biases = {
+        name.replace(".weight", ".bias"): shape[:1]
+        for name, shape in shapes.items()
+        if name.split(".")[-2] in head.biases
+    }
+    return {f"layers.{layer}.{name}": shape for name, shape in (shapes | biases).items()}
 
 
 def stored_width(head: Head) -> int | None:
@@ -124,28 +128,37 @@ def stored_width(head: Head) -> int | None:
     return width[0] if width and width != (head.config.hidden_size,) else None
 
 
-def draft_groups(
+class CacheGroups(NamedTuple):
+    """The groups of the KV cache: ``total`` of all layers, ``draft`` with layers of the drafter."""
+
+    total: int
+    draft: int
+
+
+def cache_groups(
     target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
-) -> int | None:
-    """How many groups hold the drafter's layers; vLLM starts with one only.
+) -> CacheGroups | None:
+    """vLLM's groups; it starts only with all of the drafter's layers in one.
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
     or as the largest when that has fewer than ``ratio`` times as many. ``None``: the pages of the
     buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
     """
-    kinds = {group.kind for group in (*target, *draft)}
-    windows = {group.window for group in (*target, *draft)}
-    if len(kinds) == 1 and len(windows) == 1:
-        return 1
-    buckets: dict[tuple[object, ...], int] = {}
+    kinds = {(group.kind, group.window) for group in (*target, *draft)}
+    if len(kinds) == 1:
+        return CacheGroups(1, 1)
+    buckets: Counter[tuple[object, ...]] = Counter()
     for group in (*target, *draft):
-        buckets[_bucket(group)] = buckets.get(_bucket(group), 0) + group.layers
+        buckets[_bucket(group)] += group.layers
     pages = [_page(group) for group in (*target, *draft)]
     if any(max(pages) % page for page in pages):
         return None
     fewest, most = min(buckets.values()), max(buckets.values())
     size = most if most < fewest * ratio else fewest
-    return max(_groups_of(group, buckets[_bucket(group)], size) for group in draft)
+    return CacheGroups(
+        sum(math.ceil(layers / size) for layers in buckets.values()),
+        sum(_groups_of(group, buckets[_bucket(group)], size) for group in draft),
+    )
 
 
 def _groups_of(group: AttentionGroup, layers: int, size: int) -> int:

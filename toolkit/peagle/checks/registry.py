@@ -81,7 +81,7 @@ class Rule:
         """A finding about ``who`` for each entry of the case's vLLM version."""
         return (self.of_entry(entry, where, who) for entry in self.entries(case))
 
-    def of_entry(self, entry: VersionRule, where: str, who: str, fix: str = "") -> Finding:
+    def of_entry(self, entry: VersionRule, where: str, who: str, fix: str | Fix = "") -> Finding:
         """An entry of version_rules.yaml as a finding about ``who``."""
         message = f"{who}: {entry.summary} ({entry.source})"
         return findings.finding(entry.level, self.code, where, message, fix or entry.fix)

@@ -87,12 +87,13 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
         if location != HUB and split_revision(location)[0] != entry.weights:
             drafter = own_drafter(location, pair.target, entry, None)
     target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
-    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target))
+    own = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
+    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, own_target=own))
     head = None
     # The id of another target's head is enough: the head need not be read.
-    if entry is not None and not registry.check(case, only={head_not_for_target.RULE.code}):
+    other = registry.check(case, only={head_not_for_target.RULE.code})
+    if entry is not None and all(finding.level != "error" for finding in other):
         head = _checkpoint(catalog, pair.target, location, entry, read)
-    own = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))
     unread = _unread(case)
     return CheckReport(

@@ -125,7 +125,11 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
             typed = typed_command(ctx, "fit")
             at = typed.index(pair)
             raise api.target_not_read(pair, (*typed[:at], "--target", *typed[at:]), catalog)
-        pair, options["target"] = None, pair
+        own = api.with_own_target(catalog, pair, api.checkpoint_at)
+        catalog = own.catalog
+        # The pair is kept for its drafter; a target alone is read as --target reads it.
+        options["target"] = own.checkpoint.location if own.checkpoint else None
+        pair = pair if api.find_pair(catalog, pair).target.drafters else None
     report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
     if as_json:
         findings = findings_in_context(report.findings)

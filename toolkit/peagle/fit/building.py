@@ -18,7 +18,7 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.heads import read_head
+from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle.fit.drafter_weights import estimate_feed_forward_width
@@ -250,6 +250,7 @@ def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) 
     refuse_unknown(checkpoint)
     config, tensors = checkpoint.config, checkpoint.tensors or None
     shape, head = read_architecture(config), read_head(config)
+    shape = shape.model_copy(update={"attention": attention_of(head) or shape.attention})
 
     def has_matrix(name: str) -> bool:
         if tensors is None:
@@ -266,7 +267,7 @@ def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) 
         auxiliary=len(head.auxiliary_layers or ()) or head.built_for,
         own_embeddings=has_matrix("embed_tokens"),
         own_output=has_matrix("lm_head"),
-        attention_bias=head.attention_bias,
+        attention_bias="q_proj" in head.biases,
     )
 
 

@@ -241,7 +241,10 @@ class Planner:
 
         given = _known(options, {one.name for one in fields(FitRequest)}, "fit")
         if pair is not None and "target" not in given and api.is_own_target(self.catalog, pair):
-            pair, given["target"] = None, pair
+            own = api.with_own_target(self.catalog, pair, self._reader(online=True))
+            given["target"] = own.checkpoint.location if own.checkpoint else None
+            pair = pair if api.find_pair(own.catalog, pair).target.drafters else None
+            return api.fit(FitRequest(pair, **given), own.catalog, self._reader(online=True))
         return api.fit(FitRequest(pair, **given), self.catalog, self._reader(online=True))
 
     def render(

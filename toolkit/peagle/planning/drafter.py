@@ -10,18 +10,22 @@ from dataclasses import dataclass, replace
 
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
+from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
-from peagle.checkpoints.models import Checkpoint, is_location, split_revision
+from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError
 from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
 from peagle.planning.options import Options
-from peagle.planning.plan import Decision, decide
+from peagle.planning.plan import Decision, Reason, decide
 from peagle.s3uri import lower_scheme
 from peagle.vllm.defaults import method_title
+
+NO_HEAD = "no-head"
+"""The code of the findings about a target for which no head is known."""
 
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""
@@ -60,7 +64,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     if not options.speculation:
         return Decision(SelectedPair(target, None, is_default=False))
     if options.drafter is None:
-        return _from_catalogue(target, named, options)
+        return _from_catalogue(target, named, options, catalog)
     name, revision = split_revision(options.drafter)
     drafter = _known(target, name)
     if drafter is None:
@@ -72,7 +76,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
         )
     if revision is not None:
         drafter = drafter.model_copy(update={"revision": revision})
-    return _from_catalogue(target, drafter, options)
+    return _from_catalogue(target, drafter, options, catalog)
 
 
 def _known(target: Target, name: str) -> Drafter | None:
@@ -85,12 +89,12 @@ def _known(target: Target, name: str) -> Drafter | None:
 
 
 def _from_catalogue(
-    target: Target, named: Drafter | None, options: Options
+    target: Target, named: Drafter | None, options: Options, catalog: Catalog
 ) -> Decision[SelectedPair]:
     """The named drafter, else the default one, or that for a longer context, or its fallback; none
     if the target has none."""
     if named is None and target.default_drafter is None:
-        return _without_default(target)
+        return _without_default(target, options, catalog)
     drafter = named or find_drafter(target, target.default_drafter or "")
     is_default = drafter.name == target.default_drafter
     if not drafter.public:
@@ -118,10 +122,53 @@ def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) ->
     )
 
 
-def _without_default(target: Target) -> Decision[SelectedPair]:
-    """The target alone: the catalogue names no drafter for it."""
-    because = f"no default drafter is known for {target.id}; --drafter HEAD adds one"
-    return decide(SelectedPair(target, None), "drafter", because, shown="none")
+def _without_default(target: Target, options: Options, catalog: Catalog) -> Decision[SelectedPair]:
+    """The target alone: no head is known for it. Findings say what its owner can do."""
+    pair = options.pair
+    because = f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
+    ngram = Fix("n-gram lookup needs no head", ("peagle", "plan", f"{pair}+ngram"))
+    train = Fix(
+        "train a head for it, as docs/no-head.md shows, and plan with it",
+        ("peagle", "plan", pair, "--drafter", "./head"),
+    )
+    findings = [
+        note(NO_HEAD, "drafter", f"plans of {target.id} do not speculate: {because}", ngram)
+    ]
+    base = _base_of(target, options.target_checkpoint, catalog)
+    if base is not None:
+        head = find_drafter(base, base.default_drafter or "")
+        message = f"{target.id} has the sizes of {base.id}: a head of that model loads"
+        try_it = Fix(
+            "measure its acceptance before you rely on it",
+            ("peagle", "plan", pair, "--drafter", str(head.weights), "--online"),
+        )
+        findings.append(note(NO_HEAD, "drafter", message, try_it))
+    findings.append(note(NO_HEAD, "drafter", f"a head of {target.id}'s own accepts most", train))
+    reasons = tuple(
+        Reason(what=what, value=value, because=because)
+        for what, value in (("drafter", "none"), ("speculation", "no"))
+    )
+    return Decision(SelectedPair(target, None), reasons=reasons, findings=tuple(findings))
+
+
+def _base_of(target: Target, read: Checkpoint | None, catalog: Catalog) -> Target | None:
+    """The catalogue's target of which this one may be a fine-tuned copy, and that has a public
+    head: named in config.json, else the only one of its class and sizes."""
+    named = str(read.config.get("_name_or_path") or "") if read else ""
+    alike = {
+        other.id: other
+        for other in catalog.targets.values()
+        if other.id != target.id and _has_public_head(other) and same_sizes(target, other)
+    }
+    found = [other for other in alike.values() if named in (other.id, other.weights)]
+    candidates = found or list(alike.values())
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _has_public_head(target: Target) -> bool:
+    default = target.default_drafter
+    head = find_drafter(target, default) if default else None
+    return head is not None and head.public and is_hub_id(head.weights or "")
 
 
 def _fallback(target: Target, drafter: Drafter, is_default: bool) -> Decision[SelectedPair]:

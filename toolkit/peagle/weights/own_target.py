@@ -3,13 +3,14 @@ and joins the catalogue of the running command."""
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peagle.catalog.find import target_named
-from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.find import UNKNOWN_DRAFTER, target_named
+from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
 from peagle.checkpoints.entries import target_from_checkpoint
 from peagle.checkpoints.models import (
     Checkpoint,
@@ -44,12 +45,21 @@ def with_own_target(catalog: Catalog, pair: str, read: ReadCheckpoint) -> OwnTar
     ``read`` reads a location. Raises what it raises, CheckpointError for a model that cannot be
     planned, and UserError for a draft head.
     """
-    location = pair.strip()
-    if not is_own_target(catalog, location):
+    if not is_own_target(catalog, pair):
         return OwnTarget(catalog)
+    location, method = split_draftless(pair)
+    folder, plus, name = location.rpartition("+")
+    if plus and not os.path.exists(os.path.expanduser(location)) and means_folder(folder):
+        raise UserError(
+            f"{folder} is not in the catalogue, so that the drafter {name!r} is unknown",
+            f"write {folder}+ngram, or {folder} with --drafter HEAD",
+            code=UNKNOWN_DRAFTER,
+        )
     checkpoint = _read(location, read)
     refuse_head(location, checkpoint)
     target = entry_of(checkpoint)
+    if method is not None:
+        target = target.model_copy(update={"drafters": (_draftless(catalog, method),)})
     added: Mapping[str, Target] = {target.id: target, location: target}
     targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
     origins = {**catalog.origins, target.id: checkpoint.location}
@@ -66,15 +76,40 @@ def refuse_head(location: str, checkpoint: Checkpoint) -> None:
         )
 
 
-def is_own_target(catalog: Catalog, location: str) -> bool:
-    """Whether this is the location of a target that the catalogue does not have."""
+def split_draftless(pair: str) -> tuple[str, str | None]:
+    """The location in ``LOCATION+METHOD`` and the method that drafts without a head, such as
+    ngram; ``None`` where the pair names no such method."""
+    location, plus, name = pair.strip().rpartition("+")
+    if plus and name.lower() in DRAFTLESS and not os.path.exists(os.path.expanduser(pair.strip())):
+        return location, name.lower()
+    return pair.strip(), None
+
+
+def _draftless(catalog: Catalog, method: str) -> Drafter:
+    """The drafter of that method, which is the same for every target. Raises NotFound."""
+    for target in catalog.targets.values():
+        for drafter in target.drafters:
+            if drafter.method == method:
+                return drafter
+    raise NotFound(
+        f"no target of the catalogue has the drafter {method}",
+        "use the bundled catalogue",
+        code=UNKNOWN_DRAFTER,
+    )
+
+
+def is_own_target(catalog: Catalog, pair: str) -> bool:
+    """Whether this is the location of a target that the catalogue does not have, also with a
+    method that drafts without a head: ``./llama+ngram``."""
+    location, _ = split_draftless(pair)
     if not is_location(location) and not means_folder(location):
         return False
     return target_named(catalog, split_revision(location)[0]) is None
 
 
 def is_on_hub(location: str) -> bool:
-    """Whether a location is that of a model on the Hub."""
+    """Whether a location, also with a method that drafts without a head, is on the Hub."""
+    location, _ = split_draftless(location)
     return is_hub_id(location) and not means_folder(location)
 
 

@@ -7,6 +7,7 @@ the first prompt whose size does not divide.
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
+from peagle.checks.facts import layers_key
 from peagle.checks.registry import Findings, Rule, for_head
 
 RULE = Rule("aux-layers-collide", about="head", vllm_notices="on a request")
@@ -23,5 +24,5 @@ def check(case: Case, head: Head) -> Findings:
             f"{head.location}: {reads} {', '.join(map(str, layers))} of the {depth} layers of "
             f"{case.target.id}, and these are not distinct"
         )
-        fix = "list the trained layers in eagle_config.eagle_aux_hidden_state_layer_ids"
+        fix = f"list the trained layers in {layers_key(head, len(layers))}"
         yield RULE.error("drafter", message, fix)

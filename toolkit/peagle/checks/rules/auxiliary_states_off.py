@@ -14,5 +14,7 @@ RULE = Rule("auxiliary-states-off", about="head", vllm_notices="at start")
 def check(case: Case, head: Head) -> Findings:
     if case.is_parallel and head.config.parallel_drafting and not head.config.uses_auxiliary:
         message = f"{head.location} drafts in parallel but sets use_aux_hidden_state to false"
-        fix = "set eagle_config.use_aux_hidden_state to true if the head was trained with it"
+        nested = "transformer_layer_config." if head.config.speculators_format else ""
+        key = f"{nested}eagle_config.use_aux_hidden_state"
+        fix = f"set {key} to true if the head was trained with it"
         yield RULE.error("drafter", message, fix)

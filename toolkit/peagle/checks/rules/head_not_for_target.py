@@ -1,9 +1,11 @@
 """A head that the catalogue lists only under a different target.
 
-Hardly any of its drafts are accepted, or it does not load.
+Hardly any of its drafts are accepted, or it does not load. For a target of the user's own with the
+sizes of that target, probably a fine-tuned copy, it is a warning.
 """
 
 from peagle.case import Case
+from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Target
 from peagle.checkpoints.models import is_hub_id, split_revision
 from peagle.checks.registry import Findings, Rule
@@ -22,6 +24,10 @@ def check(case: Case) -> Findings:
             own = case.target
             names = ", ".join(drafter.name for drafter in own.drafters)
             message = f"{hub_id} was trained for {other.id}, not for {own.id}"
+            if case.own_target and same_sizes(case.target, other):
+                fix = "measure acceptance: the head knows the base model, not what was tuned"
+                yield RULE.warning("drafter", message, fix)
+                continue
             fix = f"use the target {other.short_name}"
             fix += f", or a drafter of {own.short_name}: {names}" if names else ""
             yield RULE.error("drafter", message, fix)

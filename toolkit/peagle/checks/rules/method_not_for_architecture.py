@@ -7,7 +7,7 @@ training framework, such as PEagleDraftModel, becomes one that vLLM rejects at s
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
 from peagle.checks.registry import Findings, Rule, for_head
-from peagle_serve.heads import HeadConfig
+from peagle_serve.heads import HeadConfig, vllm_class
 
 RULE = Rule("method-not-for-architecture", about="head", vllm_notices="at start")
 
@@ -36,7 +36,4 @@ def class_names(head: HeadConfig) -> tuple[str, ...]:
     if head.speculators is not None:
         made = _SPECULATORS.get((head.speculators, head.model_type))
         return (made or f"{head.speculators} with layers of {head.model_type}",)
-    return tuple(
-        name if name.startswith("Eagle3") or name.endswith("Eagle3") else f"Eagle3{name}"
-        for name in head.classes
-    )
+    return tuple(map(vllm_class, head.classes))

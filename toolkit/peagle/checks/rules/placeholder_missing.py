@@ -14,13 +14,17 @@ from peagle_serve.heads import placeholder
 RULE = Rule("placeholder-missing", about="head", vllm_notices="at start")
 
 
+_SPECULATORS_FIX = "copy the head again, or set mask_token_id to the token it was trained with"
+
+
 @for_head
 def check(case: Case, head: Head) -> Findings:
     if not case.is_parallel or head.config.speculators == "eagle3":
         return
     for entry in RULE.entries(case) if head.config.parallel_drafting or head.has_mask else ():
         if found_placeholder(head, entry) is None:
-            yield RULE.of_entry(entry, "drafter", head.location)
+            fix = _SPECULATORS_FIX if head.config.speculators_format else ""
+            yield RULE.of_entry(entry, "drafter", head.location, fix)
 
 
 def found_placeholder(head: Head, entry: VersionRule) -> tuple[str, Any] | None:

@@ -1,7 +1,8 @@
 """A head in the speculators format that was trained for a different target (its verifier).
 
 vLLM does not compare them when the target is given too. A head of another model of the same sizes
-runs, and nearly no draft is accepted. For a variant, such as an FP8 version, it is a warning.
+runs, and nearly no draft is accepted. For a variant, such as an FP8 version or a target of the
+user's own with the same class, it is a warning.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ def check(case: Case, head: Head) -> Findings:
     if theirs in (ours, _last(case.target.weights)):
         return
     message = f"{head.location} was trained for {name}, but the target is {case.target.id}"
-    if ours in theirs or theirs in ours:
+    is_tuned = case.own_target and case.architecture.class_name in classes_of(verifier)
+    if ours in theirs or theirs in ours or is_tuned:
         fix = "measure acceptance: the hidden states of a variant differ slightly"
         yield RULE.warning("drafter", message, fix)
     # A verifier that is named by its folder only may still be of the target's class.

@@ -12,6 +12,11 @@ from peagle.checks.registry import Findings, Rule, for_head
 from peagle_serve.heads import layer_of
 from peagle_serve.safetensors import first_names
 
+_ADD_ZEROS = (
+    "if the head was trained without it, add it as zeros: with attention_bias vLLM's Llama layers "
+    "have it"
+)
+
 RULE = Rule("tensors-missing", about="head", vllm_notices="never")
 
 
@@ -25,4 +30,5 @@ def check(case: Case, head: Head) -> Findings:
     missing = [name for name in shapes if name not in found and layer_of(name) in {None, *layers}]
     if missing:
         message = f"the weights of {head.location} lack {first_names(missing, 3)}"
-        yield RULE.error("drafter", message, COPY_AGAIN)
+        only_output = all(name.endswith("o_proj.bias") for name in missing)
+        yield RULE.error("drafter", message, _ADD_ZEROS if only_output else COPY_AGAIN)

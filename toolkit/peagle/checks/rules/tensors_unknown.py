@@ -1,7 +1,7 @@
 """A head whose weights have tensors that its class does not have.
 
-vLLM rejects such a tensor when it loads the weights, except a bias that config.json does not
-mention, which it ignores. Another rule reports extra layers.
+vLLM rejects such a tensor when it loads the weights. Other rules report extra layers, and biases,
+which it ignores.
 """
 
 from peagle.case import Case
@@ -36,4 +36,4 @@ def check(case: Case, head: Head) -> Findings:
 def _ignored(name: str) -> bool:
     """Whether vLLM skips the tensor, or has it as a merged one."""
     merged = ".qkv_proj" in name or ".gate_up_proj" in name
-    return merged or name.endswith("_proj.bias") or name.startswith("input_norm.")
+    return merged or name.endswith(".bias") or name.startswith("input_norm.")
