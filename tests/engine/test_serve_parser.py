@@ -10,6 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
+from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, facts_of
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
@@ -46,6 +47,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 
 CATALOG = load_catalog()
+FACTS = facts_of("0.28.0")
 PAIRS = [
     f"{target.short_name}+{drafter.name}"
     for target in CATALOG.targets.values()
@@ -168,31 +170,26 @@ def test_exactly_the_switches_of_vllm_are_found_in_its_source(
     )
 
 
-def test_the_catalogue_knows_the_switches_and_which_can_be_turned_off(
-    reported: dict[str, Any],
-) -> None:
-    rules = [rule for rule in CATALOG.version_rules.rules if rule.code == "engine-value"]
-    both, on_only = (set(rule.names) for rule in rules)
-    flags = {flag for flag, takes in reported["flags"].items() if not takes and flag[:2] == "--"}
+def test_the_table_knows_the_arguments_and_switches(reported: dict[str, Any]) -> None:
+    flags = {flag for flag in reported["flags"] if flag[:2] == "--" and "." not in flag}
     off = {flag for flag in flags if flag.startswith("--no-")}
+    switches = {flag for flag in flags - off if not reported["flags"][flag]} - {"--help"}
 
-    assert {f"--no-{name}" for name in both} == off
-    assert {f"--{name}" for name in both | on_only} == flags - off - {"--help"}
+    assert {f"--{name}" for name in FACTS.arguments} == flags - off - {"--help"}
+    assert {f"--{name}" for name in of_kind(SWITCH, ON_ONLY)} == switches
+    assert {f"--no-{name}" for name in of_kind(SWITCH)} == off
 
 
-def test_the_catalogue_knows_the_values_of_every_argument(reported: dict[str, Any]) -> None:
-    rules = {
-        rule.value: set(rule.names)
-        for rule in CATALOG.version_rules.rules
-        if rule.code == "engine-choice"
-    }
-    choices = {f"{flag[2:]}={one}" for flag, some in reported["choices"].items() for one in some}
-    numbers = {"whole number": "int", "number": "float"}
+def test_the_table_knows_the_values_of_every_argument(reported: dict[str, Any]) -> None:
+    choices = {flag[2:]: sorted(some) for flag, some in reported["choices"].items()}
+    assert {name: FACTS.arguments[name]["choices"] for name in of_kind(CHOICE)} == choices
+    numbers = {flag[2:] for flag, kind in reported["numbers"].items() if kind == "int"}
+    assert numbers <= of_kind(WHOLE_NUMBER)
+    assert set(FACTS.variables) == {n for n in reported["variables"] if n.startswith("VLLM_")}
 
-    assert rules["choices"] == choices
-    for value, kind in numbers.items():
-        flags = {flag[2:] for flag, type_ in reported["numbers"].items() if type_ == kind}
-        assert rules[value] == flags - {"gpu-memory-utilization"}
+
+def of_kind(*kinds: str) -> set[str]:
+    return {name for name, entry in FACTS.arguments.items() if entry["kind"] in kinds}
 
 
 def test_no_variable_of_vllm_counts_as_an_argument(reported: dict[str, Any]) -> None:

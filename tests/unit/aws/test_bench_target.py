@@ -69,7 +69,7 @@ def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World
         ({"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 7},
          "p-eagle", 7),
         ({"method": "mtp", "num_speculative_tokens": 1}, "mtp", 1),
-        ({"num_speculative_tokens": 3}, "draft-model", 3),
+        ({"num_speculative_tokens": 3}, "draft_model", 3),
     ],
 )  # fmt: skip
 def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str, k: int) -> None:

@@ -249,7 +249,7 @@ VERSIONS = (
     ),
     Broken(
         "an argument of one version only",
-        lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.29.0"),
+        lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.27.1"),
         "engine-argument",
         "warning",
     ),
@@ -274,6 +274,36 @@ VERSIONS = (
             on_cpu=True,
         ),
         "rejection-sample-method",
+    ),
+    Broken(
+        "a lossy sampling method",
+        lambda f: tiny_case(
+            f,
+            speculative_settings={"rejection_sample_method": "fly"},
+            vllm="0.33.0",
+            image=OWN_IMAGE,
+        ),
+        "rejection-sample-method",
+        not_shown="no CPU build of that version",
+    ),
+    Broken(
+        "the variable that SageMaker's SDK sets for speculation",
+        lambda f: tiny_case(f, environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}),
+        "variable-ignored",
+        left="nothing in the container reads it",
+        not_shown="vLLM ignores it silently",
+    ),
+    Broken(
+        "a quantization that the weights do not have",
+        lambda f: tiny_case(f, settings={"quantization": "awq"}),
+        "quantization-differs",
+        not_shown="vLLM refuses it only where the method runs, which is not on a CPU",
+    ),
+    Broken(
+        "a chat template without a file",
+        lambda f: tiny_case(f, settings={"chat-template": "./template.jinja"}),
+        "chat-template-missing",
+        not_shown="the server refuses it, not the engine",
     ),
     Broken(
         "watermarking",

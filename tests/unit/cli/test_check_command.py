@@ -403,7 +403,7 @@ def test_a_document_needs_no_heavy_library() -> None:
 def test_bytes_that_are_no_text_are_shown_escaped(peagle: Peagle) -> None:
     done = peagle("check", "tiny", "--set", "dtype=float\udcff")
     assert done.returncode == 3
-    assert "--dtype float\\udcff: vLLM refuses it" in done.stdout
+    assert "--dtype float\\udcff: vLLM" in done.stdout
 
 
 def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str) -> None:

@@ -106,6 +106,8 @@ LEFT: dict[str, str] = {
     "pipeline-parallel": LOUD,
     "speculative-setting": LOUD,
     "engine-choice": PARSER,
+    "quantization-differs": LOUD,
+    "chat-template-missing": LOUD,
     "rejection-sample-method": LOUD,
     "tensors-unknown": LOUD,
     "biases in config.json only": LAYOUT,

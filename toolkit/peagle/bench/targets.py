@@ -30,7 +30,7 @@ from peagle.errors import EngineError, Fix, UserError
 from peagle.protocol import Counters
 from peagle.store import SANDBOX
 from peagle.text import json_object
-from peagle.vllm.defaults import method_id
+from peagle.vllm.defaults import inferred_method, method_id
 from peagle_serve.contract import SPECULATION
 
 UNKNOWN = BenchSetting(None, 0, is_known=False)
@@ -118,7 +118,7 @@ def setting_of_config(config: dict[str, object]) -> BenchSetting:
 
 def _drafter_of(config: dict[str, object]) -> str:
     """``p-eagle`` for parallel drafting with EAGLE-3, else vLLM's name of the method."""
-    method = str(config.get("method") or "draft-model")
+    method = str(config.get("method") or inferred_method(str(config.get("model") or "")))
     return method_id(method, bool(config.get("parallel_drafting")))
 
 

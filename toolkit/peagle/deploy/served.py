@@ -13,6 +13,7 @@ from peagle.planning.options import Frozen
 from peagle.planning.plan import Plan
 from peagle.render.requests import requests, with_replaced
 from peagle.text import json_object
+from peagle.vllm.defaults import inferred_method
 from peagle.vllm.environment import Value, engine_part, settings_in
 from peagle_serve.contract import is_s3_uri
 
@@ -123,7 +124,8 @@ def settings_of(
     environment = container.get("Environment") or {}
     settings = settings_in(environment)
     speculative = json_object(settings.get("speculative-config"))
-    method, k = (speculative.get(key) for key in ("method", "num_speculative_tokens"))
+    k, drafter = speculative.get("num_speculative_tokens"), speculative.get("model")
+    method = speculative.get("method") or (inferred_method(str(drafter)) if drafter else None)
     length = settings.get("max-model-len")
     engine = engine_part(environment)
     vpc = model.get("VpcConfig") or {}

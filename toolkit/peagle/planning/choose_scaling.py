@@ -8,6 +8,7 @@ cheaper.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from peagle.case import MOST_COUNT
 from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
@@ -137,6 +138,25 @@ def _cooldown_reason(scaling: Scaling) -> Reason:
     if seconds == SHORTEST_SCALE_IN_SECONDS:
         because = "AWS's own; a start takes less"
     return Reason(what="scale_in_cooldown", value=format_duration(seconds), because=because)
+
+
+_ZERO_REFUSED = {"eu-west-3": "2026-08"}
+"""Region -> when users reported that SageMaker refuses there to scale a component to zero."""
+
+_ZERO_REFUSED_CODE = "scale-to-zero-refused"
+"""SageMaker is reported to refuse scale to zero in the region.
+
+Fix: use another region, or --max-instances without --scale-to-zero
+"""
+
+
+def zero_findings(options: Options, region: str) -> Iterator[Finding]:
+    """A warning where a scale to zero is reported to be refused."""
+    if options.scale_to_zero and region in _ZERO_REFUSED:
+        message = f"SageMaker is reported to refuse scale to zero in {region}"
+        message += f" ({_ZERO_REFUSED[region]})"
+        fix = "use another --region, or --max-instances without --scale-to-zero"
+        yield warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix)
 
 
 def _price_findings(options: Options, candidate: Candidate, scaling: Scaling) -> list[Finding]:

@@ -17,6 +17,7 @@ from peagle.planning.pins import PIN_VARIABLES
 from peagle.text import json_number
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.environment import Value
+from peagle.vllm.facts import canonical_name
 from peagle_serve.contract import (
     HUB_MODEL,
     IMAGE_CONTENT_VARIABLE,
@@ -55,7 +56,7 @@ def parse_settings(given: Iterable[str]) -> dict[str, str]:
                 code="invalid-argument",
             )
         name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
-        name = name.replace("_", "-")
+        name = canonical_name(name.replace("_", "-"))
         if name in found:
             raise UserError(f"--set {name} is given twice", "give it once", code="invalid-argument")
         found[name] = value if equals else "true"

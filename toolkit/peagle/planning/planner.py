@@ -26,7 +26,7 @@ from peagle.planning.choose_instance import (
     count_decision,
     speed_of,
 )
-from peagle.planning.choose_scaling import check_scaling, choose_scaling
+from peagle.planning.choose_scaling import check_scaling, choose_scaling, zero_findings
 from peagle.planning.company import choose_company
 from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
@@ -58,6 +58,7 @@ from peagle.planning.plan import (
     TargetChoice,
 )
 from peagle.planning.prices import price_of
+from peagle.planning.requirements import queue_findings
 from peagle.planning.rollout import check_rollout, choose_rollout
 from peagle.planning.runtime import (
     choose_ami,
@@ -126,6 +127,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     )
     engine = configure_engine(placement, runtime, decisions)
     decisions.report(check_engine(placement, engine))
+    decisions.report(tuple(queue_findings(options, runtime.vllm, work.concurrency)))
     operation = _operation_fields(placement, engine.speculation, decisions)
     return Plan(
         name=name,
@@ -185,6 +187,7 @@ def _operation_fields(
     startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
     start_seconds = record(choose_start_time(options, sizes, gpus, work, candidate.instance))
     scaling = record(choose_scaling(options, work, candidate, start_seconds, copies))
+    decisions.report(tuple(zero_findings(options, region)))
     most = highest_price(usd, count, scaling)
     longest_start = download_seconds + startup_seconds
     limit = record(choose_limit(options, region, most, longest_start, copies is not None))

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from peagle.errors import Fix, combine_fixes
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, error, note, warning
 from peagle.planning.batch import least_hours
 from peagle.planning.candidates import Candidate
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.options import Options
 from peagle.speed.slo import Slo
 from peagle.text import exact_duration, format_concurrency
+from peagle.vllm.facts import facts_of
 
 
 class _Requirement(NamedTuple):
@@ -56,6 +57,24 @@ _SLO = _Requirement(
     lambda text, fix: warning(_SLO_UNVERIFIED, "slo", text, fix),
     lambda text, fix: error(_SLO_MISSED, "slo", text, fix),
 )
+
+
+_QUEUE = "max-num-queued-reqs"
+_QUEUE_UNBOUNDED = "queue-unbounded"
+"""Excess requests queue without a limit, so that under overload all miss --slo.
+
+Fix: add --set max-num-queued-reqs=N: vLLM answers further requests with HTTP 503
+"""
+
+
+def queue_findings(options: Options, vllm: str, concurrency: int) -> Iterator[Finding]:
+    """A note where an objective is given and this vLLM version can limit its queue."""
+    facts = facts_of(vllm)
+    if options.slo and facts.exact and _QUEUE in facts.arguments and _QUEUE not in options.settings:
+        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
+        sentence = f"add --set {_QUEUE}={concurrency}: vLLM answers what is above with HTTP 503"
+        fix = Fix(sentence, options=("--set", f"{_QUEUE}={concurrency}"))
+        yield note(_QUEUE_UNBOUNDED, "slo", message, fix)
 
 
 @dataclass(frozen=True)

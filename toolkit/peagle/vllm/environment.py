@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from peagle.errors import UserError
 from peagle.text import json_number
+from peagle.vllm.facts import canonical_name
 from peagle_serve.contract import PREFIX
 from peagle_serve.environment import WHOLE_ARRAY_FLAGS, flag_of, tokens_of, variable_of
 
@@ -54,7 +55,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
     """vLLM's arguments, without the dashes, in these variables; ``None`` for ``false``, which the
     container omits."""
     return {
-        flag_of(key).removeprefix("--"): _setting(value)
+        canonical_name(flag_of(key).removeprefix("--")): _setting(value)
         for key, value in engine_part(environment).items()
     }
 

@@ -3,38 +3,30 @@
 vLLM's parser refuses it at start, when the instance already costs money.
 """
 
-from collections import defaultdict
-
 from peagle.case import Case
-from peagle.catalog.tables import VersionRule
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import nearest
+from peagle.vllm.facts import CHOICE, NUMBER, WHOLE_NUMBER, facts_of
 
 RULE = Rule("engine-choice", about="version", vllm_notices="at start")
 
-_CHOICES = "choices"
-_NUMBERS: dict[str, tuple[type, ...]] = {"whole number": (int,), "number": (int, float)}
-"""Value of an entry that lists arguments with such a value; that of ``_CHOICES`` lists
-``argument=value``."""
+_NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float)}
+
+_OF_ITS_OWN = "gpu-memory-utilization"
+"""It has a rule of its own."""
 
 
 def check(case: Case) -> Findings:
-    for entry in RULE.entries(case):
-        if entry.value == _CHOICES:
-            yield from _choices(case, entry)
+    facts = facts_of(case.runtime.vllm)
+    for name, value in sorted(case.settings.items()) if facts.exact else ():
+        argument = facts.arguments.get(name, {})
+        kind, choices = argument.get("kind"), argument.get("choices", ())
+        # A switch's value is the matter of ``engine-value``.
+        if isinstance(value, bool) or name == _OF_ITS_OWN:
             continue
-        kinds = _NUMBERS[str(entry.value)]
-        for name, value in sorted(case.settings.items()):
-            # A switch's value is the matter of ``engine-value``.
-            if name in entry.names and not isinstance(value, (bool, *kinds)):
-                yield RULE.of_entry(entry, "vllm", f"--{name} {value}")
-
-
-def _choices(case: Case, entry: VersionRule) -> Findings:
-    known: dict[str, list[str]] = defaultdict(list)
-    for name, _, choice in (one.partition("=") for one in entry.names):
-        known[name].append(choice)
-    for name, value in sorted(case.settings.items()):
-        if name in known and not isinstance(value, bool) and str(value) not in known[name]:
-            fix = nearest(str(value), known[name]) or f"use one of {', '.join(known[name])}"
-            yield RULE.of_entry(entry, "vllm", f"--{name} {value}", fix)
+        message = f"--{name} {value}: vLLM {facts.version} refuses it at start"
+        if kind == CHOICE and str(value) not in choices:
+            fix = nearest(str(value), choices) or f"use one of {', '.join(choices)}"
+            yield RULE.error("vllm", message, fix)
+        elif kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
+            yield RULE.error("vllm", message, f"use a {kind}")

@@ -1,0 +1,122 @@
+"""What each vLLM version knows: arguments, variables, keys, methods; what users set in vain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.case import Case
+from peagle.checks import check
+from peagle.planning.overrides import parse_settings
+from peagle.vllm.defaults import inferred_method
+from peagle.vllm.environment import settings_in
+from peagle.vllm.facts import facts_of
+from tests.unit.checks.cases import OWN_IMAGE, catalog_case, tiny_case
+
+Found = tuple[str, str]
+
+
+def found(case: Case) -> dict[Found, str]:
+    """Code and level of the findings, with the fix, without what only another version gets."""
+    return {(f.code, f.level): str(f.fix) for f in check(case)}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "more", "expected", "fix"),
+    [
+        ("0.28.0", {"settings": {"max-num-queued-reqs": 8}}, ("engine-argument", "error"),
+         "use vLLM 0.29.0 or later"),
+        ("0.29.0", {"settings": {"max-num-queued-reqs": 8}}, None, ""),
+        ("0.33.0", {"settings": {"device-memory-utilization": 0.9}}, None, ""),
+        ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-choice", "error"),
+         "whole number"),
+        ("0.33.0", {"settings": {"ir-op-priority": "{}"}}, ("engine-argument", "note"),
+         "leave --ir-op-priority out"),
+        ("0.28.0", {"speculative_settings": {"fly_window_size": 2}},
+         ("speculative-setting", "error"), "use vLLM 0.33.0 or later"),
+        ("0.33.0", {"speculative_settings": {"disable_lookahead_block_hashes": True}}, None, ""),
+        ("0.33.0", {"speculative_settings": {"rejection_sample_method": "fly"}},
+         ("rejection-sample-method", "error"), "lossless"),
+        ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"), ""),
+        ("0.28.0", {"environment": {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": "1"}},
+         ("variable-ignored", "warning"), "use vLLM 0.3"),
+        ("0.28.0", {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}}, None, ""),
+        ("0.28.0", {"environment": {"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}},
+         ("variable-ignored", "error"), "--drafter"),
+        ("0.28.0", {"environment": {"option_max_model_len": "8192"}},
+         ("variable-ignored", "warning"), "--set max-model-len"),
+        ("0.28.0", {"environment": {"CONTAINER_STARTUP_HEALTH_CHECK_TIMEOUT": "900"}},
+         ("variable-ignored", "warning"), "--startup-timeout"),
+        ("0.28.0", {"environment": {"ModelDataDownloadTimeoutInSeconds": "900"}},
+         ("variable-ignored", "warning"), "--download-timeout"),
+        ("0.28.0", {"environment": {"InferenceAmiVersion": "x"}},
+         ("variable-ignored", "warning"), "--ami"),
+        ("0.28.0", {"settings": {"chat-template": "/opt/ml/model/chat.jinja"}},
+         ("chat-template-missing", "note"), "config.json"),
+        ("0.28.0", {"settings": {"chat-template": "{{ messages }}"}}, None, ""),
+    ],
+)  # fmt: skip
+def test_what_a_version_does_not_know_is_named(
+    vllm: str, more: dict[str, Any], expected: Found | None, fix: str
+) -> None:
+    without = found(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)).keys()
+    findings = found(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE, **more))
+    new = {key: text for key, text in findings.items() if key not in without}
+    assert list(new) == ([expected] if expected else [])
+    assert all(fix in text for text in new.values())
+
+
+@pytest.mark.parametrize(("vllm", "gone"), [("0.32.0", False), ("0.33.0", True)])
+def test_a_method_that_vllm_removed_is_an_error(vllm: str, gone: bool) -> None:
+    case = catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)
+    assert case.drafter is not None
+    medusa = case.drafter.model_copy(update={"method": "medusa"})
+    codes = {code for code, _ in found(replace(case, drafter=medusa))}
+    assert ("speculative-setting" in codes) is gone
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "refused"),
+    [("gptq", "gptq_marlin", False), ("awq", "awq_marlin", False), ("awq", "gptq", True),
+     ("fp8", "awq", True), ("fp8", "fp8", False), ("modelopt", "modelopt_fp4", False),
+     (None, "fp8", False), (None, "awq", True)],
+)  # fmt: skip
+def test_a_quantization_that_contradicts_the_checkpoint_is_an_error(
+    tmp_path: Path, stored: str | None, asked: str, refused: bool
+) -> None:
+    case = tiny_case(tmp_path, settings={"quantization": asked})
+    assert case.target_checkpoint is not None
+    config = dict(case.target_checkpoint.config)
+    if stored:
+        config["quantization_config"] = {"quant_method": stored}
+    read = replace(case.target_checkpoint, config=config)
+    codes = {f.code for f in check(replace(case, target_checkpoint=read), only=[DIFFERS])}
+    assert codes == ({DIFFERS} if refused else set())
+
+
+DIFFERS = "quantization-differs"
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [("amazon/gpt-oss-20b-p-eagle-long-context", "eagle"), ("amazon/GPT-OSS-20B-P-EAGLE",
+      "draft_model"), ("/opt/ml/model/drafter", "draft_model"), ("a/Llama-EAGLE3", "eagle3"),
+     ("z-lab/gpt-oss-DFlash", "dflash"), ("a/dspark_8b", "dspark"), ("[ngram]", "ngram")],
+)  # fmt: skip
+def test_without_a_method_vllm_infers_it_from_the_name(model: str, method: str) -> None:
+    assert inferred_method(model) == method
+
+
+def test_an_alias_is_the_same_setting() -> None:
+    assert parse_settings(["device-memory-utilization=0.8"]) == {"gpu-memory-utilization": "0.8"}
+    found = settings_in({"SM_VLLM_DEVICE_MEMORY_UTILIZATION": "0.8"})
+    assert found == {"gpu-memory-utilization": 0.8}
+
+
+def test_a_version_without_a_table_has_that_of_the_one_before() -> None:
+    assert (facts_of("0.29.1").version, facts_of("0.29.1").exact) == ("0.29.0", True)
+    assert (facts_of("0.34.0").version, facts_of("0.34.0").exact) == ("0.33.0", False)
+    assert (facts_of("0.26.0").version, facts_of("0.26.0").exact) == ("0.28.0", False)

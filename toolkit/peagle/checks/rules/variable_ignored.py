@@ -1,0 +1,55 @@
+"""A variable that nothing in the image reads: the setting that it means stays off, silently.
+
+vLLM ignores variables that its version does not have. ``OPTION_*`` is read by AWS's LMI images
+only; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other images. Fields of the
+endpoint's variant are no variables of the container.
+"""
+
+from peagle.case import Case
+from peagle.checks.registry import Findings, Rule
+from peagle.errors import nearest
+from peagle.vllm.facts import facts_of, first_version
+
+RULE = Rule("variable-ignored", about="version", vllm_notices="never")
+
+_OPTION, _VLLM = "OPTION_", "VLLM_"
+_SPECULATIVE = "OPTION_SPECULATIVE"
+
+_FIELDS = {
+    "containerstartuphealthchecktimeout": "use --startup-timeout",
+    "modeldatadownloadtimeout": "use --download-timeout",
+    "inferenceamiversion": "use --ami",
+    "initialinstancecount": "use --instance-count",
+    "enablenetworkisolation": "use --network-isolation",
+    "volumesize": "leave it out: the plan's instances have their own volume",
+    "routingconfig": "leave it out: the plan decides how requests are routed",
+    "managedinstancescaling": "use --max-instances",
+}  # fmt: skip
+"""Fields of CreateEndpointConfig and CreateModel, without case, underscores and unit."""
+
+
+def check(case: Case) -> Findings:
+    facts = facts_of(case.runtime.vllm)
+    for name in sorted(case.environment):
+        upper = name.upper()
+        field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
+        if upper.startswith(_SPECULATIVE):
+            message = f"{name} is of AWS's LMI images; vLLM's image ignores it and does not draft"
+            fix = "remove it, and name the drafter with PAIR or --drafter, and its K with --k"
+            yield RULE.error("environment", message, fix)
+        elif upper.startswith(_OPTION):
+            argument = upper.removeprefix(_OPTION).lower().replace("_", "-")
+            fix = "remove it"
+            if argument in facts.arguments:
+                fix = f"use --set {argument}=VALUE, or the plan's own option, instead"
+            message = f"{name} is of AWS's LMI images; vLLM's image ignores it"
+            yield RULE.warning("environment", message, fix)
+        elif field in _FIELDS:
+            message = f"{name} is a field of the endpoint, which a container does not read"
+            yield RULE.warning("environment", message, _FIELDS[field])
+        elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
+            later = first_version("variables", name, case.runtime.vllm)
+            fix = f"use vLLM {later} or later, or remove it" if later else ""
+            message = f"vLLM {facts.version} has no variable {name} and ignores it"
+            fix = fix or nearest(name, facts.variables) or "remove it"
+            yield RULE.warning("environment", message, fix)

@@ -1,0 +1,1 @@
+"""Scripts of maintainers, which are no part of the wheel."""
