@@ -243,7 +243,8 @@ def instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation
 def _architecture(target: Target) -> Iterator[Violation]:
     shape, here = target.architecture, ("architecture",)
     layers = sum(group.layers for group in shape.attention)
-    if layers != shape.layers:
+    plain = not shape.recurrent and shape.latent is None
+    if plain and layers != shape.layers:
         message = f"the groups have {layers} layers in total, the model has {shape.layers}"
         yield (*here, "attention"), message, "correct the number of layers"
     for number, group in enumerate(shape.attention):

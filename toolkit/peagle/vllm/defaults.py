@@ -55,7 +55,8 @@ class EngineConfig:
     ``driver_gib`` is what the driver reserves in addition. ``capability`` is the GPU's compute
     capability times ten. ``compiled``: whether vLLM's compile cache is filled, which it is not in
     a new container. ``images``: whether requests may contain images. ``draftless`` names a
-    method that drafts without a model (``ngram``, ``suffix``).
+    method that drafts without a model (``ngram``, ``suffix``). ``expert_parallel``: each GPU has
+    whole experts.
     """
 
     gpu: str
@@ -75,6 +76,8 @@ class EngineConfig:
     driver_gib: float = 0.0
     images: bool = True
     draftless: str | None = None
+    prefix_caching: bool = True
+    expert_parallel: bool = False
 
 
 class Drafting(Protocol):
