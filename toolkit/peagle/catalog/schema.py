@@ -107,6 +107,8 @@ class Architecture(CatalogEntry):
     ``feed_forward_layers`` (``None``: all) have a feed-forward block. Where there are experts, its
     first ``dense_layers`` have none, and are ``dense_intermediate_size`` wide;
     ``shared_expert_size`` is the width of the experts that every token uses.
+    ``attention_gate``: queries have a gate of the same size. ``per_layer_embeddings`` is the width
+    of a second embedding, for all layers together (Gemma 3n).
     ``unknown_cache``: what of the cache is not known in vLLM's accounting; it counts as full.
     """
 
@@ -126,6 +128,8 @@ class Architecture(CatalogEntry):
     dense_layers: NotNegative = 0
     dense_intermediate_size: Positive | None = None
     shared_expert_size: Positive | None = None
+    attention_gate: bool = False
+    per_layer_embeddings: NotNegative = 0
     latent: LatentAttention | None = None
     recurrent: tuple[RecurrentGroup, ...] = ()
     quantized: QuantizedWeights | None = None

@@ -1,8 +1,7 @@
 """What config.json says of a model: its architecture, as Hugging Face writes it and vLLM reads it.
 
-gpt_oss, qwen3, qwen3_moe, llama, gemma4 (nested under ``text_config``, with two kinds of heads) and
-``speculators`` heads (nested under ``transformer_layer_config``) have tests of their own. Any other
-decoder is read by the usual keys.
+Each kind of layer is read in ``layer_kinds``; any decoder with the usual keys is read, also nested
+under ``text_config`` and, of ``speculators`` heads, under ``transformer_layer_config``.
 """
 
 from __future__ import annotations
@@ -79,6 +78,8 @@ def read_architecture(config: Config) -> Architecture:
             dense_layers=blocks.dense,
             dense_intermediate_size=_dense_size(text) if blocks.dense else None,
             shared_expert_size=_shared_size(text, wide) if experts else None,
+            attention_gate=bool(text.get("attn_output_gate")),
+            per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
             latent=latent,
             recurrent=(recurrent_group(text, recurrent, hidden, number),) if recurrent else (),
             quantized=quantized_weights(quantization_settings(config)),

@@ -13,10 +13,13 @@ from typing import Any, Literal, NamedTuple
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
 
 Config = Mapping[str, Any]
-Kind = Literal["full", "sliding", "recurrent", "both", "none"]
+Kind = Literal["full", "sliding", "recurrent", "both", "none", "unknown"]
 Number = Callable[[Config, str], int]
 
 _GEMMA: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 256, "num_attention_heads": 8}
+_QWEN_HYBRID: dict[str, Any] = {
+    "full_attention_interval": 4, "head_dim": 256, "attn_output_gate": True,
+}  # fmt: skip
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": _GEMMA | {"sliding_window_pattern": 2},
     "gemma3_text": _GEMMA
@@ -29,6 +32,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma3n_text": _GEMMA
     | {
         "vocab_size": 262400,
+        "hidden_size_per_layer_input": 256,
         "max_position_embeddings": 32768,
         "sliding_window": 512,
         "sliding_window_pattern": 5,
@@ -45,9 +49,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "interleave_moe_layer_step": 1,
     },
-    "qwen3_next": {"full_attention_interval": 4, "head_dim": 256},
-    "qwen3_5_text": {"full_attention_interval": 4, "head_dim": 256},
-    "qwen3_5_moe_text": {"full_attention_interval": 4, "head_dim": 256},
+    "qwen3_next": _QWEN_HYBRID,
+    "qwen3_5_text": _QWEN_HYBRID,
+    "qwen3_5_moe_text": _QWEN_HYBRID,
 }
 """What transformers 4.57 fills in, by ``model_type``, for keys that public files leave out."""
 
@@ -76,6 +80,11 @@ _LETTERS: dict[str, Kind] = {
 _FOREIGN = ("compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size")
 """Keys of caches whose accounting in vLLM is not modelled: compressed, of layers with several
 shapes, and of RWKV."""
+
+
+_STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "mamba_d_state",
+           "ssm_state_size", "attn_type_list")  # fmt: skip
+"""Keys with which ``recurrent_group`` knows the size of a state."""
 
 
 class LayerKinds(NamedTuple):
@@ -113,15 +122,22 @@ def _window_list(text: dict[str, Any]) -> dict[str, Any]:
 
 def layer_kinds(text: Config, layers: int) -> LayerKinds:
     """The kind of each of ``layers`` layers. ``text`` comes from ``with_defaults``."""
-    foreign = next((key for key in _FOREIGN if text.get(key)), "")
+    foreign = [key for key in _FOREIGN if text.get(key)]
     named = _named(text, layers)
-    if named is not None:
-        unknown = sorted({str(kind) for kind in named if kind not in _KINDS})
-        # Any other layer counts as full attention, the largest cache.
-        kinds = [_KINDS.get(kind, "sliding" if "sliding" in kind else "full") for kind in named]
-        odd = [kind for kind in unknown if "sliding" not in kind and "sparse" not in kind]
-        return LayerKinds(kinds, foreign or ", ".join(odd))
-    return LayerKinds(_by_pattern(text, layers), foreign)
+    kinds = _by_pattern(text, layers) if named is None else [_kind_of(name) for name in named]
+    foreign += sorted({name for name in named or () if _kind_of(name) == "unknown"})
+    if {"recurrent", "both"} & set(kinds) and not any(text.get(key) for key in _STATES):
+        kinds = ["unknown" if kind in ("recurrent", "both") else kind for kind in kinds]
+        foreign.append("recurrent layers without their sizes")
+    # A layer of an unknown kind counts as full attention, the largest cache.
+    return LayerKinds(["full" if k == "unknown" else k for k in kinds], ", ".join(foreign))
+
+
+def _kind_of(name: str) -> Kind:
+    """The kind of a layer by its entry in a list; sparse attention keeps every token."""
+    if "sliding" in name:
+        return "sliding"
+    return _KINDS.get(name, "full" if "sparse" in name else "unknown")
 
 
 def _named(text: Config, layers: int) -> list[str] | None:
@@ -174,14 +190,16 @@ def _windows(text: Config, layers: int) -> list[Kind]:
 
 def latent_attention(text: Config) -> LatentAttention | None:
     """The ranks and head sizes of latent attention; ``None`` where the decoder has another one."""
-    ranks = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    if not all(type(text.get(key)) is int and text[key] > 0 for key in ranks):
+    rank = text.get("kv_lora_rank")
+    if type(rank) is not int or rank < 1:
         return None
+    # The other defaults are those of DeepSeek-V2 and V3 in transformers.
+    sizes = text.get("qk_nope_head_dim", 128), text.get("qk_rope_head_dim", 64)
     return LatentAttention(
-        kv_rank=text["kv_lora_rank"],
-        nope_dim=text["qk_nope_head_dim"],
-        rope_dim=text["qk_rope_head_dim"],
-        value_dim=text["v_head_dim"],
+        kv_rank=rank,
+        nope_dim=sizes[0],
+        rope_dim=sizes[1],
+        value_dim=text.get("v_head_dim", 128),
         query_rank=text.get("q_lora_rank") or None,
         indexer_dim=text.get("index_head_dim") or None,
         cached=text.get("model_type") in _MLA,
@@ -233,7 +251,8 @@ def _mamba(
     text: Config, layers: int, hidden: int, first: Callable[..., int], wide: int
 ) -> RecurrentGroup:
     """mamba1_state_shape (without heads) and mamba2_state_shape."""
-    state, kernel = first("mamba_d_state", "ssm_state_size"), first("mamba_d_conv", "conv_kernel")
+    state = first("mamba_d_state", "ssm_state_size")
+    kernel = text.get("mamba_d_conv") or text.get("conv_kernel") or 4
     head_keys = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
     expanded = int(text.get("mamba_expand", text.get("expand", 2)) * hidden)
     if not any(text.get(key) for key in head_keys):

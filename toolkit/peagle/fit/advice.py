@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.fit.division import divisions
+from peagle.checkpoints.division import divisions
 from peagle.fit.estimate import fit_of, is_multimodal
 from peagle.fit.models import Advice, Fit, FitCase
 from peagle.vllm.defaults import extra_slots

@@ -18,10 +18,10 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
+from peagle.checkpoints.division import is_expert_parallel
 from peagle.checkpoints.heads import read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.division import is_expert_parallel
 from peagle.fit.drafter_weights import estimate_feed_forward_width
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision

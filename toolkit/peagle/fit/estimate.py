@@ -223,7 +223,8 @@ def share_of_request(case: FitCase, tokens: int) -> float:
 def refuse_unknown(checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for quantized weights whose size only their unread headers show."""
     kind = unknown_quantization(checkpoint)
-    if kind and not checkpoint.tensors:
+    stated = quantized_weights(quantization_settings(checkpoint.config))
+    if kind and not stated and not checkpoint.tensors:
         raise CheckpointError(
             f"config.json alone does not show the size of weights quantized with {kind}",
             "use a location that also has the weight files; their headers show it",
@@ -232,8 +233,6 @@ def refuse_unknown(checkpoint: Checkpoint) -> None:
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """The quantization if the fit knows its sizes only from the weight files."""
+    """The quantization if the fit does not know how vLLM stores its weights."""
     kind = read_quantization(checkpoint.config)
-    if kind is None or kind in QUANTIZED_BYTES:
-        return None
-    return None if quantized_weights(quantization_settings(checkpoint.config)) else kind
+    return kind if kind is not None and kind not in QUANTIZED_BYTES else None

@@ -9,6 +9,7 @@ from typing import Any
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
+from peagle.checkpoints.division import division_problem, divisions
 from peagle.checkpoints.entries import (
     drafter_from_checkpoint,
     own_drafter,
@@ -18,7 +19,6 @@ from peagle.checkpoints.models import ReadCheckpoint
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
-from peagle.fit.division import division_problem, divisions
 from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
 from peagle.vllm.environment import Value

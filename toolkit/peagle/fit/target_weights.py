@@ -113,6 +113,7 @@ def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int
         group.layers * allocated(linear_bytes(target, group.parameters / tp))
         for group in shape.recurrent
     )
+    size += _absorbed_bytes(target, tp)
     size += _expert_layers(shape) * allocated_all(feed_forward_tensors(target, tp, capability))
     size += shape.dense_layers * allocated_all(_dense_tensors(target, tp))
     size += shape.layers * allocated_all(_norm_tensors(target))
@@ -139,7 +140,8 @@ def checkpoint_bytes(target: TargetModel) -> int:
     size += _expert_layers(shape) * sum(_feed_forward_as_stored(target))
     size += shape.layers * sum(_norm_tensors(target)) + _norm(target)
     matrices = 1 if shape.tied_embeddings else 2
-    return int(size + matrices * shape.vocab_size * shape.hidden_size * element)
+    columns = matrices * shape.hidden_size + shape.per_layer_embeddings
+    return int(size + shape.vocab_size * columns * element)
 
 
 def rotary_bytes(target: TargetModel) -> int:
@@ -196,12 +198,23 @@ def _replicated_and_divided(shape: Architecture, group: AttentionGroup) -> tuple
     """The parameters that each GPU has whole, and those that are divided."""
     hidden, heads, latent = shape.hidden_size, shape.query_heads, shape.latent
     if latent is None:
-        return 0, 2 * hidden * group.head_dim * (heads + group.kv_heads)
+        projections = (3 if shape.attention_gate else 2) * heads + 2 * group.kv_heads
+        return 0, hidden * group.head_dim * projections
     queries = heads * (latent.nope_dim + latent.rope_dim)
     whole = hidden * (latent.kv_rank + latent.rope_dim) + hidden * (latent.query_rank or 0)
     divided = queries * (latent.query_rank or hidden)
     divided += latent.kv_rank * heads * (latent.nope_dim + latent.value_dim)
     return whole, divided + heads * latent.value_dim * hidden
+
+
+def _absorbed_bytes(target: TargetModel, tp: int) -> int:
+    """Latent attention's kv_b_proj in 16 bits: vLLM keeps it beside the loaded one, absorbed into
+    queries and outputs (W_UK_T and W_UV of mla_attention.py)."""
+    shape, latent = target.architecture, target.architecture.latent
+    if latent is None or not latent.cached:
+        return 0
+    numbers = latent.kv_rank * shape.query_heads * (latent.nope_dim + latent.value_dim) / tp
+    return shape.attention[0].layers * allocated(numbers * element_bytes(target.dtype))
 
 
 def attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> Iterator[float]:
@@ -211,13 +224,10 @@ def attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> It
         whole, divided = _replicated_and_divided(shape, group)
         yield _attention_bytes(target, whole)
         yield _attention_bytes(target, divided / tp)
-        if shape.latent.cached:
-            # vLLM also keeps kv_b_proj in 16 bits, absorbed into queries and outputs.
-            widths = shape.latent.nope_dim + shape.latent.value_dim
-            yield shape.latent.kv_rank * shape.query_heads * widths / tp * element
         return
     heads, kv = shape.query_heads / tp, ceil(group.kv_heads / tp)
-    width, inner = (heads + 2 * kv) * group.head_dim, heads * group.head_dim
+    gate = heads if shape.attention_gate else 0
+    width, inner = (heads + gate + 2 * kv) * group.head_dim, heads * group.head_dim
     yield _attention_bytes(target, width * shape.hidden_size)
     yield _attention_bytes(target, inner * shape.hidden_size)
     if target.attention_bias or is_gpt_oss(shape):
@@ -292,6 +302,8 @@ def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
     rows = padded_vocabulary(shape.vocab_size, tp)
     for _ in range(1 if shape.tied_embeddings else 2):
         yield rows * shape.hidden_size * element_bytes(target.dtype)
+    if shape.per_layer_embeddings:
+        yield rows * shape.per_layer_embeddings * element_bytes(target.dtype)
 
 
 def vision_bytes(vision: Vision, hidden_size: int) -> int:

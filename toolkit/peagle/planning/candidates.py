@@ -11,8 +11,8 @@ from operator import itemgetter
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
-from peagle.fit.division import divisions, is_expert_parallel
 from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes, share_of_request
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD

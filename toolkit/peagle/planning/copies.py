@@ -12,8 +12,8 @@ from pydantic import Field
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, UserError
-from peagle.fit.division import divisions, is_expert_parallel
 from peagle.planning.options import AUTO, Frozen, Options
 
 RESERVED_SHARE = 0.75

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, UserError, nearest
-from peagle.fit.division import divisions, is_expert_parallel
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings

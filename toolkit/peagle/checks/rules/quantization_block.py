@@ -5,15 +5,15 @@ vLLM rejects it while it builds the layers, minutes into the start.
 """
 
 from peagle.case import Case
-from peagle.checks.registry import Findings, Rule
-from peagle.errors import Fix
-from peagle.fit.division import (
+from peagle.checkpoints.division import (
     EXPERT_PARALLEL,
     division_problem,
     divisions,
     is_expert_parallel,
     sizes_of_heads,
 )
+from peagle.checks.registry import Findings, Rule
+from peagle.errors import Fix
 
 RULE = Rule("quantization-block", about="load", vllm_notices="at start")
 
@@ -24,6 +24,8 @@ def check(case: Case) -> Findings:
     gpus = max(size, case.instance.gpu_count if case.instance else size)
     others = [s for s in sizes_of_heads(shape, gpus) if s > size]
     for tried in (size, *others):
+        if shape.query_heads % tried:
+            continue  # tensor-parallel reports it
         problem = division_problem(shape, tried, whole_experts)
         if problem is None:
             continue
