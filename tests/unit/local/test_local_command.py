@@ -79,13 +79,14 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "code-variable", "context-above-drafter", "drafting-slots", "dynamic-k",
-        "engine-argument", "head-not-public", "head-not-read", "k-training-unknown",
-        "long-context-head", "lora", "model-runner-v2", "norm-before-residual", "pipeline-parallel",
-        "prefix-caching", "revision-not-pinned", "speculators-verifier", "structured-output",
-        "t2d-size", "target-differs", "target-is-gated", "target-not-in-catalogue",
-        "target-numerics", "timeout-at-maximum", "timeout-short", "tokenizer-differs",
-        "vllm-newer-than-catalogue", "vocabulary-download", "warm-unpinned", "weights-unread",
+        "amx-small-layers", "cache-estimated", "code-variable", "context-above-drafter",
+        "drafting-slots", "dynamic-k", "engine-argument", "head-not-public", "head-not-read",
+        "k-training-unknown", "long-context-head", "lora", "model-runner-v2",
+        "norm-before-residual", "pipeline-parallel", "prefix-caching", "quantization-block",
+        "revision-not-pinned", "speculators-verifier", "structured-output", "t2d-size",
+        "target-differs", "target-is-gated", "target-not-in-catalogue", "target-numerics",
+        "timeout-at-maximum", "timeout-short", "tokenizer-differs", "vllm-newer-than-catalogue",
+        "vocabulary-download", "warm-unpinned", "weights-unread",
     }
 )  # fmt: skip
 """Codes of the warnings and notes of plans that concern a local engine too."""

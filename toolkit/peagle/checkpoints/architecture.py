@@ -35,7 +35,8 @@ _NESTED = (
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _EXPERTS_PER_TOKEN = (
-    "num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk", "moe_k",
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts",
+    "moe_topk", "moe_k",
 )  # fmt: skip
 
 

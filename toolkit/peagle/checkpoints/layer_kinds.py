@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
+from peagle_serve.config_numbers import PER_LAYER
 
 Config = Mapping[str, Any]
 Kind = Literal["full", "sliding", "recurrent", "both", "none", "unknown"]
@@ -97,13 +98,11 @@ class LayerKinds(NamedTuple):
 def with_defaults(text: Config) -> dict[str, Any]:
     """The decoder's keys without null ones, with the defaults of its model type. Of a number per
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts."""
-    stated = {
-        key: max(value)
-        if key.endswith("intermediate_size") and isinstance(value, list) and value
-        and all(type(each) is int for each in value)
-        else value
-        for key, value in text.items() if value is not None
-    }  # fmt: skip
+    stated = {key: value for key, value in text.items() if value is not None}
+    for key in PER_LAYER - {"sliding_window"}:
+        numbers = stated.get(key)
+        if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
+            stated[key] = max(numbers)
     return _DEFAULTS.get(str(text.get("model_type")), {}) | _window_list(stated)
 
 

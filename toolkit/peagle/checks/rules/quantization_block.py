@@ -35,8 +35,10 @@ def check(case: Case) -> Findings:
         ]  # fmt: skip
         message = f"{tried} GPUs cannot share the weights of {case.target.id}: {problem}"
         fix = _fix(case, possible, tried, whole_experts)
-        level = RULE.error if tried == size else RULE.note
-        yield level("tensor_parallel_size", message, fix)
+        if tried == size:
+            yield RULE.error("tensor_parallel_size", message, fix)
+        else:
+            yield RULE.note("tensor_parallel_size", message, fix)
         return
 
 
