@@ -13,7 +13,6 @@ from peagle.checkpoints.division import (
     sizes_of_heads,
 )
 from peagle.checks.registry import Findings, Rule
-from peagle.errors import Fix
 
 RULE = Rule("quantization-block", about="load", vllm_notices="at start")
 
@@ -29,25 +28,20 @@ def check(case: Case) -> Findings:
         problem = division_problem(shape, tried, whole_experts)
         if problem is None:
             continue
-        possible = [
-            s for s in divisions(shape, gpus, whole_experts)
+        # Where vLLM refuses every size, divisions still has the smallest.
+        works = [
+            str(s)
+            for s in divisions(shape, gpus, whole_experts)
             if division_problem(shape, s, whole_experts) is None
-        ]  # fmt: skip
+        ]
         message = f"{tried} GPUs cannot share the weights of {case.target.id}: {problem}"
-        fix = _fix(case, possible, tried, whole_experts)
+        fix = f"use a tensor-parallel size that works ({', '.join(works)})"
+        if not works:
+            fix = "use weights with another quantization, or unquantized ones"
+        if not whole_experts and division_problem(shape, tried, True) is None:
+            fix += f", or give each GPU whole experts with --set {EXPERT_PARALLEL}=true"
         if tried == size:
             yield RULE.error("tensor_parallel_size", message, fix)
         else:
             yield RULE.note("tensor_parallel_size", message, fix)
         return
-
-
-def _fix(case: Case, possible: list[int], tried: int, whole_experts: bool) -> Fix:
-    sizes = ", ".join(map(str, possible))
-    fixes = [f"use a tensor-parallel size that works ({sizes})"] if possible else []
-    if not whole_experts and division_problem(case.architecture, tried, True) is None:
-        experts = f"--set {EXPERT_PARALLEL}=true"
-        fixes.append(f"give each GPU whole experts with {experts}")
-    if not fixes:
-        fixes.append("use weights with another quantization, or unquantized ones")
-    return Fix(", or ".join(fixes))
