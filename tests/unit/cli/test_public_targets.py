@@ -133,3 +133,16 @@ def _refused(place: str) -> None:
 def test_what_vllm_generates_text_with_is_planned(tmp_path: Path, class_name: str) -> None:
     config = AWQ | {"architectures": [class_name]}
     assert in_process("check", written(tmp_path / "model", config)).code == 0
+
+
+def test_a_model_without_attention_is_no_damaged_file(tmp_path: Path) -> None:
+    mamba = {
+        "architectures": ["FalconMambaForCausalLM"],
+        "model_type": "falcon_mamba",
+        "hidden_size": 4096,
+        "num_hidden_layers": 64,
+        "state_size": 16,
+        "vocab_size": 65024,
+    }
+    done = in_process("plan", written(tmp_path / "model", mamba), "--json")
+    assert json.loads(done.err)["error"]["code"] == "not-estimated"

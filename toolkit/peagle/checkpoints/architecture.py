@@ -22,7 +22,7 @@ from peagle.checkpoints.layer_kinds import (
     recurrent_group,
     with_defaults,
 )
-from peagle.errors import DamagedCheckpoint
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
 from peagle_serve.config_numbers import largest_value
 
@@ -48,6 +48,15 @@ def read_architecture(config: Config) -> Architecture:
     """
     text = with_defaults(decoder_config(config))
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
+    _check_layer_types(text, layers)
+    kinds, unknown = layer_kinds(text, layers)
+    if not {"full", "sliding", "both"} & set(kinds):
+        raise CheckpointError(
+            f"the cache of model type {text.get('model_type')} cannot be estimated: it has no "
+            "attention, whose layers share the KV cache with a drafter",
+            "use a model with attention layers",
+            code="not-estimated",
+        )
     heads, experts = number(text, "num_attention_heads"), _first(text, _EXPERTS)
     if text.get("enable_moe_block") is False:
         experts = None
@@ -56,9 +65,7 @@ def read_architecture(config: Config) -> Architecture:
         wide = "shared_intermediate_size"
     elif experts and _count(text, "moe_intermediate_size") is not None:
         wide = "moe_intermediate_size"
-    _check_layer_types(text, layers)
-    kinds, unknown = layer_kinds(text, layers)
-    latent = latent_attention(text)
+    latent = latent_attention(text, number)
     blocks = feed_forward(text, layers, bool(experts))
     recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
     try:
@@ -235,7 +242,7 @@ def _attention(
         return _latent_groups(latent, sum(kind != "recurrent" for kind in kinds), heads)
     width = optional_number(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
-    shared = _count(text, "num_kv_shared_layers") or 0
+    shared = min(_count(text, "num_kv_shared_layers") or 0, len(kinds) - 1)
     full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
     if text.get("attention_k_eq_v"):
         full_heads = optional_number(text, "num_global_key_value_heads") or kv_heads

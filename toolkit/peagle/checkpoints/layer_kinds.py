@@ -84,7 +84,7 @@ shapes, and of RWKV."""
 
 
 _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "mamba_d_state",
-           "ssm_state_size", "attn_type_list")  # fmt: skip
+           "ssm_state_size", "state_size", "attn_type_list")  # fmt: skip
 """Keys with which ``recurrent_group`` knows the size of a state."""
 
 
@@ -155,6 +155,8 @@ def _by_pattern(text: Config, layers: int) -> list[Kind]:
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and len(pattern) >= layers:
         return [_LETTERS.get(letter, "full") for letter in pattern[:layers]]
+    if text.get("model_type") in ("mamba", "mamba2", "falcon_mamba"):
+        return ["recurrent"] * layers
     if text.get("model_type") == "falcon_h1":
         return ["both"] * layers
     linear = text.get("linear_attn_config")
@@ -187,22 +189,29 @@ def _windows(text: Config, layers: int) -> list[Kind]:
     return ["sliding" if place >= first else "full" for place in range(layers)]
 
 
-def latent_attention(text: Config) -> LatentAttention | None:
-    """The ranks and head sizes of latent attention; ``None`` where the decoder has another one."""
-    rank = text.get("kv_lora_rank")
-    if type(rank) is not int or rank < 1:
+def latent_attention(text: Config, number: Number) -> LatentAttention | None:
+    """The ranks and head sizes of latent attention; ``None`` where the decoder has another one.
+
+    Raises what ``number`` raises for a value that is no size.
+    """
+    if not text.get("kv_lora_rank"):
         return None
-    # The other defaults are those of DeepSeek-V2 and V3 in transformers.
-    sizes = text.get("qk_nope_head_dim", 128), text.get("qk_rope_head_dim", 64)
+    # The defaults are those of DeepSeek-V2 and V3 in transformers.
     return LatentAttention(
-        kv_rank=rank,
-        nope_dim=sizes[0],
-        rope_dim=sizes[1],
-        value_dim=text.get("v_head_dim", 128),
-        query_rank=text.get("q_lora_rank") or None,
-        indexer_dim=text.get("index_head_dim") or None,
-        cached=text.get("model_type") in _MLA,
+        kv_rank=number(text, "kv_lora_rank"),
+        nope_dim=_number_or(128, text, number, "qk_nope_head_dim"),
+        rope_dim=_number_or(64, text, number, "qk_rope_head_dim"),
+        value_dim=_number_or(128, text, number, "v_head_dim"),
+        query_rank=_number_or(0, text, number, "q_lora_rank") or None,
+        indexer_dim=_number_or(0, text, number, "index_head_dim") or None,
+        cached=str(text.get("model_type")) in _MLA,
     )
+
+
+def _number_or(default: int, text: Config, number: Number, *keys: str) -> int:
+    """The number under the first of ``keys`` that is stated and not 0, else ``default``."""
+    key = next((key for key in keys if text.get(key)), None)
+    return default if key is None else number(text, key)
 
 
 def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> RecurrentGroup:
@@ -231,39 +240,37 @@ def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> R
             parameters=hidden * 4 * heads * width + 4 * hidden * width,
         )  # fmt: skip
     if text.get("conv_L_cache"):  # short_conv_state_shape
-        width = text.get("conv_dim", hidden)
+        width = _number_or(hidden, text, number, "conv_dim")
         return RecurrentGroup(
             layers=layers, channels=width, kernel=first("conv_L_cache"), values=0,
             divided=(width,), parameters=4 * hidden * width,
         )  # fmt: skip
     if text.get("mamba_d_state") or text.get("ssm_state_size"):
-        return _mamba(text, layers, hidden, first, wide)
+        return _mamba(text, layers, hidden, number, wide)
     heads = first("num_attention_heads")  # linear_attention_state_shape: Lightning and its kind
-    width = text.get("head_dim") or hidden // heads
+    width = _number_or(hidden // heads, text, number, "head_dim")
     return RecurrentGroup(
         layers=layers, channels=0, kernel=1, values=heads * width * width, value_bytes=wide,
         divided=(heads,), parameters=5 * hidden * heads * width,
     )  # fmt: skip
 
 
-def _mamba(
-    text: Config, layers: int, hidden: int, first: Callable[..., int], wide: int
-) -> RecurrentGroup:
+def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) -> RecurrentGroup:
     """mamba1_state_shape (without heads) and mamba2_state_shape."""
-    state = first("mamba_d_state", "ssm_state_size")
-    kernel = text.get("mamba_d_conv") or text.get("conv_kernel") or 4
-    head_keys = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
-    expanded = int(text.get("mamba_expand", text.get("expand", 2)) * hidden)
-    if not any(text.get(key) for key in head_keys):
+    state = _number_or(0, text, number, "mamba_d_state", "ssm_state_size")
+    kernel = _number_or(4, text, number, "mamba_d_conv", "conv_kernel")
+    expanded = _number_or(2, text, number, "mamba_expand", "expand") * hidden
+    heads = _number_or(0, text, number, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
+    if not heads:
         return RecurrentGroup(
             layers=layers, channels=expanded, kernel=kernel, values=expanded * state,
             value_bytes=wide, divided=(expanded,),
             parameters=3 * hidden * expanded + expanded * (2 * state + hidden // 8),
         )  # fmt: skip
-    heads = first(*head_keys)
-    sizes = (text.get(key) for key in ("mamba_d_head", "mamba_head_dim", "mamba_headdim"))
-    head_dim = next((size for size in sizes if type(size) is int), expanded // heads)
-    groups = text.get("mamba_n_groups") or text.get("n_groups") or text.get("mamba_ngroups") or 1
+    stated = {key: value for key, value in text.items() if value != "auto"}
+    sizes = ("mamba_d_head", "mamba_head_dim", "mamba_headdim")
+    head_dim = _number_or(max(expanded // heads, 1), stated, number, *sizes)
+    groups = _number_or(1, text, number, "mamba_n_groups", "n_groups", "mamba_ngroups")
     inner = heads * head_dim
     return RecurrentGroup(
         layers=layers, channels=inner, groups=groups, group_channels=2 * state, kernel=kernel,
@@ -316,7 +323,8 @@ def _is_sparse(text: Config, place: int) -> bool:
     first = text.get("first_k_dense_replace", text.get("moe_layer_start_index", 0))
     if place < (first if type(first) is int else 0):
         return False
-    if place in (text.get("mlp_only_layers") or ()):
+    only = text.get("mlp_only_layers")
+    if isinstance(only, list) and place in only:
         return False
     for key, shift in (
         ("decoder_sparse_step", 1), ("interleave_moe_layer_step", 1), ("moe_layer_freq", 0),
