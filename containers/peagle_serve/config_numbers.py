@@ -27,6 +27,12 @@ COUNTS = frozenset({
 TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
 """Keys whose value is a token id, or null. A check decides whether it is in the vocabulary."""
 
+PER_LAYER = frozenset({
+    "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
+    "sliding_window",
+})  # fmt: skip
+"""Keys that may also have a list with a number per layer, such as Gemma 3n's."""
+
 MOST_LAYERS = 1_000
 """The deepest known models have about 200 layers. Rules and readers make a list of the layers, so
 a damaged or hostile number must not reach them."""
@@ -82,6 +88,9 @@ def _expected(key: str, value: Any) -> str | None:
         return "an object"
     if key not in _NUMBERS:
         return None
+    if key in PER_LAYER and isinstance(value, list) and 0 < len(value) <= MOST_LAYERS:
+        wrong = (_expected(key, each) for each in value if not isinstance(each, list))
+        return next((text for text in wrong if text), None)
     if type(value) is not int:
         return "a whole number"
     if key in SIZES and value < 1:

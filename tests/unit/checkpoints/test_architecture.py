@@ -18,6 +18,7 @@ from peagle.checkpoints.architecture import (
 )
 from peagle.errors import CheckpointError
 from tests.support import raises_code
+from tests.unit.checkpoints import public_targets as public
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
@@ -159,3 +160,20 @@ def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> Non
     assert "config.json" in refused.value.message
     assert text in refused.value.message
     assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "text"),
+    [
+        (public.DEEPSEEK_V3, {"qk_rope_head_dim": "64"}, "qk_rope_head_dim is '64'"),
+        (public.GRANITE4, {"mamba_n_groups": [1]}, "mamba_n_groups is [1]"),
+        (public.QWEN3_NEXT, {"linear_key_head_dim": None}, "no linear_key_head_dim"),
+        (public.GRANITE4, {"layer_types": ["mamba"]}, "layer_types has 1 entries"),
+    ],
+)
+def test_an_invalid_size_of_a_cache_is_reported(
+    config: dict[str, Any], change: dict[str, Any], text: str
+) -> None:
+    with raises_code("config-damaged", CheckpointError) as refused:
+        read_architecture(config | change)
+    assert text in refused.value.message

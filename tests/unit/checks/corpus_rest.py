@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from peagle.checkpoints import FolderSource, read_checkpoint
+from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
 from peagle.checkpoints.entries import target_from_checkpoint
 from peagle.checks import Case
+from tests.unit.checkpoints import public_targets as public
 from tests.unit.checks.cases import (
     CATALOG,
     OWN_IMAGE,
@@ -44,7 +46,37 @@ def _own_target(_: Path) -> Case:
     return replace(own, own_target=True)
 
 
+def _public_target(config: dict[str, Any], **more: Any) -> Case:
+    read = Checkpoint("./public", config)
+    case = make_case(CATALOG, target_from_checkpoint(read), None, target_checkpoint=read, **more)
+    return replace(case, own_target=True)
+
+
+def block_fp8(size: int, instance: str, **settings: str) -> Case:
+    """Qwen3-235B-A22B in FP8 with blocks of 128, whose experts are 1,536 wide."""
+    qwen = public.config(
+        "Qwen3MoeForCausalLM", "qwen3_moe", "4096 12288 94 64 4 151936 262144", head_dim=128,
+        moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
+        quantization_config=public.BLOCK_FP8,
+    )  # fmt: skip
+    return _public_target(
+        qwen,
+        tensor_parallel_size=size,
+        instance_type=instance,
+        ami=NEW_AMI,
+        settings={name.replace("_", "-"): value for name, value in settings.items()},
+    )
+
+
 TARGETS = (
+    Broken(
+        "layers whose cache is not modelled",
+        lambda _: _public_target(public.EXAONE4 | {"layer_types": ["rwkv"] * 64}),
+        "cache-estimated",
+        "warning",
+        left="vLLM knows how large the cache is",
+        not_shown="a warning about the memory shown",
+    ),
     Broken(
         "a target without a catalogue entry",
         _own_target,
@@ -256,6 +288,21 @@ LOADS = (
         "heads that three GPUs cannot divide",
         lambda f: tiny_case(f, tensor_parallel_size=3),
         "tensor-parallel",
+    ),
+    Broken(
+        "a block of the experts' weights on two GPUs",
+        lambda _: block_fp8(8, "ml.p5.48xlarge"),
+        "quantization-block",
+        left="vLLM refuses it with the numbers",
+        not_shown="it needs eight GPUs",
+    ),
+    Broken(
+        "fewer GPUs than the instance has, since more would cut a block",
+        lambda _: block_fp8(4, "ml.p5.48xlarge"),
+        "quantization-block",
+        "note",
+        left="it starts",
+        not_shown="it needs four GPUs",
     ),
     Broken(
         "more GPUs than the instance has",

@@ -31,17 +31,86 @@ DRAFTLESS = frozenset({"ngram", "suffix"})
 
 
 class AttentionGroup(CatalogEntry):
-    """Layers with the same KV cache. ``window`` is in tokens."""
+    """Layers with the same KV cache. ``window`` is in tokens.
 
-    kind: Literal["full", "sliding"]
+    ``latent`` layers keep one vector of ``head_dim`` values per token, on every GPU; the others a
+    key and a value per head.
+    """
+
+    kind: Literal["full", "sliding", "latent"]
     layers: Layers
     kv_heads: Positive
     head_dim: Positive
     window: Positive | None = None
 
 
+class LatentAttention(CatalogEntry):
+    """Multi-head latent attention (MLA): ranks and head sizes.
+
+    ``cached``: vLLM keeps the latent vector; else it keeps every head's key and value.
+    ``indexer_dim`` is the head size of DeepSeek's sparse indexer, which has a cache of its own.
+    """
+
+    kv_rank: Positive
+    nope_dim: Positive
+    rope_dim: Positive
+    value_dim: Positive
+    query_rank: Positive | None = None
+    indexer_dim: Positive | None = None
+    cached: bool = True
+
+
+class RecurrentGroup(CatalogEntry):
+    """Layers that keep a state of fixed size per request: Mamba, linear attention, convolution.
+
+    A convolution keeps ``kernel`` - 1 tokens of ``channels`` and ``groups`` x ``group_channels``
+    values, with ``conv_of_drafts`` also those of the K drafts; the state has ``values`` values of
+    ``value_bytes``. ``divided`` are numbers that the tensor-parallel size must divide;
+    ``parameters`` are of one layer.
+    """
+
+    layers: Layers
+    channels: NotNegative
+    groups: Positive = 1
+    group_channels: NotNegative = 0
+    kernel: Positive
+    conv_of_drafts: bool = False
+    values: NotNegative
+    value_bytes: Positive = 2
+    divided: tuple[Positive, ...] = ()
+    parameters: Positive
+
+    def state_bytes(self, tensor_parallel_size: int, k: int, element_bytes: int = 2) -> int:
+        """Bytes of one layer's state on one GPU (mamba_utils.py of vLLM 0.28.0)."""
+        tp = tensor_parallel_size
+        # Groups are repeated until every rank has one (extra_groups_for_head_shards).
+        groups = self.groups if self.groups % tp == 0 else tp
+        width = (self.channels + groups * self.group_channels) // tp
+        tokens = self.kernel - 1 + (k if self.conv_of_drafts else 0)
+        return width * tokens * element_bytes + self.values // tp * self.value_bytes
+
+
+class QuantizedWeights(CatalogEntry):
+    """Quantized projections: bytes of an element with its share of the scales, and the block of
+    outputs (``block_rows``) and inputs (``block_columns``) that share a scale. ``attention``:
+    attention's projections are quantized too."""
+
+    element_bytes: float = Field(gt=0, allow_inf_nan=False)
+    block_rows: Positive | None = None
+    block_columns: Positive | None = None
+    attention: bool = True
+
+
 class Architecture(CatalogEntry):
-    """The numbers of a model's config.json that the memory fit needs."""
+    """The numbers of a model's config.json that the memory fit needs.
+
+    ``feed_forward_layers`` (``None``: all) have a feed-forward block. Where there are experts, its
+    first ``dense_layers`` have none, and are ``dense_intermediate_size`` wide;
+    ``shared_expert_size`` is the width of the experts that every token uses.
+    ``attention_gate``: queries have a gate of the same size. ``per_layer_embeddings`` is the width
+    of a second embedding, for all layers together (Gemma 3n).
+    ``unknown_cache``: what of the cache is not known in vLLM's accounting; it counts as full.
+    """
 
     class_name: str
     hidden_size: Positive
@@ -54,6 +123,22 @@ class Architecture(CatalogEntry):
     tied_embeddings: bool = False
     experts: Positive | None = None
     experts_per_token: Positive | None = None
+    feed_forward_layers: Positive | None = None
+    feed_forward_matrices: Literal[2, 3] = 3
+    dense_layers: NotNegative = 0
+    dense_intermediate_size: Positive | None = None
+    shared_expert_size: Positive | None = None
+    attention_gate: bool = False
+    per_layer_embeddings: NotNegative = 0
+    latent: LatentAttention | None = None
+    recurrent: tuple[RecurrentGroup, ...] = ()
+    quantized: QuantizedWeights | None = None
+    unknown_cache: str = ""
+
+    @property
+    def blocks(self) -> int:
+        """Layers with a feed-forward block."""
+        return self.feed_forward_layers or self.layers
 
 
 class EngineSetting(CatalogEntry):
@@ -315,11 +400,11 @@ def kv_bytes(
 ) -> int:
     """Bytes of the KV cache of one sequence of ``tokens``, without the engine's padding and pages.
 
-    Each layer keeps a key and a value per token and KV head; a sliding layer keeps at most its
-    window.
+    Each layer keeps a key and a value per token and KV head, a latent layer one vector; a sliding
+    layer keeps at most its window.
     """
     return sum(
-        2
+        (1 if group.kind == "latent" else 2)
         * group.layers
         * group.kv_heads
         * group.head_dim

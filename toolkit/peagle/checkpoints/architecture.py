@@ -1,8 +1,7 @@
 """What config.json says of a model: its architecture, as Hugging Face writes it and vLLM reads it.
 
-gpt_oss, qwen3, qwen3_moe, llama, gemma4 (nested under ``text_config``, with two kinds of heads) and
-``speculators`` heads (nested under ``transformer_layer_config``) have tests of their own. Any other
-decoder is read by the usual keys.
+Each kind of layer is read in ``layer_kinds``; any decoder with the usual keys is read, also nested
+under ``text_config`` and, of ``speculators`` heads, under ``transformer_layer_config``.
 """
 
 from __future__ import annotations
@@ -13,18 +12,32 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.errors import DamagedCheckpoint
+from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention
+from peagle.checkpoints.layer_kinds import (
+    Kind,
+    feed_forward,
+    latent_attention,
+    layer_kinds,
+    quantized_weights,
+    recurrent_group,
+    with_defaults,
+)
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
 from peagle_serve.config_numbers import largest_value
 
 Config = Mapping[str, Any]
 
-_NESTED = ("text_config", "llm_config", "transformer_layer_config")
+_NESTED = (
+    "text_config", "llm_config", "language_config", "thinker_config", "transformer_layer_config",
+)  # fmt: skip
 """Keys of the decoder's config in the config of a larger model."""
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts",
+    "moe_topk", "moe_k",
+)  # fmt: skip
 
 
 def read_architecture(config: Config) -> Architecture:
@@ -33,27 +46,52 @@ def read_architecture(config: Config) -> Architecture:
     ``intermediate_size`` is that of one expert where there are experts. Raises DamagedCheckpoint,
     with the key, for a number that is missing or not a positive whole number.
     """
-    text = decoder_config(config)
+    text = with_defaults(decoder_config(config))
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
+    _check_layer_types(text, layers)
+    kinds, unknown = layer_kinds(text, layers)
+    if not {"full", "sliding", "both"} & set(kinds):
+        raise CheckpointError(
+            f"the cache of model type {text.get('model_type')} cannot be estimated: it has no "
+            "attention, whose layers share the KV cache with a drafter",
+            "use a model with attention layers",
+            code="not-estimated",
+        )
     heads, experts = number(text, "num_attention_heads"), _first(text, _EXPERTS)
     if text.get("enable_moe_block") is False:
         experts = None
-    mixture = bool(experts) and _count(text, "moe_intermediate_size") is not None
+    wide = "intermediate_size"
+    if experts is None and _count(text, wide) is None and text.get("shared_intermediate_size"):
+        wide = "shared_intermediate_size"
+    elif experts and _count(text, "moe_intermediate_size") is not None:
+        wide = "moe_intermediate_size"
+    latent = latent_attention(text, number)
+    blocks = feed_forward(text, layers, bool(experts))
+    recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
     try:
         return Architecture(
             class_name=class_name(config),
             hidden_size=hidden,
             layers=layers,
             query_heads=heads,
-            attention=_attention(text, layers, hidden, heads),
+            attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
-            intermediate_size=number(
-                text, "moe_intermediate_size" if mixture else "intermediate_size"
-            ),
+            intermediate_size=number(text, wide),
             max_positions=number(text, "max_position_embeddings"),
             tied_embeddings=_tied(config, text),
             experts=experts,
             experts_per_token=_first(text, _EXPERTS_PER_TOKEN) if experts else None,
+            feed_forward_layers=None if blocks.layers == layers else blocks.layers,
+            feed_forward_matrices=2 if text.get("mlp_hidden_act") == "relu2" else 3,
+            dense_layers=blocks.dense,
+            dense_intermediate_size=_dense_size(text) if blocks.dense else None,
+            shared_expert_size=_shared_size(text, wide) if experts else None,
+            attention_gate=bool(text.get("attn_output_gate")),
+            per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
+            latent=latent,
+            recurrent=(recurrent_group(text, recurrent, hidden, number),) if recurrent else (),
+            quantized=quantized_weights(quantization_settings(config)),
+            unknown_cache=unknown,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -76,7 +114,7 @@ def decoder_config(config: Config) -> Config:
             raise DamagedCheckpoint(
                 f"config.json: {key} is {nested!r}, not an object", _FIX, code="config-damaged"
             )
-        return nested
+        return decoder_config(nested)
     return config
 
 
@@ -105,9 +143,8 @@ def read_quantization(config: Config) -> str | None:
 
     compressed-tensors and ModelOpt are mapped to the format of their weights.
     """
-    key = "quantization_config"
-    settings = config.get(key) or decoder_config(config).get(key)
-    if not isinstance(settings, Mapping):
+    settings = quantization_settings(config)
+    if not settings:
         return None
     method = str(settings.get("quant_method", "unknown")).lower()
     if method == "compressed-tensors":
@@ -116,6 +153,35 @@ def read_quantization(config: Config) -> str | None:
         algorithm = str(settings.get("quant_algo", "")).lower()
         return {"fp8": "fp8", "nvfp4": "nvfp4"}.get(algorithm, "modelopt")
     return {"fbgemm_fp8": "fp8"}.get(method, method)
+
+
+def quantization_settings(config: Config) -> Config:
+    """``quantization_config`` of the model or its decoder; empty where there is none."""
+    for part in (config, decoder_config(config)):
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(part.get(key), Mapping):
+                settings: Config = part[key]
+                return settings
+    return {}
+
+
+def _dense_size(text: Config) -> int:
+    return _count(text, "intermediate_size_mlp") or number(text, "intermediate_size")
+
+
+def _shared_size(text: Config, wide: str) -> int | None:
+    """The width of the shared experts, in the notation of each family."""
+    keys = (
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    )  # fmt: skip
+    size = _first(text, keys)
+    if size is not None:
+        return size
+    if str(text.get("model_type", "")).startswith("llama4"):
+        return number(text, wide)
+    shared = _first(text, ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
+    return shared * number(text, wide) if shared else None
 
 
 def number(config: Config, key: str) -> int:
@@ -168,15 +234,19 @@ def _tied(config: Config, text: Config) -> bool:
     return bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", default)))
 
 
-def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionGroup, ...]:
+def _attention(
+    text: Config, kinds: list[Kind], latent: LatentAttention | None, hidden: int, heads: int
+) -> tuple[AttentionGroup, ...]:
     """Layers grouped by their KV cache; layers that share another layer's cache are left out."""
+    if latent is not None:
+        return _latent_groups(latent, sum(kind != "recurrent" for kind in kinds), heads)
     width = optional_number(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
-    shared = _count(text, "num_kv_shared_layers") or 0
-    kinds = _layer_kinds(text, layers)[: layers - shared]
+    shared = min(_count(text, "num_kv_shared_layers") or 0, len(kinds) - 1)
     full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
     if text.get("attention_k_eq_v"):
         full_heads = optional_number(text, "num_global_key_value_heads") or kv_heads
+    cached = ["full" if kind == "both" else kind for kind in kinds[: len(kinds) - shared]]
     return tuple(
         AttentionGroup(
             kind="sliding",
@@ -187,34 +257,34 @@ def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[Atte
         )
         if kind == "sliding"
         else AttentionGroup(kind="full", layers=count, kv_heads=full_heads, head_dim=full_width)
-        for kind, count in Counter(kinds).items()
+        for kind, count in Counter(cached).items()
+        if kind in ("full", "sliding")
     )
 
 
-def _layer_kinds(text: Config, layers: int) -> list[str]:
-    """``full`` or ``sliding`` for each layer, from ``layer_types`` or from the older keys."""
+def _latent_groups(latent: LatentAttention, layers: int, heads: int) -> tuple[AttentionGroup, ...]:
+    """MLAAttentionSpec: one vector of kv_lora_rank + qk_rope_head_dim per token; DeepSeek's indexer
+    keeps index_head_dim bytes and a float32 scale for each 128 of them (deepseek_v2.py)."""
+    if not latent.cached:
+        # vLLM pads values to the width of keys.
+        width = latent.nope_dim + latent.rope_dim
+        return (AttentionGroup(kind="full", layers=layers, kv_heads=heads, head_dim=width),)
+    width = latent.kv_rank + latent.rope_dim
+    groups = [AttentionGroup(kind="latent", layers=layers, kv_heads=1, head_dim=width)]
+    if latent.indexer_dim:
+        elements = -(-(latent.indexer_dim + latent.indexer_dim // 128 * 4) // 2)
+        indexer = {"kind": "latent", "layers": layers, "kv_heads": 1, "head_dim": elements}
+        groups.append(AttentionGroup.model_validate(indexer))
+    return tuple(groups)
+
+
+def _check_layer_types(text: Config, layers: int) -> None:
+    """Raise DamagedCheckpoint for a list of layers that is too short."""
     types = text.get("layer_types")
-    if types is None:
-        return _older_kinds(text, layers)
-    if not isinstance(types, list) or len(types) != layers:
+    if types is not None and (not isinstance(types, list) or len(types) < layers):
         found = len(types) if isinstance(types, list) else repr(types)
         raise DamagedCheckpoint(
             f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}",
             _FIX,
             code="config-damaged",
         )
-    return ["sliding" if "sliding" in str(kind) else "full" for kind in types]
-
-
-def _older_kinds(text: Config, layers: int) -> list[str]:
-    window = text.get("sliding_window")
-    if not window or text.get("use_sliding_window") is False:
-        return ["full"] * layers
-    if text.get("model_type") == "gpt_oss":
-        return ["full" if layer % 2 else "sliding" for layer in range(layers)]
-    pattern = optional_number(text, "sliding_window_pattern")
-    if pattern:
-        return ["sliding" if (layer + 1) % pattern else "full" for layer in range(layers)]
-    first = text.get("max_window_layers", 0) if text.get("use_sliding_window") else 0
-    first = first if type(first) is int else 0
-    return ["sliding" if layer >= first else "full" for layer in range(layers)]

@@ -13,7 +13,12 @@ from typing import Any
 
 from peagle.catalog import pair_name
 from peagle.catalog.schema import Drafter, ProofPrompts, Target
-from peagle.checkpoints.architecture import read_architecture, read_dtype, read_quantization
+from peagle.checkpoints.architecture import (
+    class_name,
+    read_architecture,
+    read_dtype,
+    read_quantization,
+)
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import (
     Checkpoint,
@@ -23,6 +28,7 @@ from peagle.checkpoints.models import (
     is_hub_id,
     split_revision,
 )
+from peagle.errors import CheckpointError
 from peagle_serve.heads import HeadConfig
 
 OWN = "own"
@@ -114,7 +120,8 @@ def _read_values(head: HeadConfig) -> dict[str, Any]:
 
 def target_from_checkpoint(read: Checkpoint) -> Target:
     """A target known only from its checkpoint: its sizes, with ``weight_bytes`` 1 where no header
-    was read, and no licence. Raises CheckpointError."""
+    was read, and no licence. Raises CheckpointError, also for a model that generates no text."""
+    refuse_other_models(read)
     shape, dtype = read_architecture(read.config), read_dtype(read.config)
     quantization = read_quantization(read.config)
     target_id, revision = identity_of(read.location)
@@ -136,6 +143,46 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
             prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128
         ),
         source=f"{_READ} {read.location}",
+    )
+
+
+_GENERATE = re.compile(r"ForCausalLM|ForConditionalGeneration|LMHeadModel|ChatModel|ChatGLMModel")
+_NO_TEXT = re.compile(
+    r"For(Sequence|Token|Image|Audio|Video)Classification|For(Process)?RewardModel$|ForRanking$|"
+    r"For(Visual)?Retrieval$|ForMaskedLM$|ForQuestionAnswering$|ForMultipleChoice$|"
+    r"ForFeatureExtraction$|ForEmbedding$|ForPreTraining$|ForCTC$|ForObjectDetection$|Encoder$|"
+    r"CrossEncoder|ColBERT|^Col(Qwen|Pali)|SentenceTransformer|"
+    r"(Bert|RobertaX?|Electra|Encoder|Embed|Embedding|Bidirectional|CLIP|Clip|Siglip|ViT|Text|"
+    r"Gte|GteNew|Llama|Mistral|Qwen[23](Moe)?|Gemma[23]?|Phi3?|MPNet|Albert|Deberta(V2)?|"
+    r"Distil[Bb]ert|XLMRoberta|T5|Bloom|GPT2|GPTNeoX|Dinov2|Nomic\w*|Jina\w*)Model$"
+)
+"""Classes, by their names in transformers and vLLM, of classifiers, rerankers, encoders and models
+without an output matrix."""
+
+_ENCODERS = {
+    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra",
+    "modernbert", "mpnet", "new", "nomic_bert", "roberta", "siglip", "siglip2", "vit",
+    "xlm-roberta",
+}  # fmt: skip
+"""``model_type`` of encoders, whatever their class."""
+
+
+def refuse_other_models(read: Checkpoint) -> None:
+    """Raise CheckpointError for a model that generates no text: a reranker, classifier, encoder or
+    embedding model."""
+    name = class_name(read.config)
+    if read.config.get("model_type") in _ENCODERS:
+        what = f"its model type {read.config['model_type']} is an encoder"
+    elif _NO_TEXT.search(name) and not _GENERATE.search(name):
+        what = f"its class {name} is a classifier, a reranker or an encoder"
+    elif read.embeds:
+        what = "it has settings of sentence-transformers, for embeddings or ranking"
+    else:
+        return
+    raise CheckpointError(
+        f"the model generates no text: {what}",
+        "use a model that generates text; speculative decoding does not speed up others",
+        code="generates-no-text",
     )
 
 

@@ -39,6 +39,9 @@ FIRST_BYTES = 64 * 1024
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 """Files of the processor that Transformers loads for a model that takes media."""
 
+_EMBEDDERS = {"config_sentence_transformers.json", "sentence_bert_config.json"}
+"""Files of sentence-transformers, beside weights whose class may be that of a generator."""
+
 _SETTINGS = "tokenizer_config.json"
 _VOCABULARY = "tokenizer.json"
 _GENERATION = "generation_config.json"
@@ -74,10 +77,13 @@ def read_checkpoint(
             code="config-missing",
         )
     takes_media = not _PROCESSORS.isdisjoint(sizes)
+    embeds = not _EMBEDDERS.isdisjoint(sizes)
     if config_only:
         (config,) = reader.parallel(partial(reader.config, sizes))
         read = reader.bytes_read
-        return Checkpoint(source.location, config, bytes_read=read, takes_media=takes_media)
+        return Checkpoint(
+            source.location, config, bytes_read=read, takes_media=takes_media, embeds=embeds
+        )
     config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
     with reader.located():
         files = weight_files(sizes, index)
@@ -95,6 +101,7 @@ def read_checkpoint(
         bytes_read=reader.bytes_read,
         other_weights=other_weights(sizes),
         takes_media=takes_media,
+        embeds=embeds,
     )
 
 

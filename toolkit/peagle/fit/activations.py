@@ -193,6 +193,10 @@ def _attention(case: FitCase) -> float:
     values; rotated queries and keys; the output; and normalized queries."""
     shape, tp = case.target.architecture, case.engine.tensor_parallel_size
     queries = 4 if has_query_key_norm(case.target) else 3
+    if shape.latent:
+        # Prefill expands the latent vectors to keys and values of every head.
+        width = 2 * (shape.latent.nope_dim + shape.latent.rope_dim) + 2 * shape.latent.value_dim
+        return 2 * shape.hidden_size + shape.query_heads * width / tp
     return 2 * shape.hidden_size + max(
         (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
         for group in shape.attention
@@ -215,6 +219,8 @@ def _feed_forward(case: FitCase) -> float:
 
 
 def _attention_width(shape: Architecture) -> int:
+    if shape.latent:
+        return shape.query_heads * shape.latent.value_dim
     return shape.query_heads * max(group.head_dim for group in shape.attention)
 
 

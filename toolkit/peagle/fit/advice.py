@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
+from peagle.checkpoints.division import divisions
 from peagle.fit.estimate import fit_of, is_multimodal
 from peagle.fit.models import Advice, Fit, FitCase
 from peagle.vllm.defaults import extra_slots
-from peagle.vllm.gpus import needed_capability, parallel_sizes
+from peagle.vllm.gpus import needed_capability
 
 ApplyChange = Callable[[str, object], FitCase | None]
 """(setting, new value) -> the case with that single change and its consequences, such as the
@@ -50,7 +50,7 @@ def advise(
         return ()
     engine, images = case.engine, case.engine.images and is_multimodal(case.target)
     shares = range(round(engine.gpu_memory_utilization * 100) + 1, _HIGHEST_PERCENT + 1)
-    sizes = divisions(case.target.architecture, max_gpus)
+    sizes = divisions(case.target.architecture, max_gpus, engine.expert_parallel)
     tried: dict[str, Iterable[object]] = {
         "k": range(min(engine.k - 1, MAX_K_TRIED), 0, -1),
         "kv-cache-dtype": [] if engine.kv_cache_dtype.startswith("fp8") else ["fp8"],
@@ -76,11 +76,6 @@ def mildest(advice: Sequence[Advice]) -> Advice | None:
     """The change to suggest first; ``None`` without any."""
     order = {knob: place for place, knob in enumerate(_MILDEST_FIRST)}
     return min(advice, key=lambda one: order.get(one.knob, len(order)), default=None)
-
-
-def divisions(shape: Architecture, gpus: int) -> list[int]:
-    """The tensor-parallel sizes up to ``gpus`` that a target of this shape supports."""
-    return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 
 
 def _longest_context(case: FitCase, apply_change: ApplyChange) -> Advice | None:

@@ -18,6 +18,7 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
+from peagle.checkpoints.division import is_expert_parallel
 from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
@@ -99,6 +100,7 @@ def fit_case(
         compiled=compiled,
         images=not text_only and not (read and lacks_processor(read, target)),
         draftless=case.drafter.method if case.drafter and drafter is None else None,
+        expert_parallel=is_expert_parallel(settings),
         prefix_caching=case.setting("enable-prefix-caching") is not False,
     )
     return FitCase(target, drafter, engine)
@@ -135,7 +137,9 @@ def located(read: Checkpoint) -> Iterator[None]:
     try:
         yield
     except CheckpointError as cause:
-        raise type(cause)(f"{read.location}: {cause.message}", cause.fix) from cause
+        raise type(cause)(
+            f"{read.location}: {cause.message}", cause.fix, code=cause.code
+        ) from cause
 
 
 def target_model(target: Target, dtype: str | None = None) -> TargetModel:
@@ -273,7 +277,8 @@ def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) 
 
 def _like(target: TargetModel) -> AttentionGroup:
     """One full layer with the target's KV heads if they are uniform, else the usual ones."""
-    sizes = {(group.kv_heads, group.head_dim) for group in target.architecture.attention}
+    groups = target.architecture.attention
+    sizes = {(group.kv_heads, group.head_dim) for group in groups if group.kind != "latent"}
     kv_heads, width = sizes.pop() if len(sizes) == 1 else _USUAL_HEADS
     return AttentionGroup(kind="full", layers=1, kv_heads=kv_heads, head_dim=width)
 

@@ -39,8 +39,9 @@ _OUTPUT = re.compile(r"(^|\.)lm_head\.")
 _KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
 _WHOLE = re.compile(
     r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
-    r"(?<!weight)_scale$|shared_expert_gate|(^|\.)(fc|d2t|t2d|mask_hidden)"
+    r"(?<!weight)_scale$|shared_expert_gate|(q|kv)_a_proj|indexer|(^|\.)(fc|d2t|t2d|mask_hidden)"
 )
+_LAYER = re.compile(r"(?:^model|language_model)\.layers\.(\d{1,9})\.")
 _ROUTER = re.compile(r"\.router\.")
 _EXPERTS = re.compile(r"\.experts\.")
 
@@ -108,6 +109,8 @@ def bytes_from_headers(
     padded = has_mxfp4_experts(target)
     total = 0
     for name, tensor in tensors.items():
+        if _is_of_prediction_layer(name, target.architecture.layers):
+            continue
         if padded and (_EXPERTS.search(name) or _ROUTER.search(name)):
             continue
         if target.architecture.tied_embeddings and _OUTPUT.search(name):
@@ -117,6 +120,12 @@ def bytes_from_headers(
         layers = target.architecture.layers
         total += layers * allocated_all(feed_forward_tensors(target, tp, capability))
     return total
+
+
+def _is_of_prediction_layer(name: str, layers: int) -> bool:
+    """Whether this belongs to multi-token prediction, which vLLM loads with that method only."""
+    layer = _LAYER.search(name)
+    return name.startswith("mtp.") or bool(layer and int(layer[1]) >= layers)
 
 
 def _on_one_gpu(target: TargetModel, name: str, tensor: Tensor, tp: int) -> int:

@@ -5,18 +5,17 @@
 as in determine_available_memory of vLLM's GPU worker; ``kv_cache`` divides the cache into blocks.
 The engine starts when one request of max-model-len fits (check_enough_kv_cache_memory).
 
-Caches of other kinds, and quantizations of unknown size, are rejected or marked in the findings.
+Quantizations of unknown size are rejected or marked in the findings; layers whose cache is not
+modelled count as full attention, and cache-estimated names them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-from peagle.checkpoints.architecture import decoder_config, read_quantization
+from peagle.checkpoints.architecture import quantization_settings, read_quantization
+from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import CheckpointError
 from peagle.fit.activations import buffer_bytes, graph_bytes, library_bytes, working_memory
@@ -26,7 +25,7 @@ from peagle.fit.drafter_weights import (
     drafter_bytes,
     stored_parameters,
 )
-from peagle.fit.kv_cache import Layout, layout_of
+from peagle.fit.kv_cache import Layout, Recurrent, layout_of
 from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
 from peagle.fit.target_weights import (
     QUANTIZED_BYTES,
@@ -48,19 +47,6 @@ GIB = 1 << 30
 
 INSIDE = "cache_"
 """Terms with this prefix are parts of the cache; the others and the cache fill the GPU's memory."""
-
-_KNOWN_LAYERS = ("full_attention", "attention", "sliding_attention")
-"""Entries of ``layer_types`` with a KV cache of every token or of a window."""
-
-_OTHER_CACHE_KEYS = ("kv_lora_rank", "compress_ratios", "attention_chunk_size", "block_configs")
-"""Keys of latent attention, of compressed and chunked caches, and of layers of several shapes."""
-
-_STATE = re.compile(
-    r"mamba_|ssm_|linear_attn|linear_(num|key|value|conv)_|full_attention_interval$|conv_L_cache$|"
-    r"attn_layer_(period|indices)$|hybrid_(override|layer)_pattern$|layers_block_type$|"
-    r"block_types$|time_mix|rwkv"
-)
-"""Config keys of layers that keep a state instead, for configs without ``layer_types``."""
 
 
 @lru_cache(maxsize=1024)  # the plans of a process compare the same instance types
@@ -217,24 +203,28 @@ def cache_layout(case: FitCase) -> Layout:
     if case.drafter:
         groups = (*groups, *case.drafter.attention)
     element = cache_element_bytes(engine, case.target.dtype)
-    return layout_of(groups, engine.tensor_parallel_size, element, padding_ratio(engine.vllm))
+    recurrent = Recurrent(case.target.architecture.recurrent, engine.k, engine.prefix_caching)
+    return layout_of(
+        groups, engine.tensor_parallel_size, element, padding_ratio(engine.vllm), recurrent
+    )
+
+
+def share_of_request(case: FitCase, tokens: int) -> float:
+    """What a request of ``tokens`` takes of the cache, as a share of one of max-model-len, for a
+    target whose recurrent layers keep the same of each; 0 for others."""
+    if not case.target.architecture.recurrent:
+        return 0.0
+    layout, in_flight = cache_layout(case), in_flight_tokens(case.engine, case.drafter)
+    longest = case.engine.max_model_len
+    request = layout.request_blocks(min(tokens, longest), in_flight)
+    return request / layout.request_blocks(longest, in_flight)
 
 
 def refuse_unknown(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a cache that the fit does not support, and for quantized weights
-    whose size only their unread headers show."""
-    config = checkpoint.config
-    text = decoder_config(config)
-    reason = _other_cache(text)
-    if reason:
-        model = text.get("model_type") or config.get("model_type") or "unknown"
-        raise CheckpointError(
-            f"the cache of model type {model} cannot be estimated: config.json has {reason}",
-            "read the cache size in vLLM's log; fit supports full and sliding attention only",
-            code="not-estimated",
-        )
+    """Raise CheckpointError for quantized weights whose size only their unread headers show."""
     kind = unknown_quantization(checkpoint)
-    if kind and not checkpoint.tensors:
+    stated = quantized_weights(quantization_settings(checkpoint.config))
+    if kind and not stated and not checkpoint.tensors:
         raise CheckpointError(
             f"config.json alone does not show the size of weights quantized with {kind}",
             "use a location that also has the weight files; their headers show it",
@@ -243,22 +233,6 @@ def refuse_unknown(checkpoint: Checkpoint) -> None:
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """The quantization if the fit knows its sizes only from the weight files."""
+    """The quantization if the fit does not know how vLLM stores its weights."""
     kind = read_quantization(checkpoint.config)
     return kind if kind is not None and kind not in QUANTIZED_BYTES else None
-
-
-def _other_cache(text: Mapping[str, Any]) -> str | None:
-    """The config key of an unsupported cache, with its value for ``layer_types``."""
-    for key in _OTHER_CACHE_KEYS:
-        if text.get(key):
-            return key
-    kinds = text.get("layer_types")
-    if isinstance(kinds, list):
-        return next(
-            (f"layer_types with {kind}" for kind in kinds if kind not in _KNOWN_LAYERS), None
-        )
-    mixed = text.get("attn_type_list")
-    if isinstance(mixed, list) and not all(mixed):
-        return "attn_type_list with linear attention"
-    return next((key for key, value in text.items() if value and _STATE.match(key)), None)

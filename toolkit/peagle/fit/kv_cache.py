@@ -15,23 +15,28 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from peagle.catalog.schema import AttentionGroup
+from peagle.catalog.schema import AttentionGroup, RecurrentGroup
 
 BLOCK_TOKENS = 16
 """vLLM's ``--block-size`` on NVIDIA GPUs."""
+
+_LATENT_STEP = 128
+"""Blocks of hybrids with latent attention are multiples of this."""
 
 
 class Group(NamedTuple):
     """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
 
     ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
-    one token, without padding.
+    one token, without padding. Recurrent layers keep ``states`` blocks per request, whatever its
+    length, and ``token_bytes`` is one of these.
     """
 
     tables: int
     block_tokens: int
     window: int | None
     token_bytes: int
+    states: int = 0
 
     def blocks(self, length: int, in_flight: int) -> int:
         """Blocks that one request of ``length`` tokens holds in all of the group's tables.
@@ -39,6 +44,8 @@ class Group(NamedTuple):
         A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
         and one block more, since a window can start inside a block.
         """
+        if self.states:
+            return self.states * self.tables
         if self.window is None:
             return ceil(length / self.block_tokens) * self.tables
         kept = min(self.window - 1 + in_flight, length)
@@ -76,46 +83,85 @@ class Layout(NamedTuple):
         return int(concurrency * length), concurrency
 
 
+class Recurrent(NamedTuple):
+    """The recurrent layers of a target, and what vLLM keeps of them: one state per request and one
+    per draft, and with prefix caching one more (MambaSpec.max_memory_usage_bytes)."""
+
+    groups: tuple[RecurrentGroup, ...] = ()
+    k: int = 0
+    prefix_caching: bool = True
+
+    @property
+    def states(self) -> int:
+        """States of one request."""
+        return 1 + self.k + self.prefix_caching
+
+
 @lru_cache(maxsize=256)  # a plan asks for a few of them hundreds of times
 def layout_of(
     groups: tuple[AttentionGroup, ...],
     tensor_parallel_size: int,
     element_bytes: int,
     padding_ratio: float,
+    recurrent: Recurrent = Recurrent(),  # noqa: B008
 ) -> Layout:
     """How vLLM groups these layers on one GPU, and its block size (get_kv_cache_groups).
 
-    A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes. Heads
-    are divided among the GPUs, at least one on each. Groups whose layer counts are nearer than
-    ``padding_ratio`` are padded to the larger one.
+    A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes, and in
+    a latent layer head_dim x element_bytes on each GPU. Heads are divided among the GPUs, at least
+    one on each. Groups whose layer counts are nearer than ``padding_ratio`` are padded to the
+    larger one. Of a hybrid with recurrent layers, the blocks of attention are made as large as a
+    state, and states are padded to them (_align_hybrid_block_size of platforms/interface.py).
     """
-    counts: Counter[tuple[int | None, int, int]] = Counter()
+    counts: Counter[tuple[int | None, int]] = Counter()
     for group in groups:
-        heads = ceil(group.kv_heads / tensor_parallel_size)
         window = group.window if group.kind == "sliding" else None
-        counts[window, heads, group.head_dim] += group.layers
-    kinds = [
-        (count, window, 2 * heads * width * element_bytes)
-        for (window, heads, width), count in counts.items()
-    ]
+        counts[window, _token_bytes(group, tensor_parallel_size, element_bytes)] += group.layers
+    kinds = [(count, window, token_bytes) for (window, token_bytes), count in counts.items()]
     windows = {window for _, window, _ in kinds}
-    if len(windows) == 1:
+    if len(windows) == 1 and not recurrent.groups:
         # All layers keep the same tokens: one group, with each layer's own page size.
         token = sum(count * token_bytes for count, _, token_bytes in kinds)
         return Layout((Group(1, BLOCK_TOKENS, windows.pop(), token),), token * BLOCK_TOKENS)
-    page = max(token_bytes for _, _, token_bytes in kinds) * BLOCK_TOKENS
-    smallest, largest = min(counts.values()), max(counts.values())
+    states = [
+        (group.layers, group.state_bytes(tensor_parallel_size, recurrent.k))
+        for group in recurrent.groups
+    ]
+    latent = any(group.kind == "latent" for group in groups)
+    target = _token_bytes(groups[0], tensor_parallel_size, element_bytes)
+    block = _aligned_block(max((size for _, size in states), default=0), target, latent)
+    page = max(token_bytes for _, _, token_bytes in kinds) * block
+    layers = [*counts.values(), *(count for count, _ in states)]
+    smallest, largest = min(layers), max(layers)
     size = largest if largest < padding_ratio * smallest else smallest
     return Layout(
-        tuple(
-            Group(ceil(count / size), _block_tokens(page, token), window, count * token)
-            for count, window, token in kinds
+        (
+            *(
+                Group(ceil(count / size), _block_tokens(page, token, block), window, count * token)
+                for count, window, token in kinds
+            ),
+            *(
+                Group(ceil(count / size), 1, None, count * state, recurrent.states)
+                for count, state in states
+            ),
         ),
         page * size,
     )
 
 
-def _block_tokens(page: int, token_bytes: int) -> int:
+def _token_bytes(group: AttentionGroup, tensor_parallel_size: int, element_bytes: int) -> int:
+    if group.kind == "latent":
+        return group.head_dim * element_bytes
+    return 2 * ceil(group.kv_heads / tensor_parallel_size) * group.head_dim * element_bytes
+
+
+def _aligned_block(state: int, token_bytes: int, latent: bool) -> int:
+    """Tokens of an attention block that is at least as large as a state."""
+    step = _LATENT_STEP if latent else BLOCK_TOKENS
+    return step * ceil(state / (step * token_bytes)) if state else BLOCK_TOKENS
+
+
+def _block_tokens(page: int, token_bytes: int, block: int) -> int:
     """Tokens of a block: small layers take longer blocks, so that all pages have one size."""
-    smaller = token_bytes * BLOCK_TOKENS
-    return BLOCK_TOKENS * (page // smaller) if page % smaller == 0 else BLOCK_TOKENS
+    smaller = token_bytes * block
+    return block * (page // smaller) if page % smaller == 0 else block

@@ -203,7 +203,8 @@ def _quantized(case: Case) -> list[Finding]:
     found, target, head = [], case.target_checkpoint, case.drafter_checkpoint
     kind = unknown_quantization(target) if target else None
     if kind:
-        message = f"weights quantized with {kind} are counted at their stored size"
+        by = "at their stored size" if target and target.tensors else "by the bits of config.json"
+        message = f"weights quantized with {kind} are counted {by}"
         found.append(
             warning(
                 _QUANTIZED, "target", message, "plan for more memory: vLLM may repack the weights"

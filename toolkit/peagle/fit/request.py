@@ -9,6 +9,7 @@ from typing import Any
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
+from peagle.checkpoints.division import division_problem, divisions
 from peagle.checkpoints.entries import (
     drafter_from_checkpoint,
     own_drafter,
@@ -16,7 +17,7 @@ from peagle.checkpoints.entries import (
 )
 from peagle.checkpoints.models import ReadCheckpoint
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
-from peagle.fit.advice import MAX_GPUS, divisions
+from peagle.fit.advice import MAX_GPUS
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
 from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
@@ -155,7 +156,8 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
     """The case on the GPUs of the request, else on the fewest that fit."""
     size, instance_type = request.tp, request.instance_type
     most = case.engine.gpu_count if instance_type or not size else MAX_GPUS
-    sizes = divisions(case.target.architecture, most)
+    shape, whole = case.target.architecture, case.engine.expert_parallel
+    sizes = divisions(shape, most, whole)
     if size:
         fix = f"use {', '.join(map(str, sizes))}"
         if size > most:
@@ -167,7 +169,8 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
             )
         if size not in sizes:
             raise UserError(
-                f"--tp {size} does not divide the target's attention heads",
+                division_problem(shape, size, whole)
+                or f"--tp {size} does not divide the target's attention heads",
                 fix,
                 code="tensor-parallel",
             )

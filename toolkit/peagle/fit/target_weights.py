@@ -44,8 +44,8 @@ VOCABULARY_PADDING = 64
 """DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
 
 QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Bytes per element of a quantized projection, including scales. Other quantizations are counted
-from headers only."""
+"""Bytes per element of a quantized projection, including scales. Of other
+quantizations the architecture has the bytes, where config.json states the bits."""
 
 
 @lru_cache(maxsize=4096)  # layers repeat the same sizes
@@ -106,11 +106,16 @@ def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int
     tp = tensor_parallel_size
     shape = target.architecture
     size = sum(
-        group.layers * allocated_all(attention_tensors(target, group, tp))
-        for group in shape.attention
+        layers * allocated_all(attention_tensors(target, group, tp))
+        for group, layers in attention_layers(shape)
     )
-    size += _cacheless_layers(shape) * allocated_all(attention_tensors(target, _like(shape), tp))
-    size += shape.layers * allocated_all(feed_forward_tensors(target, tp, capability))
+    size += sum(
+        group.layers * allocated(linear_bytes(target, group.parameters / tp))
+        for group in shape.recurrent
+    )
+    size += _absorbed_bytes(target, tp)
+    size += _expert_layers(shape) * allocated_all(feed_forward_tensors(target, tp, capability))
+    size += shape.dense_layers * allocated_all(_dense_tensors(target, tp))
     size += shape.layers * allocated_all(_norm_tensors(target))
     return size + allocated_all([*vocabulary_tensors(target, tp), _norm(target)])
 
@@ -122,16 +127,21 @@ def checkpoint_bytes(target: TargetModel) -> int:
     Gemma 4's full layers have one projection for keys and values.
     """
     shape, element = target.architecture, element_bytes(target.dtype)
-    size = sum(group.layers * sum(attention_tensors(target, group, 1)) for group in shape.attention)
-    size += _cacheless_layers(shape) * sum(attention_tensors(target, _like(shape), 1))
+    size = sum(
+        layers * sum(attention_tensors(target, group, 1))
+        for group, layers in attention_layers(shape)
+    )
+    size += sum(group.layers * linear_bytes(target, group.parameters) for group in shape.recurrent)
+    size += shape.dense_layers * sum(_dense_tensors(target, 1))
     if shape.class_name.startswith("Gemma4") and len(shape.attention) > 1:
         for group in shape.attention:
             once = group.kv_heads * group.head_dim * shape.hidden_size
             size -= (group.kind == "full") * group.layers * once * element
-    size += shape.layers * sum(_feed_forward_as_stored(target))
+    size += _expert_layers(shape) * sum(_feed_forward_as_stored(target))
     size += shape.layers * sum(_norm_tensors(target)) + _norm(target)
     matrices = 1 if shape.tied_embeddings else 2
-    return int(size + matrices * shape.vocab_size * shape.hidden_size * element)
+    columns = matrices * shape.hidden_size + shape.per_layer_embeddings
+    return int(size + shape.vocab_size * columns * element)
 
 
 def rotary_bytes(target: TargetModel) -> int:
@@ -140,6 +150,8 @@ def rotary_bytes(target: TargetModel) -> int:
     shape = target.architecture
     element = 4 if is_gpt_oss(shape) else element_bytes(target.dtype)
     widths = {group.head_dim for group in shape.attention}
+    if shape.latent:
+        widths = {shape.latent.rope_dim}
     return allocated_all(shape.max_positions * width * element for width in widths)
 
 
@@ -164,13 +176,60 @@ def has_query_key_norm(target: TargetModel) -> bool:
     return named or target.query_key_norm
 
 
+def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
+    """The kinds of attention, each with the number of layers that have its projections: also those
+    that read another layer's cache. An indexer has none of its own."""
+    if shape.latent:
+        yield shape.attention[0], shape.attention[0].layers
+        return
+    for group in shape.attention:
+        yield group, group.layers
+    if not shape.recurrent and shape.feed_forward_layers is None:
+        yield _like(shape), max(shape.layers - sum(g.layers for g in shape.attention), 0)
+
+
+def attention_parameters(shape: Architecture, group: AttentionGroup) -> int:
+    """Parameters of the projections of one layer's attention; of latent attention q_a, q_b, kv_a,
+    kv_b and o (deepseek_v2.py)."""
+    return sum(_replicated_and_divided(shape, group))
+
+
+def _replicated_and_divided(shape: Architecture, group: AttentionGroup) -> tuple[int, int]:
+    """The parameters that each GPU has whole, and those that are divided."""
+    hidden, heads, latent = shape.hidden_size, shape.query_heads, shape.latent
+    if latent is None:
+        projections = (3 if shape.attention_gate else 2) * heads + 2 * group.kv_heads
+        return 0, hidden * group.head_dim * projections
+    queries = heads * (latent.nope_dim + latent.rope_dim)
+    whole = hidden * (latent.kv_rank + latent.rope_dim) + hidden * (latent.query_rank or 0)
+    divided = queries * (latent.query_rank or hidden)
+    divided += latent.kv_rank * heads * (latent.nope_dim + latent.value_dim)
+    return whole, divided + heads * latent.value_dim * hidden
+
+
+def _absorbed_bytes(target: TargetModel, tp: int) -> int:
+    """Latent attention's kv_b_proj in 16 bits: vLLM keeps it beside the loaded one, absorbed into
+    queries and outputs (W_UK_T and W_UV of mla_attention.py)."""
+    shape, latent = target.architecture, target.architecture.latent
+    if latent is None or not latent.cached:
+        return 0
+    numbers = latent.kv_rank * shape.query_heads * (latent.nope_dim + latent.value_dim) / tp
+    return shape.attention[0].layers * allocated(numbers * element_bytes(target.dtype))
+
+
 def attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> Iterator[float]:
     """Bytes of one layer's projections; GPT-OSS adds biases and one sink per head."""
     shape, element = target.architecture, element_bytes(target.dtype)
+    if shape.latent:
+        whole, divided = _replicated_and_divided(shape, group)
+        yield _attention_bytes(target, whole)
+        yield _attention_bytes(target, divided / tp)
+        return
     heads, kv = shape.query_heads / tp, ceil(group.kv_heads / tp)
-    width, inner = (heads + 2 * kv) * group.head_dim, heads * group.head_dim
-    yield linear_bytes(target, width * shape.hidden_size)
-    yield linear_bytes(target, inner * shape.hidden_size)
+    gate = heads if shape.attention_gate else 0
+    width, inner = (heads + gate + 2 * kv) * group.head_dim, heads * group.head_dim
+    yield _attention_bytes(target, width * shape.hidden_size)
+    yield _attention_bytes(target, inner * shape.hidden_size)
     if target.attention_bias or is_gpt_oss(shape):
         yield width * element
     if is_gpt_oss(shape):
@@ -190,15 +249,51 @@ def feed_forward_tensors(target: TargetModel, tp: int, capability: int) -> Itera
         yield from mxfp4_expert_tensors(shape, tp, capability)
         return
     numbers = (shape.experts or 1) * shape.hidden_size * shape.intermediate_size / tp
-    yield linear_bytes(target, 2 * numbers)
+    yield linear_bytes(target, (shape.feed_forward_matrices - 1) * numbers)
     yield linear_bytes(target, numbers)
+    if shape.shared_expert_size:
+        yield from _block_tensors(target, shape.shared_expert_size, tp)
+
+
+def _dense_tensors(target: TargetModel, tp: int) -> Iterator[float]:
+    """Bytes of the feed-forward block of a layer without experts, among layers that have some."""
+    yield from _block_tensors(target, target.architecture.dense_intermediate_size or 0, tp)
+
+
+def _block_tensors(target: TargetModel, width: int, tp: int) -> Iterator[float]:
+    shape = target.architecture
+    numbers = shape.hidden_size * width / tp
+    yield linear_bytes(target, (shape.feed_forward_matrices - 1) * numbers)
+    yield linear_bytes(target, numbers)
+
+
+def _expert_layers(shape: Architecture) -> int:
+    """Layers with a feed-forward block that is not one of ``dense_layers``."""
+    return shape.blocks - shape.dense_layers
+
+
+def quantized_element(target: TargetModel) -> float | None:
+    """Bytes per element of a quantized projection; ``None`` if it is not quantized, or if the
+    quantization is of unknown size."""
+    quantized = target.architecture.quantized
+    if quantized:
+        return quantized.element_bytes
+    return QUANTIZED_BYTES.get(target.quantization or "")
 
 
 def linear_bytes(target: TargetModel, numbers: float) -> float:
     """Bytes of a projection of ``numbers`` elements. GPT-OSS quantizes its experts only."""
-    if target.quantization is None or is_gpt_oss(target.architecture):
+    size = quantized_element(target)
+    if size is None or is_gpt_oss(target.architecture):
         return numbers * element_bytes(target.dtype)
-    return numbers * QUANTIZED_BYTES[target.quantization]
+    return numbers * size
+
+
+def _attention_bytes(target: TargetModel, numbers: float) -> float:
+    quantized = target.architecture.quantized
+    if quantized and not quantized.attention:
+        return numbers * element_bytes(target.dtype)
+    return linear_bytes(target, numbers)
 
 
 def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
@@ -207,6 +302,8 @@ def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
     rows = padded_vocabulary(shape.vocab_size, tp)
     for _ in range(1 if shape.tied_embeddings else 2):
         yield rows * shape.hidden_size * element_bytes(target.dtype)
+    if shape.per_layer_embeddings:
+        yield rows * shape.per_layer_embeddings * element_bytes(target.dtype)
 
 
 def vision_bytes(vision: Vision, hidden_size: int) -> int:
@@ -221,11 +318,6 @@ def vision_bytes(vision: Vision, hidden_size: int) -> int:
     )
     around = 2 * vision.positions * size + vision.patch_values * size + 2 * size
     return 2 * (vision.layers * per_layer + around + size * hidden_size)
-
-
-def _cacheless_layers(shape: Architecture) -> int:
-    """Layers that read another layer's cache and so are in no attention group."""
-    return max(shape.layers - sum(group.layers for group in shape.attention), 0)
 
 
 def _like(shape: Architecture) -> AttentionGroup:

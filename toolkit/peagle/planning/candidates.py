@@ -11,9 +11,9 @@ from operator import itemgetter
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
-from peagle.fit.advice import divisions
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
-from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
+from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes, share_of_request
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.options import Options
@@ -98,7 +98,9 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
     """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
     on those that hold most, or that lack least memory."""
     tried: list[InstanceFit] = []
-    for size in divisions(work.target.architecture, instance.gpu_count):
+    for size in divisions(
+        work.target.architecture, instance.gpu_count, is_expert_parallel(work.settings)
+    ):
         tried.append(fit_on_gpus(work, instance, size))
         if tried[-1].fit.fits and tried[-1].holds(load):
             return tried[-1]
@@ -111,7 +113,8 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
 def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
     """The model on this many of the instance's GPUs."""
     case = planned_fit(work, instance, tensor_parallel_size)
-    return InstanceFit(instance, case, fit_of(case), work.cache_share)
+    share = max(work.cache_share, share_of_request(case, work.request_tokens))
+    return InstanceFit(instance, case, fit_of(case), min(share, 1.0))
 
 
 def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:

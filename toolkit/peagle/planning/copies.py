@@ -12,8 +12,8 @@ from pydantic import Field
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, UserError
-from peagle.fit.advice import divisions
 from peagle.planning.options import AUTO, Frozen, Options
 
 RESERVED_SHARE = 0.75
@@ -93,7 +93,7 @@ def sizes_of_copies(options: Options, shape: Architecture, instance: Instance) -
     """The numbers of GPUs that one copy may have; empty where the copies do not fit."""
     fixed = options.copies if isinstance(options.copies, int) else 1
     each = instance.gpu_count // fixed
-    return divisions(shape, each) if each else []
+    return divisions(shape, each, is_expert_parallel(options.settings)) if each else []
 
 
 def check_copies(options: Options, table: InstanceTable) -> None:

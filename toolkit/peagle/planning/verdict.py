@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
+from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
-from peagle.fit.advice import divisions
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings
@@ -208,7 +208,9 @@ def _fitting_engines(
     without; each with its entry of ``works``."""
     size = request.tensor_parallel_size
     for instance in instances:
-        possible = divisions(works[0].target.architecture, instance.gpu_count)
+        possible = divisions(
+            works[0].target.architecture, instance.gpu_count, is_expert_parallel(works[0].settings)
+        )
         for gpus in (one for one in possible if size in (None, one)):
             # A plan has the usual context, so a shorter one is compared only where nothing else
             # fits.
@@ -233,7 +235,9 @@ def _engine(
     if found is not None:
         return found
     target, size, largest = works[0].target, request.tensor_parallel_size, instances[-1]
-    possible = divisions(target.architecture, largest.gpu_count)
+    possible = divisions(
+        target.architecture, largest.gpu_count, is_expert_parallel(works[0].settings)
+    )
     if size is not None and size not in possible:
         message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
         fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"

@@ -87,6 +87,9 @@ def performance(
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
     corrected = correct(times, workload, load, near, names)
     factor, width = corrected.factor, corrected.width
+    shape = case.target.architecture
+    if shape.latent or shape.recurrent or shape.unknown_cache:
+        width = max(width, _UNMEASURED_WIDTH)
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
     if corrected.runs:
         by = ", ".join(_file_and_version(run, case.engine.vllm) for run in corrected.runs)
@@ -110,6 +113,10 @@ def performance(
         conversations=conversations,
         extrapolated=acceptance.extrapolated,
     )
+
+
+_UNMEASURED_WIDTH = 0.5
+"""Half the range for kinds of attention of which no GPU measurement went into the model."""
 
 
 def break_even_length(

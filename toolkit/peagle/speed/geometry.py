@@ -7,10 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from peagle.catalog.schema import AttentionGroup
+from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.fit.drafter_weights import stored_parameters
 from peagle.fit.models import DraftModel, FitCase, TargetModel
-from peagle.fit.target_weights import QUANTIZED_BYTES, has_mxfp4_experts, is_gpt_oss
+from peagle.fit.target_weights import (
+    QUANTIZED_BYTES,
+    attention_layers,
+    attention_parameters,
+    has_mxfp4_experts,
+    is_gpt_oss,
+    quantized_element,
+)
 from peagle.vllm.defaults import EngineConfig, cache_element_bytes, capture_sizes, schedules_ahead
 from peagle.vllm.gpus import element_bytes
 
@@ -97,10 +104,10 @@ def geometry_of(case: FitCase) -> Geometry:
     shape = target.architecture
     attention, experts, head = _element_sizes(target)
     groups = shape.attention
-    mean = sum(g.layers * _projections(target, g) for g in groups)
-    mean /= sum(g.layers for g in groups)
+    mean = _without_experts(shape) / shape.layers
     router = (shape.experts or 0) * shape.hidden_size
-    numbers = 3 * shape.hidden_size * shape.intermediate_size
+    matrices = shape.feed_forward_matrices * (shape.blocks - shape.dense_layers) / shape.layers
+    numbers = matrices * shape.hidden_size * shape.intermediate_size
     element = cache_element_bytes(engine, target.dtype)
     return Geometry(
         layers=shape.layers,
@@ -134,33 +141,40 @@ def _captured(engine: EngineConfig, class_name: str) -> int:
 
 def _element_sizes(target: TargetModel) -> tuple[float, float, float]:
     """Bytes per element of attention, experts (or feed-forward block) and output matrix."""
-    plain = element_bytes(target.dtype)
-    if target.quantization is None:
+    plain, quantized = element_bytes(target.dtype), target.architecture.quantized
+    if target.quantization is None and quantized is None:
         return plain, plain, plain
     if is_gpt_oss(target.architecture):
-        return plain, QUANTIZED_BYTES.get(target.quantization, plain), plain
-    size = QUANTIZED_BYTES.get(target.quantization)
+        return plain, QUANTIZED_BYTES.get(target.quantization or "", plain), plain
+    if quantized and not quantized.attention:
+        return plain, quantized.element_bytes, plain
+    size = quantized_element(target)
     if size is None and target.checkpoint_bytes:
         # Known from the weight files only: the vocabulary is usually not quantized.
         shape = target.architecture
         vocabulary = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
         block = 3 * shape.hidden_size * shape.intermediate_size * (shape.experts or 1)
-        layers = sum(g.layers * _projections(target, g) for g in shape.attention)
+        layers = _without_experts(shape)
         left = max(target.checkpoint_bytes - vocabulary * plain, 0)
         size = min(max(left / (layers + shape.layers * block), 0.25), plain)
     return size or plain, size or plain, plain
 
 
-def _projections(target: TargetModel, group: AttentionGroup) -> float:
-    """Parameters of one layer's attention."""
-    shape = target.architecture
-    return 2 * shape.hidden_size * group.head_dim * (shape.query_heads + group.kv_heads)
+def _without_experts(shape: Architecture) -> float:
+    """Parameters that every token uses: attention, recurrent layers, dense layers and shared
+    experts."""
+    attention = sum(n * attention_parameters(shape, group) for group, n in attention_layers(shape))
+    recurrent = sum(group.layers * group.parameters for group in shape.recurrent)
+    width = shape.dense_layers * (shape.dense_intermediate_size or 0)
+    width += (shape.blocks - shape.dense_layers) * (shape.shared_expert_size or 0)
+    return attention + recurrent + shape.feed_forward_matrices * shape.hidden_size * width
 
 
 def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tuple[Cache, ...]:
     return tuple(
         Cache(
-            2.0 * group.layers * group.kv_heads * group.head_dim * element,
+            (1.0 if group.kind == "latent" else 2.0)
+            * (group.layers * group.kv_heads * group.head_dim * element),
             4.0 * group.layers * heads * group.head_dim,
             group.window if group.kind == "sliding" else None,
         )

@@ -73,7 +73,7 @@ class EngineConfig:
     capability times ten. ``compiled``: whether vLLM's compile cache is filled, which it is not in
     a new container. ``images``: whether requests may contain images. ``draftless`` names a
     method that drafts without a model (``ngram``, ``suffix``). ``prefix_caching`` is on unless
-    ``--no-enable-prefix-caching`` is set.
+    ``--no-enable-prefix-caching`` is set. ``expert_parallel``: each GPU has whole experts.
     """
 
     gpu: str
@@ -94,6 +94,7 @@ class EngineConfig:
     images: bool = True
     draftless: str | None = None
     prefix_caching: bool = True
+    expert_parallel: bool = False
 
 
 class Drafting(Protocol):

@@ -1,0 +1,148 @@
+"""Every command reads public targets by their config.json alone, as a user brings them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import in_process
+from tests.unit.checkpoints import public_targets as public
+from tests.unit.checks.cases import GEOMETRY
+
+QWEN_235B = public.config(
+    "Qwen3MoeForCausalLM", "qwen3_moe", "4096 12288 94 64 4 151936 262144", head_dim=128,
+    moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
+    quantization_config=public.BLOCK_FP8,
+)  # fmt: skip
+AWQ = public.config(
+    "Qwen3ForCausalLM", "qwen3", "5120 25600 64 64 8 151936 131072", head_dim=128,
+    quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128},
+)  # fmt: skip
+
+
+def written(folder: Path, config: dict[str, Any], *files: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name in files:
+        (folder / name).write_text("{}")
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [public.KIMI_LINEAR, public.QWEN3_NEXT, public.GEMMA3_27B, public.GEMMA_3N, public.EXAONE4,
+     public.LLAMA4_SCOUT, public.NEMOTRON_H, public.DEEPSEEK_V3, AWQ],
+    ids=lambda config: str(config["model_type"]),
+)  # fmt: skip
+def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict[str, Any]) -> None:
+    place = written(tmp_path / "model", config)
+    assert in_process("check", place).code == 0
+    fit = in_process("fit", "--target", place, "--max-model-len", "8192",
+                     "--instance-type", "ml.p6-b300.48xlarge", "--json")  # fmt: skip
+    assert fit.document["fits"], fit.err
+    plan = in_process("plan", place, "--max-model-len", "8k", "--json")
+    assert plan.code == 0, plan.err
+    assert "not-estimated" not in {finding["code"] for finding in plan.document["findings"]}
+    entry = in_process("catalog", "init", place, "--output", str(tmp_path / "entry.yaml"))
+    assert entry.code == 0, entry.err
+
+
+def test_heads_are_checked_whatever_the_cache_of_their_target(tmp_path: Path) -> None:
+    target = written(tmp_path / "kimi", public.KIMI_K2)
+    head = written(tmp_path / "head", _eagle3(hidden_size=4096))
+    done = in_process("check", target, "--drafter", head, "--json")
+    assert done.code == 3
+    codes = {finding["code"] for finding in done.document["findings"]}
+    assert "hidden-size-mismatch" in codes
+
+
+def _eagle3(**changes: Any) -> dict[str, Any]:
+    path = GEOMETRY / "gpt-oss-20b" / "eagle3" / "config.json"
+    config: dict[str, Any] = json.loads(path.read_text())
+    return config | changes
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "copies"),
+    [((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None)],
+)
+def test_a_size_that_cuts_a_block_is_no_candidate(
+    tmp_path: Path, options: tuple[str, ...], size: int, copies: int | None
+) -> None:
+    where = ("--max-model-len", "128k", "--concurrency", "64", "--instance-type", "ml.p5.48xlarge")
+    done = in_process("plan", written(tmp_path / "q", QWEN_235B), *where, *options, "--json")
+    plan = done.document
+    assert plan["fit"]["tensor_parallel_size"] == size
+    assert plan.get("copies", {}).get("per_instance") == copies
+    codes = {finding["code"]: finding for finding in plan["findings"]}
+    assert ("quantization-block" in codes) == (size == 4)
+
+
+def test_the_size_of_the_user_is_refused_with_the_reason(tmp_path: Path) -> None:
+    place = written(tmp_path / "q", QWEN_235B)
+    on = ("--instance-type", "ml.p5.48xlarge", "--tp", "8", "--json")
+    refused = in_process("fit", "--target", place, *on)
+    assert refused.code == 2
+    assert "fp8.py:534" in refused.err
+    whole = in_process("fit", "--target", place, *on, "--set", "enable-expert-parallel=true")
+    assert whole.code == 0, whole.err
+
+
+NO_TEXT = [
+    ("Qwen3ForSequenceClassification", "qwen3"), ("BertModel", "bert"),
+    ("XLMRobertaForSequenceClassification", "xlm-roberta"), ("NomicBertModel", "nomic_bert"),
+    ("BertForTokenClassification", "bert"), ("Qwen2ForRewardModel", "qwen2"),
+    ("Qwen2Model", "qwen2"), ("MistralModel", "mistral"), ("LlamaBidirectionalModel", "llama"),
+    ("Gemma3TextModel", "gemma3_text"), ("T5EncoderModel", "t5"), ("JinaVLForRanking", "qwen2_vl"),
+    ("ModernBertForMaskedLM", "modernbert"), ("CLIPModel", "clip"), ("GteNewModel", "new"),
+    ("ColQwen3", "colqwen3"), ("Qwen3VLForSequenceClassification", "qwen3_vl"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("class_name", "model_type"), NO_TEXT)
+def test_what_generates_no_text_is_refused(
+    tmp_path: Path, class_name: str, model_type: str
+) -> None:
+    shape = AWQ | {"architectures": [class_name], "model_type": model_type}
+    _refused(written(tmp_path / "model", shape))
+
+
+def test_an_embedding_model_with_the_class_of_a_generator_is_refused(tmp_path: Path) -> None:
+    _refused(written(tmp_path / "model", AWQ, "config_sentence_transformers.json"))
+
+
+def _refused(place: str) -> None:
+    for arguments in (
+        ("plan", place), ("check", place), ("catalog", "init", place),
+        ("fit", "--target", place, "--gpu-memory-gib", "80"),
+        ("fit", "qwen3-coder-30b", "--target", place, "--gpu-memory-gib", "80"),
+    ):  # fmt: skip
+        done = in_process(*arguments)
+        assert done.code == 2, arguments
+        assert "generates no text" in done.err
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    ["ChatGLMModel", "GPT2LMHeadModel", "InternVLChatModel", "MiniCPMV", "UltravoxModel",
+     "NemotronH_Nano_VL_V2", "Qwen2_5OmniModel"],
+)  # fmt: skip
+def test_what_vllm_generates_text_with_is_planned(tmp_path: Path, class_name: str) -> None:
+    config = AWQ | {"architectures": [class_name]}
+    assert in_process("check", written(tmp_path / "model", config)).code == 0
+
+
+def test_a_model_without_attention_is_no_damaged_file(tmp_path: Path) -> None:
+    mamba = {
+        "architectures": ["FalconMambaForCausalLM"],
+        "model_type": "falcon_mamba",
+        "hidden_size": 4096,
+        "num_hidden_layers": 64,
+        "state_size": 16,
+        "vocab_size": 65024,
+    }
+    done = in_process("plan", written(tmp_path / "model", mamba), "--json")
+    assert json.loads(done.err)["error"]["code"] == "not-estimated"
