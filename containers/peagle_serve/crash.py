@@ -297,7 +297,7 @@ _PREFIX = re.compile(
 )
 _IGNORED = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
 _MESSAGE = re.compile(
-    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |[\w.]+: error: "
+    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |(?:vllm serve|[\w.]+): error: "
     r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
     r"|.*error while loading shared libraries"
     r"|.*\bexec\b.*(not found|[Nn]o such file|permission denied|format error)"

@@ -137,11 +137,11 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 GUARDED_FLAGS = (
     *("--api-key", "--config", "--disable-log-stats", "--distributed-executor-backend"),
     *("--enable-log-outputs", "--enable-log-requests", "--hf-token", "--io-processor-plugin"),
-    *("--load-format", "--log-config-file", "--logits-processor-pattern", "--logits-processors"),
+    *("--load-format", "--log-config-file", "--logits-processors"),
     *("--middleware", "--model-class-overrides", "--model-impl", "--model-loader-extra-config"),
     *("--reasoning-parser-plugin", "--scheduler-cls", "--spec-method", "--spec-model"),
     *("--spec-tokens", "--speculative-config", "--tool-parser-plugin", "--trust-remote-code"),
-    *("--uvicorn-log-config", "--worker-cls", "--worker-extension-cls"),
+    *("--worker-cls", "--worker-extension-cls"),
 )
 """The flags that checks of secrets, code and weights look for. vLLM's argparse accepts a unique
 beginning of a flag as the flag (``--trust-rem``), so these are also known by their beginnings."""
