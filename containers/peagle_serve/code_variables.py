@@ -17,7 +17,7 @@ from peagle_serve.contract import (
     WARM_FOLDER_VARIABLE,
     InvalidEnvironment,
 )
-from peagle_serve.environment import flag_of, variable_of
+from peagle_serve.environment import canonical_name
 from peagle_serve.json_reader import InvalidJson, read
 
 PREFIXES = ("PYTHON", "LD_", "DYLD_", "GCONV_", "BASH_FUNC_", "OMPI_MCA_")
@@ -83,6 +83,8 @@ ARGUMENTS = frozenset(
 )
 """Arguments of vLLM that name a module or a class, or a configuration file that names one."""
 
+CONFIG_FILE = f"{PREFIX}CONFIG"
+"""A file of arguments."""
 _TRUST = f"{PREFIX}TRUST_REMOTE_CODE"
 _BY_MODULE = (f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND",)
 """Arguments that are one of vLLM's choices or the dotted name of a class."""
@@ -118,7 +120,7 @@ def _chooses(name: str, value: str) -> bool:
     if name in _SWITCHES:
         return text.lower() not in ("", "0", "false")
     if name.startswith(PREFIX):
-        name = variable_of(flag_of(name))  # vLLM gets the same flag for every spelling
+        name = canonical_name(name)
         argument, *members = name.split(".")  # such as --compilation-config.backend
         if members:
             return argument in ARGUMENTS or _names_code(text, members)

@@ -22,7 +22,7 @@ from peagle_serve.contract import (
     settings_of,
 )
 from peagle_serve.engine import check_port
-from peagle_serve.environment import arguments, flag_of, tokens_of
+from peagle_serve.environment import arguments, flag_of, normalized, tokens_of
 from peagle_serve.environment_checks import check, check_built_for, port_of
 from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
@@ -67,7 +67,7 @@ def main(given: Sequence[str]) -> NoReturn:
     try:
         environment = decoded(os.environb)
         log = Log(Redactor(environment))
-        supervisor = _prepared(given, environment, log)
+        supervisor = _prepared(given, normalized(environment), log)
     except InvalidEnvironment as error:
         log.error(
             error.message, error.fix, event="refused", cause="environment", exit_code=EXIT_CODE
@@ -78,6 +78,7 @@ def main(given: Sequence[str]) -> NoReturn:
 
 def command(environment: Mapping[str, str]) -> list[str]:
     """vLLM's argv. Raises InvalidEnvironment."""
+    environment = normalized(environment)
     check(environment)
     return _argv(with_model(environment))
 

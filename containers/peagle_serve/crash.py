@@ -6,9 +6,12 @@ them for the logs of other containers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from peagle_serve.logs import without_colors
 
 
 class Crash(NamedTuple):
@@ -44,8 +47,27 @@ _KNOWN = (
         "missing-engine", r"No module named '?vllm", "install vLLM", ("peagle", "engine", "install")
     ),
     _CrashCause(
+        "missing-engine",
+        r"exec: .?vllm\b.*not found|\bvllm: (command )?not found|No such file .*: .?vllm\b",
+        "the image has no vLLM: use AWS's vLLM image, or one that `peagle image build` makes",
+    ),
+    _CrashCause(
+        "missing-entrypoint",
+        r"exec:? \S*\bserve\W{1,3}.*(not found|no such file|permission denied)"
+        r"|\bserve: (command )?not found|No such file or directory: '\S*\bserve'"
+        r"|No such file or directory: \S*/serve\b",
+        "the image has no program `serve` on PATH, which SageMaker runs: use AWS's vLLM image for "
+        "SageMaker or one that `peagle image build` makes, or copy an executable `serve` into it",
+    ),
+    _CrashCause(
+        "wrong-architecture",
+        r"exec format error",
+        "the image was built for another processor: build it with --platform linux/amd64, or use "
+        "an instance with its processor",
+    ),
+    _CrashCause(
         "unknown-argument",
-        r": error: (unrecognized arguments|argument |ambiguous option)",
+        r": error: (unrecognized arguments|argument |ambiguous option|the following arguments are)",
         "correct or remove that argument",
     ),
     _CrashCause(
@@ -77,17 +99,32 @@ _KNOWN = (
     ),
     _CrashCause(
         "out-of-memory",
+        r"on device cuda\S* .*less than desired GPU memory utilization",
+        "lower --gpu-memory-utilization below the free share that the message shows, or end the "
+        "other process on this GPU",
+    ),
+    _CrashCause(
+        "out-of-memory",
+        r"CUDA out of memory|CUDA error: out of memory|torch\.(cuda\.)?OutOfMemoryError"
+        r"|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED|occurred when warming up sampler",
+        "lower --gpu-memory-utilization, --max-num-seqs or --max-model-len, or use a larger GPU "
+        "or more of them with --tensor-parallel-size",
+    ),
+    _CrashCause(
+        "out-of-memory",
         r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
         r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
         r"|less than desired GPU memory utilization",
-        "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine; on a "
-        "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
+        "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine",
     ),
     _CrashCause(
         "tensor-parallel",
-        r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
-        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a divisor of the number of attention heads, and "
-        "at most the number of GPUs",
+        r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than|AssertionError: "
+        r"\d+ is not divisible by \d+|total_num_(kv_)?heads % \w*tp_size"
+        r"|(put|partition)\S* = ?\d+ is not divisible"
+        r"|(block_n|block_k|min_thread_[nk]|group_size) ?=|(in|out)put size is not aligned with",
+        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads, "
+        "and at most the number of GPUs",
     ),
     _CrashCause(
         "amx-small-layers",
@@ -130,8 +167,9 @@ _KNOWN = (
     ),
     _CrashCause(
         "gated-model",
-        r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
-        r"Authorization header|[Ii]nvalid user token",
+        r"GatedRepoError|gated repo|(401|403) Client Error: (Unauthorized|Forbidden)"
+        r"|awaiting a review from the repo authors|Access to model .* is restricted"
+        r"|Invalid credentials in Authorization header|[Ii]nvalid user token",
         "set HF_TOKEN (also read by a container that you start yourself), accept the model's "
         "licence on its page, and copy the model to S3",
         ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
@@ -164,14 +202,17 @@ _KNOWN = (
     _CrashCause(
         "missing-weights",
         r"Cannot find any model weights|No such file or directory"
-        r"|does not appear to have a file named|backend tokenizer",
+        r"|does not appear to have a file named|backend tokenizer|[Cc]an't load (the )?tokenizer"
+        r"|[Cc]ouldn't instantiate the",
         "the model's folder is incomplete: copy it again",
     ),
     _CrashCause(
         "unknown-model",
         r"Should have a `model_type` key|architectures \[.*\] are not supported"
         r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
-        r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
+        r"|does not recognize this architecture"
+        r"|Model architectures .* failed to be inspected"
+        r"|'SpeculatorsConfig' object has no attribute",
         "this vLLM version does not support the model: check the folder's config.json, or use "
         "another version of vLLM",
     ),
@@ -200,7 +241,18 @@ _KNOWN = (
         r"validation errors? for \w*(Config|Args)\b",
         "correct the SM_VLLM_ (or VLLM_) variable with this value",
     ),
-    _CrashCause("disk-full", r"No space left on device", "give the container more disk space"),
+    _CrashCause(
+        "nccl",
+        r"NCCL (error|WARN)|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
+        r"|Error while creating shared memory segment|DistBackendError",
+        "GPUs cannot reach each other: give the container shared memory (--shm-size 8g, or a "
+        "memory volume at /dev/shm), and see NCCL's reason with NCCL_DEBUG=INFO",
+    ),
+    _CrashCause(
+        "disk-full",
+        r"No space left on device|Disk quota exceeded|os error 28\b",
+        "give the container more disk space",
+    ),
     _CrashCause(
         "trust-remote-code",
         r"trust_remote_code|trust-remote-code",
@@ -213,15 +265,44 @@ _KNOWN = (
     ),
 )
 
+_KILLED = re.compile(
+    r"^(\S+: line \d+: +\d+ )?Killed\b|Out of memory: Killed process|OOM ?Killed|oom-kill"
+    r"|(exit(ed|s)?|exit[ _-]?code|status|code)\W{1,4}(with )?(exit )?(code |status )?\W*(137|-9)\b"
+    r"|(killed|terminated|died|ended) (by|with) (signal )?(9\b|-9\b|SIGKILL)|signal: killed"
+    r"|\(signal 9\)|Signal 9 \(SIGKILL\)|core proc\(s\): \{[^}]*: -9\b",
+    re.IGNORECASE,
+)
+"""What shells, Docker, Kubernetes, torch and vLLM say of a process that the kernel has killed."""
+KILLED_FIX = (
+    "the host's memory ran out (not the GPU's): use an instance with more memory, or raise the "
+    "container's limit"
+)
+_SHARD = re.compile(
+    r"= ?(?P<shard>\d+)\b.*? is not divisible by .*?"
+    r"(?P<what>block_[nk]|min_thread_[nk]|group_size) ?= ?(?P<block>\d+)"
+)
+_HEADS = re.compile(
+    r"attention heads \((\d+)\) must be divisible by tensor parallel size \((\d+)\)"
+    r"|AssertionError: (\d+) is not divisible by (\d+)"
+)
+_GPUS = re.compile(r"[Ww]orld size \((\d+)\).* GPUs \((\d+)\)")
+_PARALLEL_SIZE = re.compile(
+    r"tensor_parallel_size['\"]?[=:] ?(\d+)|--tensor-parallel-size[ =](\d+)"
+)
+_EXPERTS = re.compile(r"gate's and up's|down's")
+
 _PREFIX = re.compile(
     r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*((DEBUG|INFO|WARNING|ERROR|CRITICAL) "
     r"(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[^\]]*\] ?)?)?"
 )
 _IGNORED = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
 _MESSAGE = re.compile(
-    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |[\w.]+: error: "
+    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |(?:vllm serve|[\w.]+): error: "
     r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
-    r"|.*error while loading shared libraries)"
+    r"|.*error while loading shared libraries"
+    r"|.*\bexec\b.*(not found|[Nn]o such file|permission denied|format error)"
+    r"|(\S+: )*(line \d+: )*(\d+: )?(exec: )?(\S*/)?(serve|vllm): (command )?not found"
+    r"|.*NCCL WARN )"
 )
 _END_OF_MESSAGE = re.compile(
     r"^(Traceback|File |During handling|The above exception|For further|Process \w+:"
@@ -244,11 +325,12 @@ _LONGEST = 300
 
 
 def parse_crash(lines: Iterable[str]) -> Crash:
-    """The first message with a known cause; else the last message.
+    """The first message with a known cause; else that a process was killed; else the last message.
 
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
-    parsed = [_process_and_text(line) for line in lines if not _IGNORED.match(line)]
+    written = [without_colors(line) for line in lines]
+    parsed = [_process_and_text(line) for line in written if not _IGNORED.match(line)]
     parsed = [(process, text) for process, text in parsed if not _NOT_THE_CAUSE.search(text)]
     messages = [
         _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
@@ -256,13 +338,56 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     for message in messages:
         for known in _KNOWN:
             if re.search(known.pattern, message):
-                return Crash(_readable(message), known.fix, known.cause, known.command)
+                fix = known.fix
+                if known.cause == "tensor-parallel":
+                    fix = _parallel_fix(message, written) or fix
+                return Crash(_readable(message), fix, known.cause, known.command)
+    for line in written:
+        if not _IGNORED.match(line) and _KILLED.search(bare_line(line)):
+            return Crash(_readable(bare_line(line)), KILLED_FIX, "killed")
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 
+def _parallel_fix(message: str, log: list[str]) -> str:
+    """The tensor parallel sizes that work, from the sizes in the message and in the log; "" if they
+    do not say it."""
+    variable = "set SM_VLLM_TENSOR_PARALLEL_SIZE to"
+    if gpus := _GPUS.search(message):
+        return f"{variable} {gpus[2]}, or use an instance with {gpus[1]} GPUs"
+    if heads := _HEADS.search(message):
+        size, tried = (int(number) for number in heads.groups() if number)
+        fitting = [parts for parts in range(1, tried) if size % parts == 0]
+        return f"{variable} {_any_of(fitting)}" if fitting else ""
+    if not (found := _SHARD.search(message)):
+        return ""
+    shard, block = int(found["shard"]), int(found["block"])
+    if not shard or not block:
+        return ""
+    experts = ", or set SM_VLLM_ENABLE_EXPERT_PARALLEL=true" if _EXPERTS.search(message) else ""
+    sizes = [number for line in log for pair in _PARALLEL_SIZE.findall(line) for number in pair]
+    tried = int(next(filter(None, sizes), 0))
+    fitting = [parts for parts in range(1, tried) if not tried % parts
+               and not shard * (tried // parts) % block]  # fmt: skip
+    if fitting:
+        return f"{variable} {_any_of(fitting)}{experts}"
+    if tried:
+        return "no smaller tensor parallel size works: use weights in another quantization"
+    times = block // math.gcd(shard, block)
+    return (
+        f"divide SM_VLLM_TENSOR_PARALLEL_SIZE by {times} or a multiple of it: each GPU then holds "
+        f"{shard * times}, which is a multiple of {block}{experts}"
+    )
+
+
+def _any_of(sizes: list[int]) -> str:
+    """The sizes from the largest on, as ``8, 4 or 1``."""
+    *others, last = map(str, reversed(sizes))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def bare_line(line: str) -> str:
-    """A line of vLLM's log without process, level, date and source."""
-    return _PREFIX.sub("", line).strip()
+    """A line of vLLM's log without colours, process, level, date and source."""
+    return _PREFIX.sub("", without_colors(line)).strip()
 
 
 def _process_and_text(line: str) -> tuple[str, str]:

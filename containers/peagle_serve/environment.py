@@ -134,9 +134,54 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
     return argv
 
 
+GUARDED_FLAGS = (
+    *("--api-key", "--config", "--disable-log-stats", "--distributed-executor-backend"),
+    *("--enable-log-outputs", "--enable-log-requests", "--hf-token", "--io-processor-plugin"),
+    *("--load-format", "--log-config-file", "--logits-processors"),
+    *("--middleware", "--model-class-overrides", "--model-impl", "--model-loader-extra-config"),
+    *("--reasoning-parser-plugin", "--scheduler-cls", "--spec-method", "--spec-model"),
+    *("--spec-tokens", "--speculative-config", "--tool-parser-plugin", "--trust-remote-code"),
+    *("--worker-cls", "--worker-extension-cls"),
+)
+"""The flags that checks of secrets, code and weights look for. vLLM's argparse accepts a unique
+beginning of a flag as the flag (``--trust-rem``), so these are also known by their beginnings."""
+_COMPLETE_FLAGS = frozenset({*GUARDED_FLAGS, "--model", "--reasoning-parser"})
+"""Flags of vLLM 0.28.0 that are the beginning of a guarded one are flags themselves."""
+_SHORTEST_BEGINNING = len("--io")
+
+
 def flag_of(name: str) -> str:
-    """``--max-model-len`` of ``SM_VLLM_MAX_MODEL_LEN``."""
-    return "--" + name[len(PREFIX) :].lower().replace("_", "-")
+    """``--max-model-len`` of ``SM_VLLM_MAX_MODEL_LEN``, in every spelling that reaches vLLM."""
+    flag = "--" + name[len(PREFIX) :].lower().replace("_", "-")
+    if flag in _COMPLETE_FLAGS or len(flag) < _SHORTEST_BEGINNING:
+        return flag
+    complete = [guarded for guarded in GUARDED_FLAGS if guarded.startswith(flag)]
+    return complete[0] if len(complete) == 1 else flag
+
+
+def canonical_name(name: str) -> str:
+    """``SM_VLLM_MAX_MODEL_LEN`` of ``SM_VLLM_max-model-len``; other variables are unchanged."""
+    return variable_of(flag_of(name)) if name.startswith(PREFIX) else name
+
+
+def normalized(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the canonical name of every argument: what all checks look at.
+
+    Raises InvalidEnvironment for two spellings of one argument, and for a part of a JSON argument
+    (``SM_VLLM_SPECULATIVE_CONFIG.method``), which vLLM would merge into it after the checks.
+    """
+    names: dict[str, str] = {}
+    for name in environment:
+        canonical = canonical_name(name)
+        if name.startswith(PREFIX) and "." in name:
+            argument = canonical.partition(".")[0]
+            raise InvalidEnvironment(f"{name} is a part of {argument}", f"set {argument} as JSON")
+        if canonical in names:
+            raise InvalidEnvironment(
+                f"{names[canonical]} and {name} set the same argument", f"set {canonical} only"
+            )
+        names[canonical] = name
+    return {canonical: environment[name] for canonical, name in names.items()}
 
 
 def variable_of(flag: str) -> str:

@@ -11,6 +11,7 @@ Another K and no speculation are allowed: measurements use both.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,13 @@ from peagle_serve.contract import (
     is_s3_uri,
     whole_number,
 )
-from peagle_serve.environment import read_speculative_config
+from peagle_serve.environment import (
+    canonical_name,
+    flag_of,
+    normalized,
+    read_speculative_config,
+    tokens_of,
+)
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.variable_names import NEGATION, check_names, check_switch
@@ -182,27 +189,57 @@ SAFE_FORMATS = frozenset(
 (``pt``, ``npcache``, ``hf``) or serialized modules (``tensorizer``)."""
 _REMOTE_CODE = re.compile(r"trust[-_]?remote[-_]?code", re.IGNORECASE)
 _NO = ("false", "0", "null", "none")
+_NESTED_FORMAT = re.compile(r"load[-_]?format[\"'\\\s]*[:=][\"'\\\s]*([\w.-]*)", re.IGNORECASE)
 
 
 def trusts_remote_code(name: str, value: str) -> bool:
     """Whether the variable lets vLLM run code of a model's repository: by its name, or by a key in
     its value, as in ``SM_VLLM_HF_OVERRIDES``."""
+    name = canonical_name(name)
     if _REMOTE_CODE.search(name) and not name.startswith(NEGATION):
         return value.strip().lower() not in _NO
-    after = (value[found.end() :].lstrip("\"'\\ \t\n:=,") for found in _REMOTE_CODE.finditer(value))
+    after = (
+        text[found.end() :].lstrip("\"'\\ \t\n:=,")
+        for text in _spellings(name, value)
+        for found in _REMOTE_CODE.finditer(text)
+    )
     return any(not rest.lower().startswith(_NO) for rest in after)
+
+
+def unsafe_load_format(name: str, value: str) -> str | None:
+    """The load format in the variable that reads other files than safetensors, if it has one: as
+    its value, or by a key anywhere in it, such as ``draft_load_config`` of
+    ``SM_VLLM_SPECULATIVE_CONFIG``, with which vLLM 0.28.0 loads the drafter
+    (config/speculative.py:215)."""
+    formats = [value] if canonical_name(name) == LOAD_FORMAT else []
+    for text in _spellings(name, value):
+        formats += _NESTED_FORMAT.findall(text)
+    plain = (text.strip().lower() for text in formats)
+    return next((text for text in plain if text not in SAFE_FORMATS and text not in _NO), None)
+
+
+def _spellings(name: str, value: str) -> list[str]:
+    """The value as it is written, and its JSON without escapes, which hide the name of a key."""
+    spellings = [value]
+    for token in tokens_of(flag_of(name), value):
+        with contextlib.suppress(ValueError, RecursionError):
+            spellings.append(json.dumps(json.loads(token), ensure_ascii=False))
+    return spellings
 
 
 def check(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for the first invalid variable."""
+    environment = normalized(environment)
     check_names(environment)
-    load_format = environment.get(LOAD_FORMAT, "auto").strip().lower()
-    if load_format not in SAFE_FORMATS:
-        raise InvalidEnvironment(
-            f"{LOAD_FORMAT} {load_format[:_LONGEST_SHOWN]} reads other weights than safetensors",
-            f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}",
-        )
     for name, value in sorted(environment.items()):
+        load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
+        if load_format is not None:
+            shown = load_format[:_LONGEST_SHOWN]
+            what = f"{name} {shown}" if name == LOAD_FORMAT else f"load format {shown} in {name}"
+            raise InvalidEnvironment(
+                f"{what} reads other weights than safetensors",
+                f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}",
+            )
         if trusts_remote_code(name, value):
             raise InvalidEnvironment(
                 f"{name} lets code from the model's repository run; this container never does",

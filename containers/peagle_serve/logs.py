@@ -38,9 +38,11 @@ from peagle_serve.environment import elements
 HIDDEN = "***"
 
 _SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY(_ID)?|PRIVATE_KEY"
-    r"|CREDENTIALS_(RELATIVE|FULL)_URI)$"
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?<!ALLOW_)CREDENTIALS?|CREDS|API_?KEY)(_?\d+)?$"
+    r"|(?<!BY)(?<!COM)PASS$|[^D]PWD$"  # not BYPASS, COMPASS, PWD and OLDPWD
+    r"|(^|_)(ACCESS_KEY(_ID)?|PRIVATE_KEY|SECRET_KEY|CREDENTIALS_(RELATIVE|FULL)_URI)$"
 )
+"""The last word of a name, also where it is written together: MYPASSWORD, DBPASS."""
 _SECRET_FLAG = re.compile(r"^--[\w.-]*(api-key|token|secret|password)$")
 _SHORTEST = 6
 """Shorter values occur in ordinary words."""
@@ -56,7 +58,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"://[^\s/@:]+:[^\s/@]+@", f"://{HIDDEN}@"),
         (
             r"(?i)((?:secret_?access_?key|session_?token|security-token|x-amz-signature"
-            r"|x-amz-credential|api[_-]key|password)[\"']?\s*[:=]\s*[\"']?)(?!None\b|True\b|False\b)[^\s\"'&,}\]\[*]{4,}",
+            r"|x-amz-credential|api[_-]?key|passw(?:or)?d|passphrase|db_?pass)[\"']?\s*[:=]\s*[\"']?)(?!None\b|True\b|False\b)[^\s\"'&,}\]\[*]{4,}",
             rf"\1{HIDDEN}",
         ),
         # vLLM's logs of requests and responses.
@@ -147,7 +149,8 @@ ENDED = "ended"
 
 LONGEST = 12_000
 """Bytes of a message. Docker cuts lines at 16 KiB, which would break the JSON."""
-_COLOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOR = re.compile(r"(?:\x1b|#033|\^\[|\\x1b|\\u001b|\\033|\ufffd)\[[0-9;?]*[A-Za-z]")
+"""A terminal's code: raw, as syslog and ``cat -v`` write it, and escaped as in JSON."""
 _KEPT_END = 900
 _LINE_ENDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that JSON allows and some readers treat as the end of a line."""
@@ -178,7 +181,7 @@ class Log:
 
     def engine(self, line: str) -> str:
         """Write a line of the engine. Returns the line without secrets."""
-        shown = self._redacted(last_on_screen(_COLOR.sub("", line)))
+        shown = self._redacted(last_on_screen(without_colors(line)))
         fields = self._engine_lines.fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")
@@ -219,6 +222,11 @@ class Log:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError:
             pass  # the reader has gone; serving goes on
+
+
+def without_colors(line: str) -> str:
+    """A line of a log without the codes that colour it on a terminal."""
+    return _COLOR.sub("", line)
 
 
 def _shortened(text: str) -> str:

@@ -186,7 +186,11 @@ class EngineMonitor:
             selector.unregister(source)
 
     def crash(self) -> Crash:
-        from peagle_serve.crash import Crash, parse_crash  # its patterns take time; few crash
+        from peagle_serve.crash import (
+            KILLED_FIX,
+            Crash,
+            parse_crash,
+        )  # its patterns take time; few crash
 
         see_log = "see the engine's messages above"
         if self._failure:
@@ -195,7 +199,7 @@ class EngineMonitor:
         if crash.line:
             return crash._replace(fix=crash.fix or see_log, cause=crash.cause or "unknown")
         if self._engine.ended == 128 + signal.SIGKILL:
-            return Crash("killed by SIGKILL", "if memory ran out, use a larger machine", "killed")
+            return Crash("killed by SIGKILL", KILLED_FIX, "killed")
         return Crash(f"exit code {self._engine.ended}, without a message", see_log, "unknown")
 
     def _read_output(self) -> bool:

@@ -14,7 +14,7 @@ from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, facts_of
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
-from peagle_serve.environment import arguments
+from peagle_serve.environment import GUARDED_FLAGS, arguments, canonical_name
 from peagle_serve.environment_checks import check
 from peagle_serve.variable_names import KNOWN, check_arguments, check_names
 from tests.engine.conftest import Ask
@@ -130,6 +130,27 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     ]
     assert "'two words'" not in str(settings["lora_modules"])
     assert "x y" in str(settings["lora_modules"])
+
+
+def test_vllm_reads_the_beginning_of_a_flag_as_the_checks_do(
+    reported: dict[str, Any], ask: Ask
+) -> None:
+    flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
+    argvs: dict[str, list[str]] = {}
+    for flag in set(GUARDED_FLAGS) & set(flags):
+        values = ["{}"] if reported["flags"][flag] else []
+        for size in range(3, len(flag)):
+            if [other for other in flags if other.startswith(flag[:size])] == [flag]:
+                assert canonical_name(variable(flag[:size])) == variable(flag)
+                argvs |= {f"{flag} begun": [flag[:size], *values], flag: [flag, *values]}
+    parsed = ask("parsed", argvs)
+
+    assert len(argvs) > 40
+    for flag in GUARDED_FLAGS:
+        assert parsed.get(f"{flag} begun") == parsed.get(flag)
+    assert parsed["--trust-remote-code begun"]["trust_remote_code"] is True
+    for flag in flags:
+        assert canonical_name(variable(flag)) == variable(flag)
 
 
 def test_every_known_name_is_an_argument_of_vllm(reported: dict[str, Any]) -> None:

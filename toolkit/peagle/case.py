@@ -30,7 +30,7 @@ from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
 from peagle.vllm.prefix_caching import NO_PREFIX_CACHING
-from peagle_serve.environment import variable_of
+from peagle_serve.environment import canonical_name, variable_of
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
@@ -145,9 +145,10 @@ class Case:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The container's variables, including those of vLLM's arguments."""
+        """The container's variables, including those of vLLM's arguments, by canonical names."""
         settings = {variable_of(f"--{name}"): str(value) for name, value in self.settings.items()}
-        return {**settings, **self.environment}
+        given = {canonical_name(name): value for name, value in self.environment.items()}
+        return {**settings, **given}
 
     def setting(self, name: str) -> Value | None:
         """The value of vLLM's argument ``name``, also where it is given as a key of another

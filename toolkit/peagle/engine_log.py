@@ -15,7 +15,7 @@ from peagle.protocol import Counters
 from peagle.text import json_number
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
-from peagle_serve.logs import restored_text
+from peagle_serve.logs import restored_text, without_colors
 
 _WHOLE = r"\d{1,15}"
 _NUMBER = rf"{_WHOLE}(?:\.{_WHOLE})?"
@@ -54,6 +54,7 @@ def counters_in_log(line: str) -> Counters | None:
     """
     if "SpecDecoding metrics:" not in line:
         return None
+    line = without_colors(line)
     found = [pattern.search(line) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED)]
     if not all(found):
         return None
@@ -79,7 +80,7 @@ def _drafts(length: float, accepted: float, drafted: float, positions: int) -> i
 def generated_in_log(line: str) -> float | None:
     """Tokens per second that the engine generated since its previous report; ``None`` for other
     lines. An engine that drafts writes its counters directly after it."""
-    found = _GENERATION.search(line)
+    found = _GENERATION.search(without_colors(line))
     return float(found[1]) if found else None
 
 
@@ -103,6 +104,7 @@ class EngineLoad:
 
 def load_in_log(line: str) -> EngineLoad | None:
     """The load in vLLM's line of statistics; ``None`` for other lines."""
+    line = without_colors(line)
     generated = generated_in_log(line)
     if generated is None:
         return None
@@ -131,7 +133,9 @@ def log_fields(line: str) -> dict[str, Any]:
 
 
 def log_text(line: str) -> str:
-    """A line of a container's log, formatted for people; lines of other programs are unchanged."""
+    """A line of a container's log, formatted for people; lines of other programs are unchanged
+    but for their colours."""
+    line = without_colors(line)
     fields = log_fields(line)
     try:
         return _text_of(fields) if fields else line

@@ -79,7 +79,6 @@ def test_a_valid_speculative_config_is_accepted(config: str) -> None:
     ("name", "meant"),
     [
         ("SM_VLLM_SPECULATIVE_CONFG", "SM_VLLM_SPECULATIVE_CONFIG"),
-        ("SM_VLLM_SPECULATIVE-CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
         ("SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
         ("VLLM_SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
         ("OPTION_SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),

@@ -146,43 +146,6 @@ def test_the_deciding_line_is_found_among_its_consequences(
     assert fix in crash.fix
 
 
-@pytest.mark.parametrize(
-    ("message", "cause"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out-of-memory"),
-        (
-            "ValueError: Free memory on device cuda:0 (10/22 GiB) on startup is less than desired "
-            "GPU memory utilization (0.9, 19.8 GiB).",
-            "out-of-memory",
-        ),
-        ("ValueError: No available memory for the cache blocks.", "no-kv-cache"),
-        ("RuntimeError: The NVIDIA driver on your system is too old (found 12020)", "cuda-driver"),
-        (
-            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has "
-            "unsupported display driver / cuda driver combination",
-            "cuda-driver",
-        ),
-        ("RuntimeError: Failed to infer device type, please set VLLM_LOGGING_LEVEL", "cuda-driver"),
-        ("RuntimeError: CUDA error: no kernel image is available for execution", "gpu-too-old"),
-        ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "gated-model"),
-        (
-            "OSError: You are trying to access a gated repo. Make sure to have access to it",
-            "gated-model",
-        ),
-        ("RuntimeError: Cannot find any model weights with `/opt/ml/model`", "missing-weights"),
-        ("OSError: [Errno 28] No space left on device", "disk-full"),
-        ("OSError: [Errno 98] Address already in use", "port-in-use"),
-        ("api_server.py: error: unrecognized arguments: --x", "unknown-argument"),
-        ("AssertionError: Attempted to load weight (torch.Size([1]))", "head-does-not-fit"),
-        ("ValueError: something strange", ""),
-    ],
-)
-def test_a_known_cause_has_a_name_and_a_fix(message: str, cause: str) -> None:
-    crash = find_crash([*BEGINNING, f"(EngineCore pid=8) {message}", *CONSEQUENCES])
-
-    assert (crash.cause, bool(crash.fix)) == (cause, bool(cause))
-
-
 def test_a_log_of_the_container_gives_the_same_crash() -> None:
     messages = [
         "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "

@@ -23,7 +23,7 @@ _IN_SPECULATION = ("method", "num_speculative_tokens")
 _ELSEWHERE = ("max-model-len", "speculative-config")
 """Engine arguments that ``Served`` has as fields."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|CRED|KEY", re.IGNORECASE)
 _HIDDEN = "(hidden)"
 _DIGEST_DIGITS = 12
 

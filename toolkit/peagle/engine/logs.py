@@ -157,7 +157,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
 _KEPT_LINES = 4000
 
 _START = re.compile(r"non-default args|API server version")
-_END = re.compile(r"Engine core initialization failed|^[\w.]+: error: ")
+_END = re.compile(r"Engine core initialization failed|^(vllm serve|[\w.]+): error: ")
 _LEVEL = re.compile(r"^(\([^)]*\) )*(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _TRACEBACK = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?[\w.]+(Error|Exception)(: |$)")
