@@ -25,6 +25,7 @@ from tests.unit.cli.commands import Terminal
 
 ROOT = Path(__file__).parents[3]
 PIPELINES = ROOT / "infra" / "pipelines"
+TOOLKIT = ("--toolkit", "https://example.com/simple/")
 WORKFLOWS = sorted((PIPELINES / "github").glob("*.yml"))
 SPECIFICATIONS = sorted((PIPELINES / "codepipeline").glob("buildspec-*.yml"))
 
