@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,8 @@ def _in_account(kind: str, log: Transcript, wheel: Path, account: Machine, engin
     account.run(f"python -c '{minute}'")
     variables = json.loads(_quiet(account).run("peagle sandbox env --json"))
     repository = folder / "models"
-    repository.mkdir()
+    (repository / "wheels").mkdir(parents=True)
+    shutil.copy(wheel, repository / "wheels")
     person = Machine(
         "The repository",
         repository,

@@ -161,7 +161,8 @@ def play(run: Run) -> None:
     person, log = run.person, run.transcript
     log.heading("A new repository")
     person.run("git init -q -b main && git remote add origin ../origin.git")
-    person.run(f"peagle ci init {run.host.init}")
+    wheel = "$(ls wheels/*.whl)"
+    person.run(f"peagle ci init {run.host.init} --toolkit {wheel}")
     run.edit(*EDITS)
     person.run("sed -n '/^defaults/,/^# Options/p' peagle.yaml")
     run.commit("Serve the tiny pair")

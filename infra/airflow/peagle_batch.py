@@ -3,7 +3,7 @@
 The tasks are plain functions of ``peagle``: they run in a notebook and in tests as well. Between
 tasks only names and texts pass, so each task may run on another worker. ``deploy`` continues or
 changes nothing when Airflow repeats it, and the endpoint's own end time removes it even if no
-worker is left. Needs ``pip install peagle-toolkit`` on the workers, and credentials there.
+worker is left. Needs the toolkit's wheel installed on the workers, and credentials there.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_every_step_runs_in_the_sandbox(
         assert done.returncode == 0, (words, done.stderr)
         return done
 
-    peagle("ci", "init", kind)
+    peagle("ci", "init", kind, "--toolkit", "https://example.com/simple/")
     (tmp_path / "base").mkdir()
     file = tmp_path / "peagle.yaml"
     text = file.read_text("utf-8")

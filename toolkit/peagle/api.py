@@ -200,6 +200,7 @@ if TYPE_CHECKING:
     from peagle.project.reading import project_schema as project_schema
     from peagle.project.reading import read_project as read_project
     from peagle.proof import SecondTurn as SecondTurn
+    from peagle.project.toolkit import toolkit_source as toolkit_source
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
     from peagle.proof import require_passed as require_passed
@@ -372,6 +373,7 @@ _FUNCTIONS = {
     "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
     "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
+    "peagle.project.toolkit": ("toolkit_source",),
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.proof": (
         "SecondTurn", "floor_text", "pair_in_catalogue", "require_passed", "second_turn_text",

@@ -27,6 +27,13 @@ def data_folder(name: str) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent.parent / name
 
 
+def checkout_folder() -> Path | None:
+    """The checkout that this toolkit runs from; ``None`` for an installed package."""
+    root = _PACKAGE.parent.parent
+    installed = (_PACKAGE / "_data").is_dir() or not (root / "pyproject.toml").is_file()
+    return None if installed else root
+
+
 def weights_folder(location: str) -> Path:
     """The folder of a plan's ``directory`` weights; ``catalog:...`` is in the bundled catalogue."""
     inside = location.removeprefix(CATALOG_PREFIX)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from peagle import __version__
+from peagle.project import toolkit
 from tests.support import in_process
-from tests.unit.cli.test_pipelines import WORKFLOWS
+from tests.unit.cli.test_pipelines import TOOLKIT, WORKFLOWS
 
 
 @pytest.mark.thorough
@@ -19,7 +22,8 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
         "endpoints: {search: {pair: tiny}, code: {pair: tiny}}\n"
     )
     done = in_process(
-        "ci", "init", "github", "--repository", "acme/models", "--account", "111122223333",
+        "ci", "init", "github", *TOOLKIT, "--repository", "acme/models", "--account",
+        "111122223333",
         "--json", folder=tmp_path,
     )  # fmt: skip
 
@@ -36,7 +40,7 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["github", "codepipeline"])
 def test_the_role_that_deploys_gets_each_policy(tmp_path: Path, kind: str) -> None:
     """The starter has a ``ttl``, and an endpoint may scale."""
-    document = in_process("ci", "init", kind, "--json", folder=tmp_path).document
+    document = in_process("ci", "init", kind, *TOOLKIT, "--json", folder=tmp_path).document
     policies = {f"iam/{name}-policy.json" for name in ("deploy", "limit", "scaling")}
 
     assert policies <= set(document["files"])
@@ -45,7 +49,7 @@ def test_the_role_that_deploys_gets_each_policy(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["github", "codepipeline"])
 def test_an_account_without_a_role_for_sagemaker_gets_one(tmp_path: Path, kind: str) -> None:
-    document = in_process("ci", "init", kind, "--account", "111122223333", "--json",
+    document = in_process("ci", "init", kind, *TOOLKIT, "--account", "111122223333", "--json",
                           folder=tmp_path).document  # fmt: skip
     files = {f"iam/execution-role-{part}.json" for part in ("trust", "policy")}
 
@@ -58,7 +62,9 @@ def test_the_role_that_deploys_may_be_assumed_for_as_long_as_a_workflow_asks(
     tmp_path: Path,
 ) -> None:
     """A role's own limit is one hour, beyond which STS rejects the request."""
-    steps = " ".join(in_process("ci", "init", "github", "--json", folder=tmp_path).document["next"])
+    steps = " ".join(
+        in_process("ci", "init", "github", *TOOLKIT, "--json", folder=tmp_path).document["next"]
+    )
     texts = [path.read_text() for path in WORKFLOWS]
     longest = max(int(one) for text in texts for one in re.findall(r"seconds: (\d+)", text))
 
@@ -67,17 +73,17 @@ def test_the_role_that_deploys_may_be_assumed_for_as_long_as_a_workflow_asks(
 
 
 def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
-    assert in_process("ci", "init", "github", folder=tmp_path).code == 0
+    assert in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).code == 0
     file = tmp_path / ".github/workflows/peagle-nightly.yml"
     file.write_text("mine")
     (tmp_path / "iam/deploy-policy.json").write_text("mine")
 
-    done = in_process("ci", "init", "github", folder=tmp_path)
+    done = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path)
     assert done.code == 2
     assert done.error.startswith("error: .github/workflows/peagle-nightly.yml would be replaced")
     assert file.read_text() == "mine"
 
-    assert in_process("ci", "init", "github", "--force", folder=tmp_path).code == 0
+    assert in_process("ci", "init", "github", *TOOLKIT, "--force", folder=tmp_path).code == 0
     assert file.read_text() != "mine"
     assert (tmp_path / "iam/deploy-policy.json").read_text() == "mine"
 
@@ -90,13 +96,13 @@ def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_value_is_an_error(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
-    assert error in in_process("ci", "init", "github", *arguments, folder=tmp_path).error
+    assert error in in_process("ci", "init", "github", *TOOLKIT, *arguments, folder=tmp_path).error
 
 
 def test_a_file_without_the_environments_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "peagle.yaml").write_text("endpoints: {chat: {pair: tiny}}\n")
 
-    error = in_process("ci", "init", "github", folder=tmp_path).error
+    error = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).error
     assert "lacks the environment staging and production of the pipeline" in error
 
 
@@ -106,12 +112,14 @@ def test_each_endpoint_needs_the_environments(tmp_path: Path) -> None:
         "endpoints: {chat: {pair: tiny, environments: {production: {}}}, code: {pair: tiny}}\n"
     )
 
-    error = in_process("ci", "init", "github", folder=tmp_path).error
+    error = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).error
     assert "peagle.yaml: code lacks the environment production of the pipeline" in error
 
 
 def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> None:
-    steps = " ".join(in_process("ci", "init", "github", "--json", folder=tmp_path).document["next"])
+    steps = " ".join(
+        in_process("ci", "init", "github", *TOOLKIT, "--json", folder=tmp_path).document["next"]
+    )
     used = {name for path in WORKFLOWS for name in re.findall(r"vars\.(\w+)", path.read_text())}
 
     assert "AWS_IMAGE_ROLE" in used
@@ -123,15 +131,88 @@ def test_a_stack_per_endpoint_is_a_next_step(tmp_path: Path) -> None:
         "environments: {staging: {}, production: {}}\n"
         "endpoints: {search: {pair: tiny}, code: {pair: tiny}}\n"
     )
-    last = in_process("ci", "init", "codepipeline", "--json", folder=tmp_path).document["next"][-1]
+    last = in_process("ci", "init", "codepipeline", *TOOLKIT, "--json", folder=tmp_path).document[
+        "next"
+    ][-1]
 
     assert last == "that stack deploys search: deploy one more, with Endpoint, for code"
 
 
 def test_the_schema_beside_the_file_is_that_of_the_command(tmp_path: Path) -> None:
-    assert in_process("ci", "init", "github", folder=tmp_path).code == 0
+    assert in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).code == 0
     first = (tmp_path / "peagle.yaml").read_text().splitlines()[0]
 
     assert first == "# yaml-language-server: $schema=./peagle.schema.json"
     written = json.loads((tmp_path / "peagle.schema.json").read_text())
     assert written == in_process("ci", "schema").document
+
+
+DIGEST = "sha256=" + "a" * 64
+WHEEL = "wheels/peagle_toolkit-0.1.0-py3-none-any.whl"
+
+
+def installs(folder: Path) -> set[str]:
+    """What the workflows give to ``pip install``."""
+    texts = [path.read_text() for path in (folder / ".github/workflows").iterdir()]
+    return {one for text in texts for one in re.findall(r"pip install (.+)", text)}
+
+
+@pytest.mark.parametrize(
+    ("source", "installed"),
+    [
+        (WHEEL, f"./{WHEEL}"),
+        (f"https://example.com/p.whl#{DIGEST}", f"'https://example.com/p.whl#{DIGEST}'"),
+        (
+            "https://example.com/simple/",
+            f"--index-url https://example.com/simple/ peagle-toolkit=={__version__}",
+        ),
+    ],
+)
+def test_a_pipeline_installs_the_toolkit_from_the_source(
+    tmp_path: Path, source: str, installed: str
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / WHEEL).touch()
+    assert in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path).code == 0
+
+    assert installs(tmp_path) == {installed}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "missing.whl",
+        "../outside.whl",
+        "peagle-toolkit",
+        "https://example.com/p.whl",
+        "http://example.com/simple/",
+        "https://user:secret@example.com/simple/",
+    ],
+)
+def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source: str) -> None:
+    (tmp_path.parent / "outside.whl").touch()
+    done = in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path)
+
+    assert done.code == 2
+    assert done.error.startswith("error: --toolkit ")
+    assert "secret" not in done.out + done.err
+    assert not (tmp_path / ".github").exists()
+
+
+def test_an_installed_toolkit_needs_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit, "checkout_folder", lambda: None)
+    done = in_process("ci", "init", "github", folder=tmp_path)
+
+    assert done.code == 2
+    assert "where to install the toolkit from" in done.error
+
+
+@pytest.mark.thorough
+def test_from_a_checkout_the_wheel_is_beside_the_pipeline(tmp_path: Path) -> None:
+    assert in_process("ci", "init", "github", folder=tmp_path).code == 0
+
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    assert installs(tmp_path) == {f"./wheels/{wheel.name}"}
+    assert zipfile.is_zipfile(wheel)

@@ -25,6 +25,7 @@ from tests.unit.cli.commands import Terminal
 
 ROOT = Path(__file__).parents[3]
 PIPELINES = ROOT / "infra" / "pipelines"
+TOOLKIT = ("--toolkit", "https://example.com/simple/")
 WORKFLOWS = sorted((PIPELINES / "github").glob("*.yml"))
 SPECIFICATIONS = sorted((PIPELINES / "codepipeline").glob("buildspec-*.yml"))
 
@@ -72,7 +73,7 @@ def repository(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
     for kind in ("github", "codepipeline"):
-        assert in_process("ci", "init", kind).code == 0
+        assert in_process("ci", "init", kind, *TOOLKIT).code == 0
     file = tmp_path / "peagle.yaml"
     text = file.read_text(encoding="utf-8").replace("gpt-oss-20b", "tiny")
     file.write_text(text.replace("  region:", "  instance_type: ml.g5.xlarge\n  region:"), "utf-8")

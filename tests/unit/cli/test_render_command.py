@@ -39,9 +39,9 @@ def refusal(*arguments: str) -> PeagleError:
 @pytest.mark.parametrize(
     ("format", "files"),
     [
-        ("cloudformation", ["README.md", "template.yaml"]),
-        ("terraform", ["README.md", "endpoint", "main.tf", "values.json"]),
-        ("boto3", ["README.md", "deploy.py"]),
+        ("cloudformation", ["README.md", "plan.json", "template.yaml"]),
+        ("terraform", ["README.md", "endpoint", "main.tf", "plan.json", "values.json"]),
+        ("boto3", ["README.md", "deploy.py", "plan.json"]),
     ],
 )
 def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_plan_file_renders_as_its_pair_does(tmp_path: Path) -> None:
     CliRunner().invoke(cli, ["plan", "tiny", "--name", "mine", "--out", str(plan)])
     assert run("boto3", str(plan), "-o", str(tmp_path / "a")).exit_code == 0
     assert run("boto3", "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
-    (script, _) = render("boto3", read_plan(plan), load_catalog())
+    (script, *_) = render("boto3", read_plan(plan), load_catalog())
     for folder in ("a", "b"):
         assert (tmp_path / folder / "deploy.py").read_bytes() == script.content
     assert os.access(tmp_path / "a" / "deploy.py", os.X_OK)

@@ -57,7 +57,7 @@ def test_the_image_is_built_of_the_context_beside_the_file() -> None:
     written, described = files(plan), service(plan)
     context = {
         file.path: file.content for file in render("dockerfile", plan, CATALOG)
-        if file.path != "README.md"
+        if file.path not in ("README.md", "plan.json")
     }  # fmt: skip
 
     assert described["build"] == {"context": "./image"}
@@ -124,9 +124,11 @@ def test_the_service_has_the_plans_environment_and_gpus() -> None:
     (device,) = described["deploy"]["resources"]["reservations"]["devices"]
     assert device["count"] == plan.fit.tensor_parallel_size
     assert described["environment"].pop("HF_TOKEN") is None, "from the user's own environment"
-    assert {
-        name: interpolated(text, {}) for name, text in described["environment"].items()
-    } == plan.environment
+    folder = described["environment"].pop("HF_HOME")
+    assert folder.startswith(described["volumes"][0]["target"]), "weights are on the volume"
+    assert {name: interpolated(text, {}) for name, text in described["environment"].items()} == {
+        name: text for name, text in plan.environment.items() if name != "HF_HOME"
+    }
     assert "HF_TOKEN" not in service(plan_of("uploaded"))["environment"]
     (port,) = described["ports"]
     assert interpolated(port, {}) == "127.0.0.1:8080:8080"

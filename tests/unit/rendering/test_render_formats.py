@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.company import Company
+from peagle.planning.options import Overrides
 from peagle.render import RenderedFile, format_names, render
+from peagle.render.files import PLAN
 from peagle.render.formats.boto3 import script
 from peagle.render.image import serve_digest
+from peagle.render.plan_file import read_plan
 from peagle.render.requests import plan_arguments
 from peagle.speed.slo import parse_slo
 from peagle.text import parse_duration
@@ -277,3 +281,45 @@ def test_the_role_of_the_scheduler_has_the_tags_of_the_plan() -> None:
     assert tagged == stack["Model"]["Properties"]["Tags"]
     assert {"Key": "peagle:deployment", "Value": {"Ref": "EndpointName"}} in tagged
     assert {"Key": "team", "Value": "ml"} in tagged
+
+
+@pytest.mark.parametrize("format", format_names())
+def test_every_folder_has_the_plan_that_drift_reads(format: str, tmp_path: Path) -> None:
+    plan = plan_of("uploaded")
+    (tmp_path / PLAN).write_bytes(files(format, plan)[PLAN].content)
+
+    assert read_plan(tmp_path / PLAN) == plan
+
+
+@pytest.mark.parametrize("format", [one for one in format_names() if one not in KUBERNETES])
+def test_control_characters_reach_no_rendered_text(format: str) -> None:
+    own = {"NOTE": "a\x1b[31mred\x07\u009b\n```\n'\\\\"}
+    plan = make_plan(Options(pair="tiny", overrides=Overrides(environment=own)), CATALOG)
+    for path, file in files(format, plan).items():
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", file.content.decode()), path
+    words = re.findall(r"NOTE=(?:[^'\\]|\\.)*'", text(format, plan, "README.md"))
+    for word in words:
+        shown = subprocess.run(
+            ["bash", "-c", f"printf %s $'{word}"], capture_output=True, check=True
+        )
+        assert shown.stdout.decode() == f"NOTE={own['NOTE']}"
+
+
+@pytest.mark.parametrize("format", ["cdk", "cloudformation"])
+def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> None:
+    own = {"NOTE": "{{resolve:secretsmanager:theirs}}"}
+    plan = make_plan(Options(pair="tiny", overrides=Overrides(environment=own)), CATALOG)
+    with raises_code("format-unsupported", Unsupported) as refused:
+        render(format, plan, CATALOG)
+
+    assert "in NOTE" in refused.value.message
+    assert own["NOTE"] in text("terraform", plan, "values.json")
+
+
+def test_the_readme_names_what_is_not_pinned() -> None:
+    plan = plan_of("from-hub")
+    pinned = plan.runtime.model_copy(update={"image": f"{plan.runtime.image}@sha256:{'a' * 64}"})
+    exact = plan.model_copy(update={"runtime": pinned})
+
+    assert "The image is named by its tag" in text("terraform", plan, "README.md")
+    assert "The image is named by its tag" not in text("terraform", exact, "README.md")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from peagle import __version__, api
+from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import output_option
 from peagle.cli.output.console import (
@@ -60,6 +60,11 @@ _NEXT: dict[str, tuple[str, ...]] = {
 }
 """What to configure after ``ci init``."""
 
+_PIN = (
+    "pin in peagle.yaml what peagle plan names as not pinned: drafter: ID@COMMIT, and image: "
+    "HOST/NAME@sha256:DIGEST, unless build_image is true"
+)
+
 
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
 def ci() -> None:
@@ -71,7 +76,7 @@ def ci() -> None:
     epilog="""\b
 Examples:
   peagle ci init github --repository acme/models --account 111122223333
-  peagle ci init codepipeline
+  peagle ci init codepipeline --toolkit https://pypi.example.com/simple/
 """,
 )
 @click.argument("kind", metavar="github|codepipeline", type=OneOf(KINDS))
@@ -85,6 +90,12 @@ Examples:
 @click.option("--repository", metavar="OWNER/NAME", help="For the trust of the roles.")
 @click.option("--account", metavar="ID", help="AWS account, for the policies.")
 @click.option("--partition", default="aws", show_default=True, help="Partition of the account.")
+@click.option(
+    "--toolkit",
+    metavar="SOURCE",
+    help="What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
+    "index.  [default: the wheel of this checkout, written to wheels/]",
+)
 @click.option("--force", is_flag=True, help="Replace files that differ, except peagle.yaml.")
 @json_option
 @click.pass_context
@@ -95,6 +106,7 @@ def init(
     repository: str | None,
     account: str | None,
     partition: str,
+    toolkit: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -113,12 +125,15 @@ def init(
     endpoints = ["chat"] if STARTER in files else api.endpoints_of(_project(ctx, folder))
     given = {"account": account, "repository": repository, "partition": account and partition}
     values = {key: value for key, value in given.items() if value}
-    made = api.pipeline_files(kind, endpoints, __version__, values)
+    source = api.toolkit_source(toolkit, folder)
+    files |= source.files
+    made = api.pipeline_files(kind, endpoints, source.text, values)
     kept = {name for name in made if not values and _is_policy(folder, name)}
     files |= {name: content for name, content in made.items() if name not in kept}
     _write(folder, files, force)
     filled = account is not None and (repository is not None or kind != "github")
     steps = list(_NEXT[kind][1:] if filled else _NEXT[kind])
+    steps.append(_PIN)
     if kind == "codepipeline" and endpoints[1:]:
         others = ", ".join(endpoints[1:])
         steps.append(

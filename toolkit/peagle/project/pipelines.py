@@ -31,7 +31,7 @@ project has a ``ttl``, and any endpoint may scale."""
 
 _ENDPOINTS = "endpoint: [chat]"
 _ENDPOINT_DEFAULT = "Default: chat"
-_PACKAGE = "peagle-toolkit==0.1.0"
+_PACKAGE = "TOOLKIT"
 """What the files of ``infra/pipelines`` say; each is replaced by the project's own."""
 
 _ACCOUNT = re.compile(r"\d{12}", re.ASCII)
@@ -44,19 +44,20 @@ def starter_project() -> str:
 
 
 def pipeline_files(
-    kind: PipelineKind, endpoints: Sequence[str], version: str, values: Mapping[str, str]
+    kind: PipelineKind, endpoints: Sequence[str], toolkit: str, values: Mapping[str, str]
 ) -> dict[str, bytes]:
     """The files by path: workflows or build specifications, and the policies of the roles.
 
     A pipeline of CodePipeline deploys one endpoint, the first unless its stack names another.
 
-    ``values`` replace ``${account}``, ``${partition}`` and ``${repository}`` in policies; one that
+    ``toolkit`` are the arguments of the ``pip install`` of the toolkit, as in a shell. ``values``
+    replace ``${account}``, ``${partition}`` and ``${repository}`` in policies; one that
     is absent stays. Raises UserError for a value that is none.
     """
     _check(values)
     folder = data_folder("infra/pipelines") / kind
     found = {
-        str(Path(_FOLDERS[kind]) / file.name): _of_project(file, endpoints, version)
+        str(Path(_FOLDERS[kind]) / file.name): _of_project(file, endpoints, toolkit)
         for file in sorted(folder.iterdir())
         if file.suffix in (".yml", ".yaml")
     }
@@ -73,11 +74,11 @@ def schema_bytes(schema: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(schema, indent=2)}\n".encode()
 
 
-def _of_project(file: Path, endpoints: Sequence[str], version: str) -> bytes:
+def _of_project(file: Path, endpoints: Sequence[str], toolkit: str) -> bytes:
     text = file.read_text("utf-8")
     text = text.replace(_ENDPOINTS, f"endpoint: [{', '.join(endpoints)}]")
     text = text.replace(_ENDPOINT_DEFAULT, f"Default: {endpoints[0]}")
-    return text.replace(_PACKAGE, f"peagle-toolkit=={version}").encode()
+    return text.replace(_PACKAGE, toolkit).encode()
 
 
 def _check(values: Mapping[str, str]) -> None:

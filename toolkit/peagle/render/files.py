@@ -21,7 +21,10 @@ from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
 from peagle.render.requests import folders, openai_base_url, plan_arguments
-from peagle.text import format_duration, format_usd
+from peagle.text import format_duration, format_usd, sanitize
+
+PLAN = "plan.json"
+"""The plan file of every rendered folder, which `peagle drift` and `prove` read."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,37 @@ def yaml_file(path: str, document: Any, heading: str) -> RenderedFile:
     body = yaml.dump(
         document, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=100_000
     )
-    return text_file(path, f"# {heading}\n{body}")
+    return text_file(path, f"# {sanitize(heading)}\n{body}")
 
 
 def json_file(path: str, document: Any) -> RenderedFile:
-    """A JSON file, keys in the order given."""
-    return text_file(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """A JSON file, keys in the order given; control characters, which are in strings only, are
+    escaped."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return text_file(path, _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
-    return RenderedFile(path, text.encode(), executable)
+    """A text file, without control characters other than tabs and ends of lines."""
+    return RenderedFile(path, _CONTROL.sub("", text).encode(), executable)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shell_text(words: Iterable[str]) -> str:
+    """``shlex.join``, with words that contain control characters as bash's ``$'...'``: on one line,
+    and the same value."""
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else "$'" + "".join(map(_in_shell, word)) + "'"
+        for word in words
+    )
+
+
+def _in_shell(character: str) -> str:
+    if character.isprintable():
+        return f"\\{character}" if character in "\\'" else character
+    return f"\\U{ord(character):08x}"
 
 
 def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFile:
@@ -79,14 +103,14 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
     Commands name the folder of the user's own catalogue DIR: its path is that of one machine."""
     facts = {
         "name": plan.name,
-        "pair": plan.pair,
+        "pair": sanitize(plan.pair),
         "count": plan.instance_count,
         "instance_type": plan.instance_type,
         "region": plan.region,
         "domain": domain(plan.region),
         "peagle": "peagle --catalog DIR" if catalog.is_extended else "peagle",
-        "words": shlex.join(plan_arguments(plan)),
-        "built": shlex.join(plan_arguments(plan, "--resource-tag")),
+        "words": shell_text(plan_arguments(plan)),
+        "built": shell_text(plan_arguments(plan, "--resource-tag")),
         "calling": _calling(plan),
         "proving": _PROVING.format(name=plan.name, region=plan.region),
         "price": _price(plan),
@@ -104,7 +128,37 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
         "minutes": plan.startup_timeout_seconds // 60,
         **own,
     }
-    return text_file("README.md", form.format(**facts))
+    return text_file("README.md", form.format(**facts) + _unpinned(plan))
+
+
+def _unpinned(plan: Plan) -> str:
+    """How to pin the commits and the digest that the plan does not know; empty if it knows all."""
+    models = (plan.target, plan.drafter)
+    moving = [
+        (one, model)
+        for one, model in zip(("target", "head"), models, strict=True)
+        if model
+        and model.weights
+        and model.weights.kind == "hub"
+        and not _COMMIT.fullmatch(model.weights.revision or "")
+    ]
+    lines = [
+        f"- The {part} {sanitize(model.id)} is that of the branch "
+        f"`{sanitize(model.weights.revision or 'main')}`: {_PIN[part]}"
+        for part, model in moving
+        if model.weights
+    ]
+    if "@sha256:" not in plan.runtime.image:
+        lines.append(f"- The image is named by its tag: {_PIN['image']}")
+    return "\n".join(["", "## Not pinned", "", *lines, ""]) if lines else ""
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PIN = {
+    "head": "render again with `--drafter ID@COMMIT`.",
+    "target": "name it `ID@COMMIT`, and render again.",
+    "image": "`peagle catalog refresh --digests` finds its digest; or give `--image IMAGE@DIGEST`.",
+}
 
 
 def request_example(plan: Plan, **more: str) -> str:
@@ -123,7 +177,7 @@ def _calling(plan: Plan) -> str:
         name=plan.name,
         region=plan.region,
         body=request_example(plan),
-        model=plan.target.id,
+        model=sanitize(plan.target.id),
         url=openai_base_url(plan.region, plan.name, component_path(plan)),
         cli=_CLI_COMPONENT.format(name=plan.name) if plan.copies else "",
         python=f'InferenceComponentName="{plan.name}", ' if plan.copies else "",
@@ -154,7 +208,8 @@ _PROVING = """
 ## Proving it
 
 `peagle prove {name} --region {region}` measures whether drafts are accepted, and exits with 3 if
-not. `peagle list`, `status` and `logs` find the endpoint by its tags. `peagle deploy`, `rollback`
+not. `peagle drift plan.json` compares the endpoint with the plan in this folder. `peagle list`,
+`status` and `logs` find the endpoint by its tags. `peagle deploy`, `rollback`
 and `destroy` leave it to its owner until `peagle adopt {name}`.
 """
 
@@ -206,7 +261,7 @@ def _upload(plan: Plan) -> str:
     for folder in folders(plan):
         name = f"{folder.part.upper()}_FOLDER"
         command = f"aws s3 sync {name} s3://BUCKET/{folder.prefix}"
-        lines += [f"{command}{_encrypted(plan)}  # {folder.described}"]
+        lines += [f"{command}{_encrypted(plan)}  # {sanitize(folder.described)}"]
     return "\n".join([*lines, "```", ""])
 
 
@@ -220,7 +275,7 @@ def _folders(plan: Plan) -> str:
     """The contents of the folders on the command line; empty without any."""
     if not folders(plan):
         return ""
-    lines = [f"- `--{folder.part}`: {folder.described}" for folder in folders(plan)]
+    lines = [f"- `--{folder.part}`: {sanitize(folder.described)}" for folder in folders(plan)]
     return "\n".join(["", "Folders:", "", *lines, ""])
 
 

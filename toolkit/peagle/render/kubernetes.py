@@ -16,16 +16,15 @@ from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
 from peagle.planning.copies import reserved
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
-from peagle.render.files import QuotingDumper, RenderedFile, text_file
+from peagle.render.files import PLAN, QuotingDumper, RenderedFile, text_file
 from peagle.render.formats import only_sagemaker
-from peagle.render.plan_file import plan_bytes
 from peagle.render.requests import folders, pair_arguments
 from peagle.text import sanitize
 from peagle_serve.contract import SERVED_NAME
 from peagle_serve.environment import tokens_of
 
-MANIFEST, GATE, PLAN = "inference.yaml", "gate.yaml", "plan.json"
-FILES = (MANIFEST, GATE, PLAN, "README.md")
+MANIFEST, GATE = "inference.yaml", "gate.yaml"
+FILES = (MANIFEST, GATE, "README.md")
 
 GATE_PREFIX, PLAN_PREFIX = "gate-", "plan-"
 """Of the names of the gate's Job, and of the ConfigMap with the plan."""
@@ -57,10 +56,6 @@ def manifest_file(path: str, documents: Iterable[Any], heading: Iterable[str]) -
         documents, Dumper=QuotingDumper, sort_keys=False, allow_unicode=False, width=100_000
     )
     return text_file(path, f"{comment}{body}")
-
-
-def plan_file(plan: Plan) -> RenderedFile:
-    return RenderedFile(PLAN, plan_bytes(plan))
 
 
 def literal(text: str) -> str:

@@ -2,7 +2,7 @@
 
 The module's name is the format's name. It defines
 
-    FILES          the files it writes, README.md included
+    FILES          the files it writes, README.md included; `render` adds the plan file, for drift
     render         (plan, catalog) -> the files
     unsupported    optional: (plan) -> what the format cannot express of this plan, "" for nothing
     NO_ENDPOINT    optional: true for a format that makes no endpoint, but an image or one container
@@ -19,7 +19,8 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.errors import NotFound, Unsupported, nearest
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile
+from peagle.render.files import PLAN, RenderedFile, json_file
+from peagle.render.plan_file import plan_document
 from peagle.text import one_of
 
 
@@ -30,7 +31,7 @@ def format_names() -> tuple[str, ...]:
 
 def format_files(format: str) -> tuple[str, ...]:
     """The paths of the files that a format writes. Raises NotFound for an unknown format."""
-    return tuple(_module(format).FILES)
+    return (*_module(format).FILES, PLAN)
 
 
 _FORMAT_UNSUPPORTED = "format-unsupported"
@@ -56,7 +57,7 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
         fix = f"use {one_of(others)}" if others else "no format can express this plan"
         raise Unsupported(f"{format}: {reason}", fix, code=_FORMAT_UNSUPPORTED)
     files: tuple[RenderedFile, ...] = _module(format).render(plan, catalog)
-    return files
+    return (*files, json_file(PLAN, plan_document(plan)))
 
 
 def _unsupported(format: str, plan: Plan) -> str:

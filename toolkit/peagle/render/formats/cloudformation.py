@@ -7,6 +7,7 @@ stack does what the plan says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from peagle.catalog.schema import Catalog
@@ -48,13 +49,38 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def unsupported(plan: Plan) -> str:
-    """A plan that mounts two S3 prefixes, and a rule of a bucket that the stack does not own."""
-    if all(mount.channel is None for mount in plan.mounts):
-        return not_in_templates(plan)
-    return (
-        "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for its "
-        "drafter (target/ and drafter/ below one s3:// prefix need none)"
-    )
+    """A plan that mounts two S3 prefixes, a rule of a bucket that the stack does not own, and texts
+    that CloudFormation would replace."""
+    if any(mount.channel is not None for mount in plan.mounts):
+        return (
+            "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for "
+            "its drafter (target/ and drafter/ below one s3:// prefix need none)"
+        )
+    for request in owned_requests(plan, "cloudformation"):
+        for place in _dynamic_references(request.parameters):
+            return (
+                f"CloudFormation replaces {_DYNAMIC}...}}}} in {place} by a secret or parameter, "
+                "and no escape keeps it as text"
+            )
+    return not_in_templates(plan)
+
+
+_DYNAMIC = "{{resolve:"
+"""Begins a dynamic reference, which CloudFormation replaces in every text of a template."""
+
+
+def _dynamic_references(value: Any, place: str = "") -> Iterator[str]:
+    """The keys of the texts that contain a dynamic reference."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if _DYNAMIC in key:
+                yield f"the name of a key of {place}"
+            yield from _dynamic_references(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _dynamic_references(item, place)
+    elif isinstance(value, str) and _DYNAMIC in value:
+        yield place
 
 
 def template(plan: Plan) -> dict[str, Any]:

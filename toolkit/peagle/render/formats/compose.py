@@ -17,14 +17,14 @@ from peagle.render.compose import ComposeService, compose_text
 from peagle.render.files import RenderedFile, readme, request_example, text_file
 from peagle.render.formats import only_sagemaker
 from peagle.render.formats.dockerfile import recipe_of
-from peagle.render.image import context_files, image_name
+from peagle.render.image import CACHE_FOLDER, context_files, image_name
 from peagle.render.image_names import is_own_image
-from peagle.render.kubernetes import has_hub_weights, plan_file, served_names
+from peagle.render.kubernetes import has_hub_weights, served_names
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import ADDITIONAL, DEFAULT_PORT, ML_ROOT, MODEL_FOLDER
 
 COMPOSE, CONTEXT = "compose.yaml", "image"
-FILES = (COMPOSE, "plan.json", "README.md")
+FILES = (COMPOSE, "README.md")
 NO_ENDPOINT = True
 
 _FOLDER_VARIABLES = {
@@ -35,6 +35,9 @@ _FOLDER_VARIABLES = {
 
 PORT_VARIABLE = "PORT"
 """Compose's variable of the port on this machine."""
+
+_HUB_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+"""Variables that say where the Hub's client keeps downloads."""
 
 HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
 
@@ -75,7 +78,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     return (
         text_file(COMPOSE, compose_text(service, heading)),
         *(RenderedFile(f"{CONTEXT}/{one.path}", one.content, one.executable) for one in context),
-        plan_file(plan),
         how_to,
     )
 
@@ -92,9 +94,12 @@ def unsupported(plan: Plan) -> str:
 
 
 def _environment(plan: Plan) -> dict[str, str | None]:
-    """The plan's environment, and the Hub token of the caller where the engine downloads."""
-    token: dict[str, str | None] = {HUB_TOKEN: None} if has_hub_weights(plan) else {}
-    return {**token, **plan.environment}
+    """The plan's environment. Where the engine downloads, the Hub token of the caller, and the
+    cache volume as the Hub's folder: ``/tmp``, which the plan names, is in memory here."""
+    if not has_hub_weights(plan):
+        return {**plan.environment}
+    others = {k: v for k, v in plan.environment.items() if k not in _HUB_FOLDERS}
+    return {HUB_TOKEN: None, **others, "HF_HOME": f"{CACHE_FOLDER}/huggingface"}
 
 
 def _folders(plan: Plan) -> dict[str, str]:

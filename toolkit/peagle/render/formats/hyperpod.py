@@ -25,7 +25,6 @@ from peagle.render.kubernetes import (
     heading,
     manifest_file,
     object_name,
-    plan_file,
     refused,
     resources,
     served_names,
@@ -47,7 +46,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     return (
         manifest_file(MANIFEST, [endpoint(plan, catalog)], heading(plan, "hyperpod")),
         gate_file(plan, "hyperpod", name, {"app": name}, DEFAULT_PORT),
-        plan_file(plan),
         readme(
             plan,
             catalog,
@@ -201,8 +199,9 @@ sed -i{placeholders} *.yaml
 {apply}
 ```
 
-`IMAGE` is one with the toolkit, as from `FROM python:3.12-slim` and `RUN pip install
-peagle-toolkit`. After a failed gate, apply the files of the revision before.
+`IMAGE` is one with the toolkit: `FROM python:3.12-slim`, `COPY peagle_toolkit-*.whl /`, `RUN pip
+install /peagle_toolkit-*.whl`. From a checkout, `pip wheel --no-deps .` makes the wheel. After a
+failed gate, apply the files of the revision before.
 
 The operator registers an endpoint of SageMaker, which is called as any other:
 

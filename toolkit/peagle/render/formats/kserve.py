@@ -30,7 +30,6 @@ from peagle.render.kubernetes import (
     literal,
     manifest_file,
     object_name,
-    plan_file,
     refused,
     resources,
     served_names,
@@ -77,7 +76,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     return (
         manifest_file(MANIFEST, [document], heading(plan, "kserve", not_run)),
         gate_file(plan, "kserve", name, {RELEASE_LABEL: name}, PORT),
-        plan_file(plan),
         readme(
             plan,
             catalog,
@@ -251,8 +249,8 @@ sed -i{placeholders} *.yaml
 {apply}
 ```
 
-`IMAGE` is one with the toolkit, as from `FROM python:3.12-slim` and `RUN pip install
-peagle-toolkit`.
+`IMAGE` is one with the toolkit: `FROM python:3.12-slim`, `COPY peagle_toolkit-*.whl /`, `RUN pip
+install /peagle_toolkit-*.whl`. From a checkout, `pip wheel --no-deps .` makes the wheel.
 
 ## Changing it
 
