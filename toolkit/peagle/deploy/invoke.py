@@ -69,10 +69,12 @@ def invoke(
     the endpoint its fix is how to finish the deploy, or to look at the state.
     """
     plan = record.current.plan if record else None
-    # AWS's image exposes no counters, and answers the question for them with an error. With several
-    # instances, each reading may reach another engine.
-    is_readable = plan is None or plan.proof.source == "counters"
-    has_counters = is_readable and record is not None and record.current.served.engines == 1
+    has_counters = record is not None and _exposes_counters(record)
+    if record is None:
+        with suppress(CloudError):  # may be denied; the endpoint then says what it needs
+            live = sagemaker.describe(aws, name)
+            if live is not None and live.hosts_components:
+                runtime.require_component(aws, name)
     send = partial(
         measure_answer,
         partial(runtime.ask, aws, name),
@@ -98,6 +100,17 @@ def invoke(
         if not error.fix and _is_being_created(aws, name):
             error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
         raise
+
+
+def _exposes_counters(record: Deployment) -> bool:
+    """Whether the engine's counters can be read: AWS's image has none, and answers the question
+    for them with an error that counts as one of the endpoint. The plan says so, and what another
+    machine deployed, its proof. With several engines each reading may reach another one."""
+    revision = record.current
+    source = revision.plan.proof.source if revision.plan else None
+    if source is None and revision.proof:
+        source = revision.proof.source
+    return source == "counters" and revision.served.engines == 1
 
 
 def _is_being_created(aws: Aws, name: str) -> bool:
