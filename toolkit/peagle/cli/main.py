@@ -245,9 +245,7 @@ def main() -> NoReturn:
     except RuntimeError as error:  # pathlib's, for a user without HOME and entry in passwd
         if "home directory" not in str(error):
             raise
-        _end(
-            UserError(f"{error}".rstrip("."), "set HOME", code="no-home"), error_fields
-        )
+        _end(UserError(f"{error}".rstrip("."), "set HOME", code="no-home"), error_fields)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)

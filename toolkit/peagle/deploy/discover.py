@@ -174,7 +174,9 @@ def find_deployments(
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             resources = ", ".join(f"{one.kind} {one.name}" for one in found)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            message = f"the tag {DEPLOYMENT_TAG} of {resources} in {aws.region} is damaged: {reason}"
+            message = (
+                f"the tag {DEPLOYMENT_TAG} of {resources} in {aws.region} is damaged: {reason}"
+            )
             damaged.append(DamagedTags(message, "correct the tag, or remove it"))
             continue
         deployments += [deployment] if deployment else []

@@ -26,13 +26,15 @@ OnText = Callable[[str], object]
 @dataclass(frozen=True)
 class InvokeRequest:
     """A prompt and how to answer it. ``chat`` is as a chat or as a completion, by default what the
-    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding."""
+    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding. A
+    ``payload`` is the complete body, sent as it is, and the other fields do not count."""
 
     prompt: str
     chat: bool | None = None
     max_tokens: int = 256
     temperature: float = 0.0
     stream: bool = True
+    payload: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def invoke_local(
 
 
 def _body(request: InvokeRequest, is_chat_model: bool) -> dict[str, Any]:
+    if request.payload is not None:
+        return request.payload
     return request_body(
         request.prompt,
         chat=is_chat_model if request.chat is None else request.chat,

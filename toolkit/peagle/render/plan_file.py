@@ -281,7 +281,9 @@ def _check_numbers(plan: Plan, file: str) -> None:
                 limits.append((f"{key}.{name}", value, 0, math.inf))
     for key, value, least, largest in limits:
         if value is not None and not (math.isfinite(value) and least <= value <= largest):
-            allowed = f"{least:,g} or more" if largest == math.inf else f"{least:,g} to {largest:,g}"
+            allowed = (
+                f"{least:,g} or more" if largest == math.inf else f"{least:,g} to {largest:,g}"
+            )
             message = f"{file}: {key!r} is {value:,g}; it must be {allowed}"
             raise PlanFileError(message, _again(file), code="plan-number")
 
