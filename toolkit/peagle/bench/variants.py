@@ -38,8 +38,6 @@ class Minute:
 
     requests: float = 0.0
     errors: float = 0.0
-    rejected: float = 0.0
-    failed: float = 0.0
     latency: float = 0.0
     ended: float = 0.0
     first: float = 0.0
@@ -47,6 +45,8 @@ class Minute:
     tokens: float = 0.0
     accepted: float = 0.0
     drafts: float = 0.0
+    rejected: float = 0.0
+    failed: float = 0.0
 
 
 @dataclass(frozen=True)

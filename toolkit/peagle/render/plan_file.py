@@ -242,8 +242,8 @@ def plan_from(document: Any, file: str) -> Plan:
         raise PlanFileError(
             f"{file}: {first_problem(error, Plan)}", recreate_fix(document, file)
         ) from error
-    _check_numbers(plan, file)
     check_agreement(plan, document, file)
+    _check_numbers(plan, file)
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
         raise PlanFileError(message, recreate_fix(document, file), code="plan-edited")
