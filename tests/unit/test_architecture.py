@@ -30,7 +30,8 @@ INFRASTRUCTURE = frozenset(
 """Modules whose functions commands may call directly; the others are called through the API."""
 
 WORDS = frozenset(
-    {"peagle.planning.limit.limit_text", "peagle.planning.observe.capture_text",
+    {"peagle.deploy.costs.utc_text", "peagle.deploy.records.readable_records",
+     "peagle.planning.limit.limit_text", "peagle.planning.observe.capture_text",
      "peagle.planning.observe.observability_text", "peagle.planning.plan.price_origin",
      "peagle.planning.rollout.cost_text", "peagle.speed.crossover.crossover_text",
      "peagle.vllm.defaults.method_title"}

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.store import locked, read_json, replacing, write_file, write_json
+from peagle.errors import UserError
+from peagle.store import home, locked, read_json, replacing, write_file, write_json
+from tests.support import raises_code
 
 HOLD = """
 import sys, pathlib
@@ -120,3 +122,17 @@ def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_json(path) is None
     write_json(path, {"größe": [1, None]})
     assert read_json(path) == {"größe": [1, None]}
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("PEAGLE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", without_home)
+
+    with raises_code("no-home", UserError):
+        home()

@@ -13,11 +13,17 @@ from urllib.parse import urlsplit
 
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
+from peagle.aws.runtime import require_component
 from peagle.aws.translation import NO_ANSWER
 from peagle.catalog.tables import Instance
 from peagle.deploy.described import Prices
 from peagle.deploy.discover import complete_deployment, current_deployment
-from peagle.deploy.records import Ambiguous, deployment_names, find_record
+from peagle.deploy.records import (
+    Ambiguous,
+    DamagedRecord,
+    deployment_names,
+    find_record,
+)
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import endpoint_created
 from peagle.errors import CloudError, EngineError, NotFound, OptionsConflict, PeagleError, UserError
@@ -182,6 +188,9 @@ def find_deployed(
         aws = account.connect(record.region)
     except NotFound as unknown:
         return _find_by_tag(account, name, region, prices, unknown)
+    except DamagedRecord as damaged:
+        account.say(f"{damaged.message}; {name} is read from its tags in the account.")
+        return _find_by_tag(account, name, region or damaged.region, prices, damaged)
     except Ambiguous:
         aws = account.connect(region or DEFAULT_REGION)
         record = find_record(name, aws.scope, region)
@@ -194,11 +203,13 @@ def find_deployed(
             code="other-account",
         )
     current = current_deployment(aws, name, record, prices) or record
+    if current.current.served.copies is not None:
+        require_component(aws, name)
     return (complete_deployment(aws, current, prices) if complete else current), aws
 
 
 def _find_by_tag(
-    account: Account, name: str, region: str | None, prices: Prices, unknown: NotFound
+    account: Account, name: str, region: str | None, prices: Prices, unknown: UserError
 ) -> tuple[Deployment, Aws]:
     """A deployment of another machine or template; raises ``unknown`` when there is none."""
     try:
@@ -207,12 +218,16 @@ def _find_by_tag(
     except UserError as error:  # such as without credentials
         if not account.sandbox and _sandbox_serves(name):
             raise _in_sandbox(unknown) from None
+        if isinstance(unknown, DamagedRecord):
+            raise unknown from error
         message = f"{unknown.message} on this machine, and the account is unknown: {error.message}"
         raise NotFound(message, error.remedy, code=NOT_SEARCHED) from error
     if found is None:
         if not account.sandbox and _sandbox_serves(name):
             raise _in_sandbox(unknown)
         raise unknown
+    if found.current.served.copies is not None:
+        require_component(aws, name)
     return found, aws
 
 
@@ -247,5 +262,5 @@ def _sandbox_serves(name: str) -> bool:
     return False
 
 
-def _in_sandbox(unknown: NotFound) -> NotFound:
+def _in_sandbox(unknown: UserError) -> NotFound:
     return NotFound(unknown.message, "it is in the sandbox: choose that", IN_SANDBOX)

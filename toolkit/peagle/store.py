@@ -43,12 +43,26 @@ HOME_VARIABLE = "PEAGLE_HOME"
 
 
 def home() -> Path:
-    """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``."""
+    """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``.
+
+    Raises UserError where none is set and the user has no home folder, as in some containers.
+    """
     chosen = os.environ.get(HOME_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "peagle"
+    return (Path(state) if state else _user_home() / ".local" / "state") / "peagle"
+
+
+def _user_home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError(
+            "this user has no home folder: HOME is not set, and passwd has no entry",
+            f"set {HOME_VARIABLE} to a folder for the toolkit's state",
+            code="no-home",
+        ) from None
 
 
 def private_folder(folder: Path) -> Path:

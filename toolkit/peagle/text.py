@@ -75,6 +75,8 @@ def parse_share(text: str) -> float:
     number = float(found[1] or 0) if found and found[1] != "." else 0.0
     share = round(number / 100 if found and found[2] else number, 6)
     if not 0.001 <= share <= 0.999:
+        if found and not found[2] and 1 < number < 100:
+            raise ValueError(f"{number:g} is not a share: write {number:g}% for {number:g} of 100")
         raise ValueError("write a share between 0.1% and 99.9%, such as 10%")
     return share
 

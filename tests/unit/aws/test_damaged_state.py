@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peagle.account import Account, find_deployed
+from peagle.aws import sagemaker
 from peagle.aws.prices import answer_cache
 from peagle.deploy import records
+from peagle.deploy.discover import find_deployment
+from peagle.deploy.removal import destroy
 from peagle.deploy.status import list_deployments
 from peagle.engine import state as engines
 from peagle.engine.install import lock_of
@@ -92,3 +97,38 @@ def test_a_state_file_that_is_no_file_is_not_waited_for(tmp_path: Path, kind: st
 
     with pytest.raises(OSError, match=r"regular file|Is a directory"):
         read_json(path)
+
+
+@pytest.mark.parametrize("change", [{"ends_at": 1e18}, {"billing_since": -1.0}, None])
+def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
+    world: World, change: dict[str, float] | None
+) -> None:
+    made = world.deploy(a_plan())
+    path = records.record_path(*made.key)
+    text = path.read_text()
+    path.write_text(json.dumps(json.loads(text) | change) if change else text[:300])
+    account = Account()
+    account.__dict__["connect"] = lambda region: world.aws
+
+    listing = list_deployments(world.aws, [made.region], lambda: None)
+    found, aws = find_deployed(account, NAME, None, lambda: None, complete=True)
+    destroy(aws, found)
+
+    assert [row["name"] for row in listing.rows] == [NAME]
+    assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]
+    assert find_deployment(world.aws, NAME) is None
+
+
+def test_a_tag_that_is_no_name_hides_no_other_deployment(world: World) -> None:
+    made = world.deploy(a_plan())
+    config = sagemaker.description(world.aws, "Model", made.current.model)
+    world.aws.call(
+        "sagemaker", "create_model", ModelName="other", ExecutionRoleArn=made.current.role,
+        PrimaryContainer=config["PrimaryContainer"],
+        Tags=[{"Key": "peagle:deployment", "Value": "no name/of: one"}],
+    )  # fmt: skip
+
+    listing = list_deployments(world.aws, [made.region], lambda: None)
+
+    assert [row["name"] for row in listing.rows] == [NAME]
+    assert [damaged.code for damaged in listing.damaged] == ["tags-damaged"]

@@ -143,7 +143,7 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
 
-    (found,) = find_deployments(world.aws, prices)
+    (found,), _ = find_deployments(world.aws, prices)
 
     assert (found.name, found.owner) == (NAME, said)
     with raises_code("other-owner") as caught:
@@ -230,7 +230,7 @@ def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, hea
     assert found.serving.served.k > 0
     assert found.serving.served.instance_count == 2
     assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
-    assert [one.name for one in find_deployments(world.aws, prices)] == [NAME, "second"]
+    assert [one.name for one in find_deployments(world.aws, prices)[0]] == [NAME, "second"]
 
 
 def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: World) -> None:

@@ -143,3 +143,16 @@ def test_the_error_of_a_change_has_both_errors() -> None:
 
 def test_only_whole_minutes_count() -> None:
     assert whole_periods(61.0, 239.0, 60.0) == (120.0, 180.0)
+
+
+def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
+    minutes = {60.0 * number: Minute(requests=3, errors=3, failed=3) for number in range(3)}
+    broken = Variant("two", "pair", 3, "ml.g6.xlarge", 1, 1.0, minutes)
+    idle = Variant("one", "pair", 3, "ml.g6.xlarge", 1, 1.0, {})
+
+    report = compare_variants("name", idle, broken, 0.0, 180.0, 60.0)
+
+    assert (report.variants[1].errors, report.variants[1].failed) == (9, 9)
+    assert report.variants[1].only_errors
+    assert not report.variants[0].only_errors
+    assert "5xx" in report.variants[1].cause

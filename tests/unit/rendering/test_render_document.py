@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,26 @@ def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_i
         instance_type=arguments["--instance-type"],
     )
     assert make_plan(options, CATALOG).pair == older["pair"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("price_per_hour_usd", -1.0), ("price_per_hour_usd", 1e12),
+     ("prompt_tokens", -5), ("speculation.acceptance_floor", -2.0),
+     ("speculation.acceptance_floor", 99.0)],
+)  # fmt: skip
+def test_a_number_that_no_plan_has_is_refused(key: str, value: float) -> None:
+    changed = document()
+    part, _, inner = key.rpartition(".")
+    (changed[part] if part else changed)[inner] = value
+    changed["digest"] = digest(changed)
+
+    with raises_code("plan-number", PlanFileError):
+        plan_from(changed, "plan.json")
+
+
+def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+
+    with raises_code("plan-file", PlanFileError):
+        read_plan(tmp_path / "plan.json")

@@ -78,6 +78,12 @@ _hosting: WeakKeyDictionary[Aws, set[str]] = WeakKeyDictionary()
 """The endpoints that have answered so."""
 
 
+def require_component(aws: Aws, endpoint: str) -> None:
+    """Name the component in all requests to the endpoint, whose instances serve components: else
+    the first one is rejected and counts as an error."""
+    _hosting.setdefault(aws, set()).add(endpoint)
+
+
 def _named(aws: Aws, endpoint: str) -> dict[str, str]:
     """The parameters that name the endpoint, and its component once it is known to need one."""
     known = endpoint in _hosting.get(aws, ())
@@ -89,7 +95,7 @@ def _named_again(aws: Aws, given: dict[str, str], error: PeagleError) -> dict[st
     component. Raises ``error`` otherwise."""
     if _COMPONENT_REQUIRED not in error.message or "InferenceComponentName" in given:
         raise error
-    _hosting.setdefault(aws, set()).add(given["EndpointName"])
+    require_component(aws, given["EndpointName"])
     return _named(aws, given["EndpointName"])
 
 

@@ -37,6 +37,8 @@ _PERIOD, _SANDBOX_PERIOD = 60, 1
 _METRICS = {
     "requests": ("Invocations", "Sum", 1.0),
     "errors": ("InvocationModelErrors", "Sum", 1.0),
+    "rejected": ("Invocation4XXErrors", "Sum", 1.0),
+    "failed": ("Invocation5XXErrors", "Sum", 1.0),
     "latency": ("ModelLatency", "Sum", _MICROSECONDS),
     "ended": ("ModelLatency", "SampleCount", 1.0),
     "first": ("FirstChunkLatency", "Sum", _MICROSECONDS),

@@ -31,8 +31,10 @@ _COMPARED = (*_TIMES, "acceptance_length", "usd_per_million_tokens")
 
 @dataclass
 class Minute:
-    """What one variant did in one period. Times are sums, in seconds; ``ended`` and ``streams``
-    count the requests whose time, and whose time to the first token, are in them."""
+    """What one variant did in one period. ``errors`` are those of the container, ``rejected`` and
+    ``failed`` the requests that ended with a 4xx and a 5xx status. Times are sums, in seconds;
+    ``ended`` and ``streams`` count the requests whose time, and whose time to the first token, are
+    in them."""
 
     requests: float = 0.0
     errors: float = 0.0
@@ -43,6 +45,8 @@ class Minute:
     tokens: float = 0.0
     accepted: float = 0.0
     drafts: float = 0.0
+    rejected: float = 0.0
+    failed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class VariantResult:
     requests: int
     share: float | None
     errors: int
+    rejected: int
+    failed: int
     in_progress: float | None
     output_tokens: int | None
     ttft_seconds: Interval | None
@@ -87,6 +93,20 @@ class VariantResult:
     seconds_per_token: Interval | None
     acceptance_length: Interval | None
     usd_per_million_tokens: Interval | None
+
+    @property
+    def only_errors(self) -> bool:
+        """Whether it got requests and answered none of them."""
+        return bool(self.requests) and self.errors >= self.requests
+
+    @property
+    def cause(self) -> str:
+        """What the errors are, such as ``5 failed in the engine (5xx)``; empty without any."""
+        counts = {
+            "failed in the engine (5xx)": self.failed,
+            "rejected by the engine (4xx)": self.rejected,
+        }
+        return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
 @dataclass(frozen=True)
@@ -173,9 +193,9 @@ def _result(
     ) -> Interval | None:
         return ratio_interval([(part(one), whole(one)) for one in minutes]) if known else None
 
-    requests, streams, ended, tokens, latency = (
+    requests, streams, ended, tokens, latency, rejected, failed = (
         sum(getattr(one, number) for one in minutes)
-        for number in ("requests", "streams", "ended", "tokens", "latency")
+        for number in ("requests", "streams", "ended", "tokens", "latency", "rejected", "failed")
     )
     seconds = until - since
     streamed = bool(ended) and streams >= _STREAMED * ended and tokens > ended
@@ -190,7 +210,9 @@ def _result(
         usd_per_hour=price,
         requests=round(requests),
         share=requests / total if total else None,
-        errors=round(sum(one.errors for one in minutes)),
+        errors=round(max(sum(one.errors for one in minutes), rejected + failed)),
+        rejected=round(rejected),
+        failed=round(failed),
         in_progress=latency / seconds / variant.instances
         if ended and seconds > 0 and variant.instances
         else None,
@@ -226,6 +248,8 @@ def _plus_one(accepted: Interval | None) -> Interval | None:
 def _notes(results: tuple[VariantResult, VariantResult]) -> list[str]:
     notes = []
     for one in results:
+        if one.only_errors:
+            continue  # the verdict says so
         if one.requests < _FEW_REQUESTS:
             answered = format_requests(one.requests)
             notes.append(f"{one.variant} has answered {answered}: too few to decide")

@@ -14,7 +14,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import deployment_in_context, typed_command
+from peagle.cli.context import TYPED, deployment_in_context, typed_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
     fallback_of,
@@ -39,13 +39,15 @@ from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
+from peagle.deploy.records import readable_records
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
-from peagle.errors import Fix, NotProved, OptionsConflict, PeagleError, UserError
+from peagle.errors import Fix, NotProved, OptionsConflict, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.s3uri import BUCKET_NAME, S3Uri
+from peagle.text import format_price
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
@@ -149,6 +151,7 @@ def deploy(
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
             found = checked(plan)
+            _refuse_second(ctx, aws, found, yes)
             _confirm(found, others, yes)
         _Deploy(
             aws,
@@ -184,6 +187,33 @@ class ProofChoices:
                 "proof",
                 "omit one of them",
             )
+
+
+def _refuse_second(ctx: click.Context, aws: Aws, found: Preflight, yes: bool) -> None:
+    """A head of the user's own gets a name of its own: with --yes, raise Refused for a second paid
+    endpoint of a deployed target that no --name asks for; else the question says so."""
+    typed, plan = ctx.meta[TYPED], found.desired.plan
+    if found.change != "create" or not typed.get("drafter") or typed.get("name"):
+        return
+    records, _ = readable_records(aws.scope)
+    names = [
+        record.name
+        for record in records
+        if record.region == plan.region
+        and record.serving
+        and record.serving.served.pair.partition("+")[0] == plan.target.id
+    ]
+    if not names:
+        return
+    message = f"{names[0]} serves {plan.target.id} already; {plan.name} would be a second endpoint"
+    price = format_price(plan.price_per_hour_usd, aws.in_sandbox)
+    if yes:
+        raise Refused(
+            f"{message} beside it, at {price}",
+            f"add --name {names[0]} to update it, or --name {plan.name} for a second one",
+            code="second-endpoint",
+        )
+    print_status(f"{message} beside it. To update it instead, add --name {names[0]}.")
 
 
 def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:

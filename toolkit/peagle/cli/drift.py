@@ -124,6 +124,9 @@ def _show(found: Drift, fields: tuple[FieldDrift, ...], account: Account) -> Non
         areas = ", ".join(found.compared)
         print_line(f"{found.name} in {where}: no drift in {areas}")
         return
+    if [one.field for one in fields] == ["endpoint.status"] and fields[0].found is None:
+        print_line(f"{found.name} in {where} is not deployed: it has no endpoint", bold=True)
+        return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
     print_line(f"{found.name} in {where}: {count} from the plan", bold=True)
     rows = [("FIELD", "PLANNED", "FOUND")]

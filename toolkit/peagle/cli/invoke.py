@@ -27,6 +27,7 @@ from peagle.deploy.wake_up import WakeUpOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import UserError
 from peagle.store import SANDBOX
+from peagle.text import json_object
 
 Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 
@@ -81,7 +82,8 @@ def invoke(
     as_json: bool,
 ) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
-    the prompt from standard input.
+    the prompt from standard input. A PROMPT that is a JSON object is sent as it is, as the body of
+    the request: {"messages": [...], "max_tokens": 64}.
 
     With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
     engine's counters, which include other clients' requests. A request to an endpoint that scaled
@@ -89,7 +91,9 @@ def invoke(
     answers.
     """
     ask = _find_server(account, name, region)
-    request = InvokeRequest(_read_prompt(prompt), chat, max_tokens, temperature, stream)
+    text = _read_prompt(prompt)
+    payload = json_object(text) if text.lstrip().startswith("{") else None
+    request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload or None)
     line, texts = StatusLine(), list[str]()
 
     def show(text: str) -> None:

@@ -71,7 +71,10 @@ def list_deployments(
         print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
     if as_json:
         complete = not (found.unknown or found.damaged or unreachable)
-        print_json({"deployments": list(found.rows), "complete": complete})
+        document: dict[str, Any] = {"deployments": list(found.rows), "complete": complete}
+        if found.damaged:
+            document["damaged"] = [damaged.document() for damaged in found.damaged]
+        print_json(document)
     elif found.rows:
         _print(list(found.rows))
     elif not account.is_available:

@@ -8,10 +8,12 @@ import gc
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -94,10 +96,17 @@ COMMAND_HINTS: dict[str, str] = {
 """Commands that other tools have -> what to use instead."""
 
 _TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --instance-type"
+_INSTANCE = "use --instance-type, such as ml.g6e.2xlarge; --gpu is an option of verdict"
+_CONTEXT = "use --max-model-len (context length in tokens)"
 OPTION_HINTS: dict[str, str] = {
     "--tp": _TENSOR_PARALLEL,
     "--tensor-parallel-size": _TENSOR_PARALLEL,
-    "--context": "use --max-model-len (context length in tokens)",
+    "--context": _CONTEXT,
+    "--context-length": _CONTEXT,
+    "--ctx": _CONTEXT,
+    "fit --gpu": "use --instance-type, or --gpu-memory-gib for a GPU of your own",
+    "plan --gpu": _INSTANCE,
+    "deploy --gpu": _INSTANCE,
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "specify the target first; --catalog DIR before the command adds your own targets",
@@ -214,7 +223,7 @@ def main() -> NoReturn:
     except click.NoSuchOption as error:
         _end(_unknown_option(error), error_fields)
     except click.UsageError as error:
-        _end(UserError(error.format_message().rstrip("."), _help_of(error)), error_fields)
+        _end(_usage(error), error_fields)
     except click.ClickException as error:
         _end(UserError(error.format_message()), error_fields)
     except (KeyboardInterrupt, click.Abort):
@@ -233,6 +242,10 @@ def main() -> NoReturn:
             ),
             error_fields,
         )
+    except RuntimeError as error:  # pathlib's, for a user without HOME and entry in passwd
+        if "home directory" not in str(error):
+            raise
+        _end(UserError(f"{error}".rstrip("."), "set HOME", code="no-home"), error_fields)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
@@ -282,6 +295,17 @@ def _concerns_home(error: OSError) -> bool:
     return below or home().is_relative_to(file)
 
 
+_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument \((\d+)\)")
+
+
+def _usage(error: click.UsageError) -> UserError:
+    message, fix = error.format_message().rstrip("."), _help_of(error)
+    number = _EXTRA_ARGUMENT.fullmatch(message)
+    if number and error.ctx and error.ctx.info_name == "scale":
+        fix = Fix(f"for a fixed number use --to {number[1]}")
+    return UserError(message, fix)
+
+
 def _unknown_command(error: NoSuchCommand) -> UserError:
     ctx = error.ctx
     group = ctx.command if ctx else cli
@@ -302,7 +326,10 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
     others = _commands_with(error.option_name)
     if 0 < len(others) <= MAX_COMMANDS:
         guess = f"it is an option of {' and '.join(others)}"
-    hint = OPTION_HINTS.get(error.option_name, guess)
+    known = [*(error.possibilities or ()), *OPTION_HINTS]
+    near = get_close_matches(error.option_name, known, n=1, cutoff=0.8)
+    of_command = OPTION_HINTS.get(f"{command[-1]} {error.option_name}")
+    hint = of_command or (OPTION_HINTS.get(near[0]) if near else None) or guess
     message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"
     return UserError(message, _help_of(error))
 

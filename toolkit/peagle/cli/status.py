@@ -30,6 +30,9 @@ from peagle.text import bounds_text, format_duration, format_price, format_usd, 
 
 _INDENT = 16
 
+_NEAR_SECONDS = 2 * 3600
+"""An end that is nearer belongs into the first line."""
+
 
 @click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
 @partial(deployment_options, complete=True)
@@ -44,7 +47,9 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     document = api.deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
-    print_line(f"{document['name']}: {document['state']}", bold=True)
+    left = document["seconds_left"]
+    near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
+    print_line(f"{document['name']}: {document['state']}{near}", bold=True)
     width = terminal_width() - _INDENT
     for label, text in _facts(document, account).items():
         _print_fact(label, wrapped(text, width))

@@ -8,6 +8,7 @@ empty); those of a template are shown and proved, and changed by their owner.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -37,12 +38,14 @@ from peagle.deploy.revisions import (
     roles_by_tags,
 )
 from peagle.deploy.state import Deployment, PriceHistory, Resource
+from peagle.errors import UserError
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     PAIR_TAG,
     REVISION_TAG,
     VARIANT,
 )
+from peagle.text import sanitize
 
 _KINDS: dict[str, ResourceKind] = {
     "endpoint": "Endpoint",
@@ -145,17 +148,47 @@ def _with_resources(deployment: Deployment, more: tuple[Resource, ...]) -> Deplo
     return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
 
 
-def find_deployments(aws: Aws, prices: Prices = unknown_prices) -> list[Deployment]:
-    """All deployments of the account and region, by name, without what they have in S3. Raises
-    what ``find_deployment`` does."""
+class DamagedTags(UserError, code="tags-damaged"):
+    """The tags or the description of a resource in the account cannot be those of a deployment.
+
+    Fix: correct the tag that the message names, or remove it
+    """
+
+
+def find_deployments(
+    aws: Aws, prices: Prices = unknown_prices
+) -> tuple[list[Deployment], list[DamagedTags]]:
+    """All deployments of the account and region, by name, without what they have in S3; and the
+    errors about those whose tags are damaged, which hide no other. Raises what ``find_deployment``
+    does."""
     by_name: dict[str, list[Found]] = {}
-    for one in _found(aws):
-        by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
-    made = (
-        _deployment(aws, name, found, prices, stored=False)
-        for name, found in sorted(by_name.items())
-    )
-    return [one for one in made if one]
+    for resource in _found(aws):
+        by_name.setdefault(resource.tags[DEPLOYMENT_TAG], []).append(resource)
+    deployments: list[Deployment] = []
+    damaged: list[DamagedTags] = []
+    for name, found in sorted(by_name.items()):
+        try:
+            if not is_endpoint_name(name):
+                raise ValueError(f"{sanitize(name, 80)!r} is no name of an endpoint")
+            deployment = _deployment(aws, name, found, prices, stored=False)
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
+            resources = ", ".join(f"{one.kind} {one.name}" for one in found)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = (
+                f"the tag {DEPLOYMENT_TAG} of {resources} in {aws.region} is damaged: {reason}"
+            )
+            damaged.append(DamagedTags(message, "correct the tag, or remove it"))
+            continue
+        deployments += [deployment] if deployment else []
+    return deployments, damaged
+
+
+def is_endpoint_name(name: str) -> bool:
+    """Whether SageMaker accepts the name (CreateEndpoint, EndpointName)."""
+    return _ENDPOINT_NAME.fullmatch(name) is not None
+
+
+_ENDPOINT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
 def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:

@@ -8,6 +8,7 @@ requests. Someone else may have made what serves: the plan counts, not the owner
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,7 +88,9 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     if live is None:
         missing = (FieldDrift("endpoint.status", "InService", None),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    known = records.load_record(aws.scope, aws.region, plan.name)
+    known = None
+    with suppress(records.DamagedRecord):  # then by the tags alone
+        known = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, known, lambda: instances, live)
     found = Compared(aws, _desired(aws, plan, record, role), live, instances)
     fields: list[FieldDrift] = []

@@ -26,13 +26,15 @@ OnText = Callable[[str], object]
 @dataclass(frozen=True)
 class InvokeRequest:
     """A prompt and how to answer it. ``chat`` is as a chat or as a completion, by default what the
-    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding."""
+    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding. A
+    ``payload`` is the complete body, sent as it is, and the other fields do not count."""
 
     prompt: str
     chat: bool | None = None
     max_tokens: int = 256
     temperature: float = 0.0
     stream: bool = True
+    payload: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ def invoke(
     the endpoint its fix is how to finish the deploy, or to look at the state.
     """
     plan = record.current.plan if record else None
-    # AWS's image exposes no counters, and answers the question for them with an error. With several
-    # instances, each reading may reach another engine.
-    is_readable = plan is None or plan.proof.source == "counters"
-    has_counters = is_readable and record is not None and record.current.served.engines == 1
+    has_counters = record is not None and _exposes_counters(record)
+    if record is None:
+        with suppress(CloudError):  # may be denied; the endpoint then says what it needs
+            live = sagemaker.describe(aws, name)
+            if live is not None and live.hosts_components:
+                runtime.require_component(aws, name)
     send = partial(
         measure_answer,
         partial(runtime.ask, aws, name),
@@ -100,6 +104,17 @@ def invoke(
         raise
 
 
+def _exposes_counters(record: Deployment) -> bool:
+    """Whether the engine's counters can be read: AWS's image has none, and answers the question
+    for them with an error that counts as one of the endpoint. The plan says so, and what another
+    machine deployed, its proof. With several engines each reading may reach another one."""
+    revision = record.current
+    source = revision.plan.proof.source if revision.plan else None
+    if source is None and revision.proof:
+        source = revision.proof.source
+    return source == "counters" and revision.served.engines == 1
+
+
 def _is_being_created(aws: Aws, name: str) -> bool:
     with suppress(CloudError):
         live = sagemaker.describe(aws, name)
@@ -122,6 +137,8 @@ def invoke_local(
 
 
 def _body(request: InvokeRequest, is_chat_model: bool) -> dict[str, Any]:
+    if request.payload is not None:
+        return request.payload
     return request_body(
         request.prompt,
         chat=is_chat_model if request.chat is None else request.chat,

@@ -15,8 +15,8 @@ PREVIOUS_TAG = "peagle:previous"
 def proof_tag(
     proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
 ) -> dict[str, str]:
-    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 time=...``; without a
-    ``proof`` only the revision.
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log time=...``;
+    without a ``proof`` only the revision.
 
     A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
     """
@@ -28,6 +28,7 @@ def proof_tag(
         "length": _number(proof.acceptance_length),
         "drafts": str(proof.drafts),
         "floor": _number(proof.floor),
+        "source": proof.source,
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
     }
     text = " ".join(f"{key}={value}" for key, value in fields.items() if value)
@@ -59,6 +60,8 @@ def _proof(fields: Mapping[str, str]) -> Proof | None:
             acceptance_per_position=(),
             floor=_read(fields.get("floor")),
             passed=fields["passed"] == "yes",
+            # AWS's image has no counters: without a word about them, nothing may ask for them.
+            source="counters" if fields.get("source") == "counters" else "log",
         )
     except (KeyError, ValueError):
         return None

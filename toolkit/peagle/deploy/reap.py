@@ -19,7 +19,7 @@ from peagle.deploy import records
 from peagle.deploy.context import Observer, unobserved
 from peagle.deploy.costs import is_past_end, utc_text
 from peagle.deploy.described import Prices
-from peagle.deploy.discover import complete_deployment, current_deployment
+from peagle.deploy.discover import complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.limits import end_in
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
@@ -99,7 +99,7 @@ def _names(aws: Aws) -> set[str]:
     return {
         one.tags[DEPLOYMENT_TAG]
         for one in tagged(aws, ENDS_TAG, kinds=_KINDS)
-        if DEPLOYMENT_TAG in one.tags and (end_in(one.tags) or now) < now
+        if is_endpoint_name(one.tags.get(DEPLOYMENT_TAG, "")) and (end_in(one.tags) or now) < now
     }
 
 

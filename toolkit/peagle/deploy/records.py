@@ -12,10 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from peagle.deploy.served import served_by_plan, weight_prefixes
 from peagle.deploy.state import Deployment
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, plan_of, without_old_speeds
+from peagle.render.documents import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3
@@ -25,6 +28,15 @@ revision has no ``served`` and no ``model``."""
 
 class Ambiguous(UserError, code="ambiguous-name"):
     """Several deployments have this name."""
+
+
+class DamagedRecord(UserError, code="record-damaged"):
+    """A record of this machine cannot be read. ``region`` is that of its deployment.
+
+    Fix: delete the file: the deployment is then read from its tags in the account
+    """
+
+    region = ""
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
@@ -150,12 +162,16 @@ def _read(path: Path) -> Deployment:
         upgraded = _upgraded(document, number) if number in (1, 2) else document
         return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"the deployment record {path} cannot be read: {reason}",
-            f"look in the account for resources tagged peagle:deployment={path.stem}",
-            code="record-damaged",
-        ) from error
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = lines[0].removeprefix(f"{path} ")
+        if isinstance(error, ValidationError):
+            reason = first_problem(error, Deployment)
+        damaged = DamagedRecord(
+            f"the deployment record {path} is damaged: {reason}",
+            "delete the file: the deployment is then read from its tags in the account",
+        )
+        damaged.region = path.parent.name
+        raise damaged from error
 
 
 def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ on, in ``PriceHistory``.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from pydantic import AliasChoices, Field
@@ -36,6 +36,9 @@ ResourceType = Literal[
 ]
 
 _HOUR = 3600
+
+Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
+"""Epoch seconds before the year 10000, which is where Python's dates end."""
 
 
 class Resource(Frozen):
@@ -104,7 +107,7 @@ class RunningComparison(Frozen):
     candidate: Revision
     config: str
     share: float
-    since: float | None = None
+    since: Moment | None = None
 
 
 class Failure(Frozen):
@@ -126,7 +129,7 @@ class PricePeriod(Frozen):
     a budget is counted, does not contain: those of an update, a temporary endpoint, a comparison.
     """
 
-    since: float
+    since: Moment
     usd_per_hour: float | None
     extra_usd_per_hour: float = Field(
         0.0, validation_alias=AliasChoices("extra_usd_per_hour", "besides_usd_per_hour")
@@ -199,12 +202,12 @@ class Deployment(Frozen):
     returning_to: str = ""
     comparison: RunningComparison | None = None
     resources: tuple[Resource, ...] = ()
-    billing_since: float | None = None
+    billing_since: Moment | None = None
     owner: str = ""
     failure: Failure | None = None
-    ends_at: float | None = None
+    ends_at: Moment | None = None
     budget_usd: float | None = None
-    latest_end: float | None = None
+    latest_end: Moment | None = None
     most_usd_per_hour: float | None = None
     history: PriceHistory = PriceHistory()
 

@@ -178,12 +178,15 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
     """
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
+    damaged: tuple[UserError, ...]
     readable, damaged = records.readable_records(aws.scope)
     by_place = {(record.region, record.name): record for record in readable}
     for region in regions:
         there = aws.in_region(region)
         try:
-            found = {found.name: found for found in find_deployments(there, prices)}
+            deployments, bad_tags = find_deployments(there, prices)
+            found = {deployment.name: deployment for deployment in deployments}
+            damaged = (*damaged, *bad_tags)
         except AccessDenied as denied:
             found = {}
             unknown.append(denied)
@@ -197,7 +200,7 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
 @dataclass(frozen=True)
 class Listing:
     """The rows of ``list``; ``unknown`` says which regions may have more, and ``damaged`` which
-    records of this machine cannot be read."""
+    records of this machine, and which tags in the account, cannot be read."""
 
     rows: tuple[dict[str, Any], ...]
     unknown: tuple[AccessDenied, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from peagle import api
@@ -152,7 +153,9 @@ class Session(Measurer):
 
         Raises:
             AccessDenied: the deployments of a region may not be listed.
-            UserError: no credentials, or a record of this machine that is damaged.
+            UserError: no credentials.
+
+        A damaged record or tag is a warning and hides no other deployment.
         """
         account = self._account()
         if not account.is_available:
@@ -161,8 +164,10 @@ class Session(Measurer):
         known = () if self.region else api.deployment_regions(aws.scope)
         regions = sorted({aws.region, *known})
         found = api.list_deployments(aws, regions, lambda: self.catalog.instances)
-        for incomplete in (*found.unknown, *found.damaged):
-            raise incomplete
+        for unknown in found.unknown:
+            raise unknown
+        for damaged in found.damaged:
+            warnings.warn(str(damaged), stacklevel=2)
         return list(found.rows)
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:

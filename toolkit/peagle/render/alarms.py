@@ -101,12 +101,21 @@ def without_speculation_of(pair: str, name: str, region: str) -> tuple[str, ...]
     return ("peagle", "deploy", target, "--no-speculation", "--name", name, "--region", region)
 
 
-def alarm_text(kind: AlarmKind, threshold: float, copies: bool, command: Sequence[str] = ()) -> str:
+def alarm_text(
+    kind: AlarmKind,
+    threshold: float,
+    copies: bool,
+    command: Sequence[str] = (),
+    owner: str = "",
+) -> str:
     """The description of an alarm of this kind, whose engines are ``copies`` of an inference
-    component or one for each instance; ``command`` switches speculation off."""
+    component or one for each instance; ``command`` switches speculation off, in the files of the
+    template or script that is the ``owner``, which then applies them."""
     if kind == "acceptance":
         text = f"The acceptance length is below {threshold:g}."
-        return f"{text} To switch speculation off: {shlex.join(command)}" if command else text
+        then = f", then {owner}" if owner else ""
+        how = f"To switch speculation off: {shlex.join(command)}{then}"
+        return f"{text} {how}" if command else text
     if kind == "load":
         each = "copy" if copies else "instance"
         return (
@@ -121,9 +130,20 @@ def alarm_text(kind: AlarmKind, threshold: float, copies: bool, command: Sequenc
     return f"More than {threshold:.0%} of the requests end with a 5xx status"
 
 
-def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
+_APPLY = {
+    "cloudformation": "update the stack with that template",
+    "cdk": "cdk deploy",
+    "terraform": "terraform apply",
+    "boto3": "run the script",
+}
+"""Format -> how its owner applies a rendered plan. No format has a parameter that switches
+speculation off: variables of the container, weights and alarms change together."""
+
+
+def alarms(plan: Plan, config: str, format: str = "") -> tuple[dict[str, Any], ...]:
     """The parameters of PutMetricAlarm for each alarm of the plan; ``config`` is the name of the
-    endpoint configuration that the update brings."""
+    endpoint configuration that the update brings. Rendered as ``format``, the alarms belong to a
+    template or script: `peagle deploy` would refuse to change its endpoint."""
     tags = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list]
     topic = plan.observe.alarm_topic if plan.observe else None
     common = {
@@ -137,16 +157,19 @@ def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
             "AlarmName": alarm_name(plan.name, kind),
             "EvaluationPeriods": EVALUATION_PERIODS,
             # With a rollout, an alarm is about all instances, also in a comparison.
-            **_described(plan, kind, _alarm(plan, kind, config if kind in undoing else "")),
+            **_described(plan, kind, _alarm(plan, kind, config if kind in undoing else ""), format),
             **common,
         }
         for kind in alarm_kinds(plan)
     )
 
 
-def _described(plan: Plan, kind: AlarmKind, alarm: dict[str, Any]) -> dict[str, Any]:
+def _described(plan: Plan, kind: AlarmKind, alarm: dict[str, Any], format: str) -> dict[str, Any]:
     command = without_speculation(plan) if kind == "acceptance" else ()
-    text = alarm_text(kind, alarm["Threshold"], plan.copies is not None, command)
+    if format and command:
+        command = ("peagle", "render", format, *command[2:], "-o", "FOLDER", "--force")
+    owner = _APPLY[format] if format else ""
+    text = alarm_text(kind, alarm["Threshold"], plan.copies is not None, command, owner)
     return {"AlarmDescription": text, **alarm}
 
 

@@ -22,7 +22,9 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
     file, whose name completes it, and with ``again`` for one that is empty, truncated or not
     JSON."""
     try:
-        with path.open("rb") as stream:  # a pipe too, as in <(jq ... plan.json)
+        if path.is_fifo() and path.parent.name != "fd":  # one of <(jq ...) has a writer
+            raise kind(f"{path} is a named pipe, not a file", "write the document to a file")
+        with path.open("rb") as stream:
             text = stream.read(json_reader.DEFAULT.size + 1).decode("utf-8")
     except FileNotFoundError:
         fix = Fix("create it", (*create, json_name(str(path))))

@@ -11,6 +11,7 @@ Files of the previous version, whose speeds have no range, are valid; these spee
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -242,10 +243,49 @@ def plan_from(document: Any, file: str) -> Plan:
             f"{file}: {first_problem(error, Plan)}", recreate_fix(document, file)
         ) from error
     check_agreement(plan, document, file)
+    _check_numbers(plan, file)
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
         raise PlanFileError(message, recreate_fix(document, file), code="plan-edited")
     return _without_stale_finding(plan)
+
+
+_MOST_USD_PER_HOUR = 100_000.0
+"""More than any number of instances that a quota of SageMaker allows."""
+
+
+def _check_numbers(plan: Plan, file: str) -> None:
+    """Raise PlanFileError for a number that no plan has: someone would pay or wait for it."""
+    speculation, most = plan.speculation, _MOST_USD_PER_HOUR
+    limits: list[tuple[str, float | None, float, float]] = [
+        ("price_per_hour_usd", plan.price_per_hour_usd, 0, most),
+        ("instance_count", plan.instance_count, 1, 10_000),
+        ("concurrency", plan.concurrency, 1, 100_000),
+        ("max_model_len", plan.max_model_len, 1, 100_000_000),
+        ("prompt_tokens", plan.prompt_tokens, 1, plan.max_model_len),
+        ("output_tokens", plan.output_tokens, 1, plan.max_model_len),
+    ]
+    if speculation:
+        limits.append(("speculation.k", speculation.k, 1, 1_000))
+        floor = speculation.acceptance_floor
+        limits.append(("speculation.acceptance_floor", floor, 1, speculation.k + 1))
+    if plan.limit:
+        limits.append(("limit.budget_usd", plan.limit.budget_usd, 0, most * 24 * 366))
+        limits.append(("limit.ttl_seconds", plan.limit.ttl_seconds, 0, 366 * 86_400))
+    speeds = {"speed": plan.speed, "without_speculation": plan.without_speculation}
+    speeds |= {f"alternatives[{place}]": one for place, one in enumerate(plan.alternatives)}
+    for key, speed in speeds.items():
+        for name in speed.__class__.model_fields if speed else ():
+            value = getattr(speed, name)
+            if isinstance(value, int | float):
+                limits.append((f"{key}.{name}", value, 0, math.inf))
+    for key, value, least, largest in limits:
+        if value is not None and not (math.isfinite(value) and least <= value <= largest):
+            allowed = (
+                f"{least:,g} or more" if largest == math.inf else f"{least:,g} to {largest:,g}"
+            )
+            message = f"{file}: {key!r} is {value:,g}; it must be {allowed}"
+            raise PlanFileError(message, _again(file), code="plan-number")
 
 
 def _without_stale_finding(plan: Plan) -> Plan:

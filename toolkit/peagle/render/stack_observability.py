@@ -79,7 +79,9 @@ def _alarms(full: Plan, plan: Plan) -> dict[str, Any]:
     parameters = {
         kind: alarm
         for source in (full, plan)  # an alarm of the plan replaces the offered one
-        for kind, alarm in zip(alarm_kinds(source), alarms(source, CONFIG_NAME), strict=True)
+        for kind, alarm in zip(
+            alarm_kinds(source), alarms(source, CONFIG_NAME, "cloudformation"), strict=True
+        )
     }
     return {
         _alarm_id(kind): {

@@ -42,7 +42,7 @@ def values(plan: Plan, owner: str) -> dict[str, Any]:
         "kms_key_arn": config.get("KmsKeyId"),
         "scaling": _scaling(plan),
         "rollout": _rollout(plan),
-        "alarms": _alarms(plan),
+        "alarms": _alarms(plan, owner),
         "metric_filters": _metric_filters(plan),
         "log_retention_days": log_retention_days(plan),
         "dashboard": _dashboard(plan),
@@ -110,8 +110,8 @@ def _rollout(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _alarms(plan: Plan) -> dict[str, Any]:
-    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME), strict=True)
+def _alarms(plan: Plan, owner: str) -> dict[str, Any]:
+    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME, owner), strict=True)
     undoing = plan.rollout.alarms if plan.rollout else ()
     return {kind: _alarm(one, undoes_updates=kind in undoing) for kind, one in made}
 

@@ -126,6 +126,11 @@ def print_report(report: VariantComparison, account: Account) -> None:
     heading, *lines = align_columns(rows)
     click.echo("\n".join([click.style(heading, dim=True), *lines]))
     print_line(_verdict(report))
+    for result in report.variants:
+        if result.errors:
+            cause = result.cause or "the container failed"
+            command = command_text(("peagle", "logs", report.name))
+            print_status(f"errors of {result.variant}: {cause}; to read the engine's log", command)
     for note in report.notes:
         print_status(f"note: {note}")
 
@@ -136,10 +141,13 @@ def _rows(
     def both(label: str, text: Callable[[VariantResult], str]) -> tuple[str, str, str, str]:
         return label, text(first), text(second), ""
 
+    if first.errors or second.errors:
+        yield both("errors", _errors)
     yield both("plan", lambda one: f"{one.pair}, {k_text(one.k)}")
     yield both("instances", lambda one: f"{one.instances} x {one.instance_type}")
     yield both("requests", _requests)
-    yield both("errors", lambda one: str(one.errors))
+    if not (first.errors or second.errors):
+        yield both("errors", _errors)
     yield both("in progress each", lambda one: _number(one.in_progress))
     for number, label, show in _SHOWN:
         texts = (_interval(getattr(one, number), show) for one in (first, second))
@@ -147,6 +155,10 @@ def _rows(
         if number == "ttft_seconds":
             yield both("first token p50, ms", lambda one: _time(one.ttft_p50_seconds))
             yield both("first token p90, ms", lambda one: _time(one.ttft_p90_seconds))
+
+
+def _errors(one: VariantResult) -> str:
+    return f"{one.errors:,} of {one.requests:,}" if one.errors else "0"
 
 
 def _requests(one: VariantResult) -> str:
@@ -190,6 +202,11 @@ def _change(change: Interval | None) -> str:
 
 
 def _verdict(report: VariantComparison) -> str:
+    failing = [result for result in report.variants if result.only_errors]
+    if failing:
+        names = " and ".join(result.variant for result in failing)
+        causes = "; ".join(result.cause for result in failing if result.cause)
+        return f"{names} answered no request{f': {causes}' if causes else ''}."
     change = report.changes.get("seconds_per_token")
     if change is None:
         return "Which one is faster is unknown."

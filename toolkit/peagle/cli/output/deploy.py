@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from peagle.cli.output.plan_facts import (
     scaling_text,
     speculation_text,
 )
+from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, Resource
@@ -31,7 +33,7 @@ from peagle.errors import NotProved, PeagleError
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
-from peagle.text import format_price, format_usd
+from peagle.text import format_duration, format_price, format_usd
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
@@ -105,12 +107,21 @@ def _change_text(found: Preflight, resumes: bool) -> str:
 
 def _limit(found: Preflight) -> dict[str, str]:
     """When the deployment ends, if the plan says so."""
-    limit = found.desired.plan.limit
+    limit, record = found.desired.plan.limit, found.record
     if limit is None:
-        return {}
+        if record is None or record.ends_at is None or found.change == "create":
+            return {}
+        return {"ends": f"{end_text(record.ends_at)}; --ttl or --no-limit changes it"}
     if limit.removes:
         return {"limit": "none: an earlier end time is removed"}
     return {"limit": f"deleted after {limit_text(limit, found.most_usd_per_hour)}"}
+
+
+def end_text(ends_at: float) -> str:
+    """The end time of a deployment, and how long until then."""
+    left = ends_at - time.time()
+    until = f"in {format_duration(left)}" if left > 0 else "which has passed"
+    return f"{utc_text(ends_at)}, {until}"
 
 
 def _speed(plan: Plan) -> dict[str, str]:

@@ -170,7 +170,7 @@ def _observe(plan: Plan, config: str) -> dict[str, str]:
     requests: dict[str, list[Any]] = {
         "put_retention_policy": [{"logGroupName": log, "retentionInDays": days}] if days else [],
         "put_metric_filter": filters,
-        "put_metric_alarm": list(alarms(plan, config)),
+        "put_metric_alarm": list(alarms(plan, config, "boto3")),
     }
     if not (has_dashboard(plan) or captured or any(requests.values())):
         return dict.fromkeys(_OBSERVE_PLACES, "")
