@@ -199,8 +199,8 @@ if TYPE_CHECKING:
     from peagle.project.reading import find_project as find_project
     from peagle.project.reading import project_schema as project_schema
     from peagle.project.reading import read_project as read_project
-    from peagle.proof import SecondTurn as SecondTurn
     from peagle.project.toolkit import toolkit_source as toolkit_source
+    from peagle.proof import SecondTurn as SecondTurn
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
     from peagle.proof import require_passed as require_passed
