@@ -43,6 +43,14 @@ def elements(text: str) -> list[JsonPart]:
     return [part for _, part in _parts(text, list, "[")]
 
 
+def without_escapes(text: str) -> str:
+    """JSON with every character as itself. Raises ValueError, RecursionError for other text.
+
+    Lenient, as vLLM: what a strict reader refuses must not pass a check unseen.
+    """
+    return json.dumps(_DECODER.decode(text), ensure_ascii=False)
+
+
 def members(text: str) -> dict[str, JsonPart]:
     """The members of a JSON object by name. Raises InvalidJson, ValueError for other text."""
     read(text, "the text")

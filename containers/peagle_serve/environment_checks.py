@@ -36,6 +36,7 @@ from peagle_serve.environment import (
     normalized,
     read_speculative_config,
     tokens_of,
+    without_escapes,
 )
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.json_reader import InvalidJson
@@ -223,7 +224,7 @@ def _spellings(name: str, value: str) -> list[str]:
     spellings = [value]
     for token in tokens_of(flag_of(name), value):
         with contextlib.suppress(ValueError, RecursionError):
-            spellings.append(json.dumps(json.loads(token), ensure_ascii=False))
+            spellings.append(without_escapes(token))
     return spellings
 
 
