@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from peagle_serve.command import command
 from tests.unit.checks.damage import tiny
 from tests.unit.containers.recording import PORT, SERVE, Container, container_in, documents
 
@@ -45,6 +46,23 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
 
 
 @pytest.mark.thorough
+def test_vllm_serve_starts_where_the_module_is_deprecated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in vLLM 0.29.0 and later; the module also runs where no script `vllm` is installed."""
+    server = tmp_path / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    server.parent.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    server.write_text('"The `python -m vllm.entrypoints.openai.api_server` command is deprecated"')
+    monkeypatch.syspath_prepend(tmp_path)
+
+    argv = command({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SEED": "1"})
+
+    assert argv[1:7] == ["-m", "vllm.entrypoints.cli.main", "serve", "a/b", "--port", "8080"]
+    assert argv[7:9] == ["--seed", "1"]
+    assert "--model" not in argv
+
+
 def test_the_middleware_is_importable_and_the_working_folder_is_not(
     container: Container,
 ) -> None:

@@ -164,6 +164,22 @@ def test_copies_have_the_bounds_of_their_instances_and_a_target_of_one_copy() ->
     assert target.value.endswith("per copy")
 
 
+@pytest.mark.parametrize(("region", "warned"), [("eu-west-3", True), ("eu-west-1", False)])
+def test_a_region_that_refuses_scale_to_zero_gets_a_warning(region: str, warned: bool) -> None:
+    codes = {f.code for f in plan(scale_to_zero=True, region=region).findings}
+    assert ("scale-to-zero-refused" in codes) is warned
+
+
+@pytest.mark.parametrize(("vllm", "offered"), [("0.28.0", False), ("0.30.0", True)])
+def test_a_limit_of_the_queue_is_offered_with_an_objective(vllm: str, offered: bool) -> None:
+    def codes(**options: Any) -> set[str]:
+        return {f.code for f in plan(vllm=vllm, **options).findings}
+
+    assert ("queue-unbounded" in codes(slo=Slo(ttft=1))) is offered
+    assert "queue-unbounded" not in codes()
+    assert "queue-unbounded" not in codes(slo=Slo(ttft=1), settings={"max-num-queued-reqs": "9"})
+
+
 def test_a_scale_to_zero_is_one_copy_and_says_how_long_it_takes_to_wake() -> None:
     made = plan(scale_to_zero=True)
 
