@@ -1,4 +1,4 @@
-"""Conversations in real vLLM with a P-EAGLE head: the prefix cache has hits, and changes nothing."""
+"""Conversations in real vLLM with a P-EAGLE head: the prefix cache has hits and changes nothing."""
 
 from __future__ import annotations
 
