@@ -17,11 +17,15 @@ from peagle.planning.plan import FloorSource
 from peagle.proof import (
     InstanceProof,
     Proof,
+    SecondTurn,
+    StreamCounts,
     evaluate,
+    evaluate_streams,
     floor_text,
     pair_in_catalogue,
     prove,
     require_passed,
+    second_turn_text,
 )
 from peagle.protocol import Counters
 from tests.support import raises_code
@@ -169,3 +173,65 @@ def test_the_floor_is_shown_with_its_origin(
     floor: float | None, source: FloorSource | None, text: str
 ) -> None:
     assert floor_text(floor, source) == text
+
+
+@pytest.mark.parametrize(
+    ("second", "passed", "shown"),
+    [
+        (
+            Counters(60, 300, 120, (), 1000, 700),
+            True,
+            "3.00 over 60 drafts, prompt tokens from the cache: 70%",
+        ),
+        (Counters(60, 300, 120), True, "cache: unknown"),
+        (
+            Counters(60, 300, 30, (), 1000, 0),
+            False,
+            "1.50 over 60 drafts, prompt tokens from the cache: 0%",
+        ),
+        (Counters(60, 300, 0), False, "1.00 over 60"),
+        (Counters(20, 100, 0), True, "1.00 over 20"),
+        (Counters(0, 0, 0), True, "acceptance length unknown"),
+    ],
+)
+def test_a_second_turn_below_the_floor_fails_with_the_switch_as_fix(
+    second: Counters, passed: bool, shown: str
+) -> None:
+    proof = evaluate(Counters(200, 1000, 400), 2.2, second=second)
+
+    assert proof.passed is passed
+    assert shown in second_turn_text(proof.second_turn)
+    if not passed:
+        with raises_code("second-turn-below-floor", NotProved) as raised:
+            require_passed(proof, "peagle/tiny+p-eagle")
+        assert raised.value.command[-2:] == ("--set", "enable-prefix-caching=false")
+
+
+def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
+    line = (
+        "Avg generation throughput: 9.0 tokens/s, Prefix cache hit rate: {}%, "
+        "External prefix cache hit rate: 99.0%"
+    )
+    drafted = (
+        "SpecDecoding metrics: Mean acceptance length: {}, Accepted: {} tokens, "
+        "Drafted: 500 tokens, Per-position acceptance rate: 0.5, 0.5, 0.5, 0.5, 0.5"
+    )
+    counts = StreamCounts(conversations=True)
+    for in_second, rate, accepted in ((False, "1.0", 200), (True, "64.0", 20)):
+        counts.in_second_turn = in_second
+        counts.add("AllTraffic/i-1", line.format(rate))
+        counts.add("AllTraffic/i-1", drafted.format(1 + accepted / 100, accepted))
+
+    proof = evaluate_streams(counts.counted, 1.5, 100, 1, counts.second)
+
+    assert not proof.passed
+    assert proof.acceptance_length == pytest.approx(2.1)
+    (second,) = [one.second_turn for one in proof.instances]
+    assert second == proof.second_turn == SecondTurn(100, 1.2, 0.64, passed=False)
+
+
+def test_a_log_without_hit_rates_says_unknown() -> None:
+    counts = StreamCounts(conversations=True, in_second_turn=True)
+    counts.add("AllTraffic/i-1", "Avg generation throughput: 9.0 tokens/s, Running: 1 reqs")
+    assert counts.second["AllTraffic/i-1"].cached_share is None
+    assert StreamCounts().second == {}

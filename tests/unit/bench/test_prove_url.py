@@ -64,17 +64,17 @@ def test_the_plan_says_prompts_and_floor(engine: StubEngine, url: str) -> None:
 def test_what_was_counted_before_does_not_count(engine: StubEngine, url: str) -> None:
     proof = proved(url, plan=TINY, min_drafts=1)
 
-    assert proof.drafts == 40 * len(TINY.proof.prompts)
+    assert proof.drafts == 2 * 40 * len(TINY.proof.prompts)
 
 
 def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, url: str) -> None:
     assert proved(f"{url}/v1").floor == 1.0
-    assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens}
+    assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens // 2}
 
     engine.models = ("mine",)
     engine.bodies.clear()
     assert proved(url, key="k").passed
-    assert {body["max_tokens"] for body in engine.bodies} == {128}
+    assert {body["max_tokens"] for body in engine.bodies} == {64}
     assert "Bearer k" in engine.keys
 
 
@@ -185,7 +185,7 @@ def test_the_command_ends_with_3_below_the_floor(
 
     assert (passed.code, passed.document["acceptance_length"]) == (0, 2.5)
     assert (failed.code, silent.code) == (3, 3)
-    assert "acceptance length 1.75 over 160 drafts is below the floor of 2.20" in failed.error
+    assert "acceptance length 1.75 over 320 drafts is below the floor of 2.20" in failed.error
     assert "drafts nothing" in silent.error
     assert in_process("prove", "mine", "--wait", "1m").code == 2
     assert in_process("prove", "--url", "http://127.0.0.1:1/v1").code == 4
@@ -198,4 +198,27 @@ def test_a_program_proves_a_url(engine: StubEngine, url: str) -> None:
     engine.accepted = 30
     with raises_code("not-proved", NotProved) as refused:
         session.prove_url(url, plan=TINY)
-    assert "over 160 drafts" in refused.value.message
+    assert "over 320 drafts" in refused.value.message
+
+
+def test_a_second_turn_repeats_the_first_and_its_hits_are_read(
+    engine: StubEngine, url: str
+) -> None:
+    second = proved(url, plan=TINY).second_turn
+
+    assert second is not None
+    assert (second.drafts, second.acceptance_length, second.passed) == (160, 2.5, True)
+    assert second.cached_share is None, "the page does not count hits"
+    turns = [[message["role"] for message in body["messages"]] for body in engine.bodies]
+    assert turns == [["user"]] * 4 + [["user", "assistant", "user"]] * 4
+    assert engine.bodies[4]["messages"][1]["content"] == engine.text
+
+
+def test_without_prefix_caching_the_prompts_are_sent_alone(engine: StubEngine, url: str) -> None:
+    off = {**TINY.environment, "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true"}
+
+    proof = proved(url, plan=TINY.model_copy(update={"environment": off}))
+
+    assert proof.second_turn is None
+    assert {len(body["messages"]) for body in engine.bodies} == {1}
+    assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens}

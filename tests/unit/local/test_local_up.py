@@ -29,7 +29,7 @@ def test_up_runs_the_plan_and_measures_acceptance(engine_home: Path, plan_for: P
 
     assert engine.state == "ready"
     assert engine.acceptance_length == 2.5
-    assert engine.drafts == 8
+    assert engine.drafts == 16
     assert engine.openai_base_url == f"http://127.0.0.1:{engine.process.port}/v1"
     assert local_engines() == (engine,)
 
@@ -108,7 +108,7 @@ def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for:
     with raises_code("not-proved", NotProved) as caught:
         start_local(plan_for("refusing"))
 
-    assert "1.00 over 8 drafts" in caught.value.message
+    assert "1.00 over 16 drafts" in caught.value.message
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
 

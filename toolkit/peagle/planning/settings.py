@@ -225,12 +225,10 @@ def _cached(work: PairLoad, on_instance: InstanceFit) -> Iterator[Reason]:
         return
     blocks = [group.block_tokens for group in cache_layout(on_instance.case).groups]
     lost = tokens_lost(work.drafter.method, blocks)
+    groups = f"up to {lost} tokens, a block of each of {len(blocks)} KV cache groups"
+    loses = groups if len(blocks) > 1 else f"{lost} tokens, a block"
     because = (
-        f"{found.says} ({found.source}); with the drafter a hit loses up to {lost} tokens, a block "
-        f"of each of {len(blocks)} KV cache groups; the proof covers it"
-        if len(blocks) > 1
-        else f"{found.says} ({found.source}); with the drafter a hit loses {lost} tokens, a block; "
-        "the proof covers it"
+        f"{found.says} ({found.source}); with the drafter a hit loses {loses}; a proof covers it"
     )
     yield Reason(what=f"--{PREFIX_CACHING}", value="true", because=because)
 
