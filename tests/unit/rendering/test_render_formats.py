@@ -17,7 +17,6 @@ from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.company import Company
-from peagle.planning.options import Overrides
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.formats.boto3 import script
@@ -294,7 +293,7 @@ def test_every_folder_has_the_plan_that_drift_reads(format: str, tmp_path: Path)
 @pytest.mark.parametrize("format", [one for one in format_names() if one not in KUBERNETES])
 def test_control_characters_reach_no_rendered_text(format: str) -> None:
     own = {"NOTE": "a\x1b[31mred\x07\u009b\n```\n'\\\\"}
-    plan = make_plan(Options(pair="tiny", overrides=Overrides(environment=own)), CATALOG)
+    plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
     for path, file in files(format, plan).items():
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", file.content.decode()), path
     words = re.findall(r"NOTE=(?:[^'\\]|\\.)*'", text(format, plan, "README.md"))
@@ -308,7 +307,7 @@ def test_control_characters_reach_no_rendered_text(format: str) -> None:
 @pytest.mark.parametrize("format", ["cdk", "cloudformation"])
 def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> None:
     own = {"NOTE": "{{resolve:secretsmanager:theirs}}"}
-    plan = make_plan(Options(pair="tiny", overrides=Overrides(environment=own)), CATALOG)
+    plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
     with raises_code("format-unsupported", Unsupported) as refused:
         render(format, plan, CATALOG)
 
