@@ -381,3 +381,20 @@ def test_instance_type_without_gpus_gets_the_families_with_gpus(peagle: Peagle) 
     done = peagle("plan", "tiny", "--instance-type", "ml.t3.medium")
     assert done.returncode == 2
     assert "families with GPUs: ml.g4dn, ml.g5, " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("scale peagle-tiny 2", "--to 2"),
+        ("compare peagle-tiny --share 50", "50%"),
+        ("fit tiny --gpu l4", "--gpu-memory-gib"),
+        ("plan tiny --gpu l4", "--instance-type"),
+        ("plan tiny --contxt 8k", "--max-model-len"),
+    ],
+)
+def test_a_wrong_word_leads_to_the_right_option(peagle: Peagle, line: str, hint: str) -> None:
+    done = peagle(*line.split())
+
+    assert done.returncode == 2
+    assert hint in done.stderr
