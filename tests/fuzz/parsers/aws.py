@@ -92,7 +92,7 @@ def _account(answers: Any) -> None:
         else answer for name, answer in answers.items()
     }  # fmt: skip
     aws = Answers(**described)
-    found = [find_deployment(aws, "mine"), *find_deployments(aws)]
+    found = [find_deployment(aws, "mine"), *find_deployments(aws)[0]]
     revisions = [one for each in found if each for one in each.revisions]
     for before in revisions:
         other = before.served.model_copy(update={"variables": {"A_TOKEN": "x"}, "settings": {}})

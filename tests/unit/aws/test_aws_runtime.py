@@ -127,8 +127,8 @@ def test_counters_of_our_image(serving: World) -> None:
     counted = runtime.counters(serving.aws, NAME)
 
     assert counted is not None
-    assert counted.drafts == 100
-    assert counted.accepted_tokens == 200
+    assert counted.drafts == 120
+    assert counted.accepted_tokens == 240
 
 
 @pytest.mark.parametrize("answer", [b'{"choices": []}', b"plain text", b"[1]", b"null"])

@@ -24,7 +24,7 @@ def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) 
     assert record.serving is not None
     assert record.serving.proof is not None
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
-    assert record.serving.proof.drafts == 100
+    assert record.serving.proof.drafts == 120
     assert world.state() == "InService"
     assert {r.type for r in record.resources} == {
         "S3Bucket", "S3Objects", "Model", "EndpointConfig", "Endpoint",

@@ -59,7 +59,7 @@ def performance_of(setting: Setting, workload: Workload, load: float) -> Perform
 
 
 def a_verdict() -> Verdict:
-    question = Question(tuple(CURVES), LOADS, 10.5, Setting(drafter="p-eagle", k=5))
+    question = Question(tuple(CURVES), LOADS, 10.5, "p-eagle")
     sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
     return Verdict(
         target="openai/gpt-oss-20b",

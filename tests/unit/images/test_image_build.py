@@ -66,14 +66,14 @@ def test_the_tag_depends_on_the_content() -> None:
 
 @pytest.mark.thorough
 def test_plans_with_the_same_content_share_an_image() -> None:
-    plan = plan_for("tiny")
+    plan = plan_for("tiny", k=5)
     for other in (
         {"name": "mine"},
         {"concurrency": 3},
         {"instance_type": "ml.g6.xlarge"},
         {"region": "eu-west-1"},
     ):
-        assert image_name(plan_for("tiny", **other), RECIPE) == image_name(plan, RECIPE)
+        assert image_name(plan_for("tiny", k=5, **other), RECIPE) == image_name(plan, RECIPE)
     assert image_name(plan, replace(RECIPE, revision="1234-dirty")) == image_name(plan, RECIPE)
 
 

@@ -82,7 +82,7 @@ def test_terraform_refuses_and_names_formats_that_can(plan: Plan) -> None:
 
 
 def test_cloudformation_has_the_component(plan: Plan) -> None:
-    template, readme = render("cloudformation", plan, CATALOG)
+    template, readme, *_ = render("cloudformation", plan, CATALOG)
     resources = stack_of(yaml.safe_load(template.content))
 
     component = resources["InferenceComponent"]["Properties"]
@@ -93,7 +93,7 @@ def test_cloudformation_has_the_component(plan: Plan) -> None:
 
 
 def test_a_scale_to_zero_is_in_the_template() -> None:
-    template, _ = render("cloudformation", to_zero(), CATALOG)
+    template, *_ = render("cloudformation", to_zero(), CATALOG)
     resources = stack_of(yaml.safe_load(template.content))
 
     target = resources["ScalableTarget"]["Properties"]
@@ -109,7 +109,7 @@ def test_a_scale_to_zero_is_in_the_template() -> None:
 
 def values_of_script(plan: Plan) -> dict[str, Any]:
     """The constants of ``deploy.py``."""
-    script, _ = render("boto3", plan, CATALOG)
+    script, *_ = render("boto3", plan, CATALOG)
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(script.content).body
@@ -154,7 +154,7 @@ def limited() -> Plan:
 
 @pytest.mark.thorough
 def test_a_stack_deletes_the_copies_at_a_time_of_their_own(limited: Plan) -> None:
-    template, readme = render("cloudformation", limited, CATALOG)
+    template, readme, *_ = render("cloudformation", limited, CATALOG)
     stack = yaml.safe_load(template.content)
     resources = stack["Resources"]
 
@@ -176,7 +176,7 @@ def test_a_stack_deletes_the_copies_at_a_time_of_their_own(limited: Plan) -> Non
 def test_a_shell_computes_the_end_with_the_date_of_linux_or_of_macos(
     limited: Plan, date: str
 ) -> None:
-    _, readme = render("cloudformation", limited, CATALOG)
+    _, readme, *_ = render("cloudformation", limited, CATALOG)
     ends = re.search(r'  EndsAt=("\$\(.*\)")', readme.content.decode())
     assert ends is not None
     script = f"{date}\nprintf %s {ends[1]}"
@@ -195,7 +195,7 @@ def test_the_script_takes_no_earlier_failure_of_the_copies_for_one_of_its_own(
     limited: Plan, status: str, serves: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SageMaker keeps the reason of a failed update; the model that serves tells."""
-    script, _ = render("boto3", limited, CATALOG)
+    script, *_ = render("boto3", limited, CATALOG)
     defined: dict[str, Any] = {"__name__": "deploy"}
     exec(script.content, defined)
     expected = defined["CREATE_INFERENCE_COMPONENT"]["Specification"]["ModelName"]
@@ -233,7 +233,7 @@ def test_the_script_deletes_the_copies_before_the_endpoint(limited: Plan) -> Non
                 return lambda **given: put.append(given)
             return lambda **given: None
 
-    script, _ = render("boto3", limited, CATALOG)
+    script, *_ = render("boto3", limited, CATALOG)
     defined: dict[str, Any] = {"__name__": "deploy"}
     exec(script.content, defined)
     defined["set_end"](SimpleNamespace(client=lambda service: Client()), "2031-01-31T20:00:00")
@@ -252,8 +252,8 @@ def test_templates_update_the_copies_in_batches() -> None:
         pair="gpt-oss-20b", instance_type="ml.p5.48xlarge", copies=8, rollout="rolling"
     )
     rolling = make_plan(options, CATALOG)
-    template, _ = render("cloudformation", rolling, CATALOG)
-    script, _ = render("boto3", rolling, CATALOG)
+    template, *_ = render("cloudformation", rolling, CATALOG)
+    script, *_ = render("boto3", rolling, CATALOG)
     resources = yaml.safe_load(template.content)["Resources"]
 
     assert "DeploymentConfig" not in resources["Endpoint"]["Properties"]

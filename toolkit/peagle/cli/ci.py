@@ -61,8 +61,8 @@ _NEXT: dict[str, tuple[str, ...]] = {
 """What to configure after ``ci init``."""
 
 _PIN = (
-    "pin in peagle.yaml what peagle plan names as not pinned: drafter: ID@COMMIT, and image: "
-    "HOST/NAME@sha256:DIGEST, unless build_image is true"
+    "pin in peagle.yaml what the README of a rendered plan names as not pinned: "
+    "drafter: ID@COMMIT, and image: HOST/NAME@sha256:DIGEST, unless build_image is true"
 )
 
 

@@ -32,6 +32,7 @@ from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.planning.uploads import local_weights
 from peagle.render import RenderedFile, format_files, format_names, render
+from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds
 from peagle.text import json_object
 from peagle.weights.pins import pin_plan
@@ -115,6 +116,10 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (described.get("PrimaryContainer") or {}).get("Image")
 
 
+_NO_TEMPLATE = ("README.md", PLAN)
+"""Rendered files that nothing is created from."""
+
+
 def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[FieldDrift, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Raises UserError for a folder without such files."""
@@ -132,7 +137,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Fie
         (render(name, plan, catalog) for name in written), key=partial(_differences, folder)
     )
     return tuple(
-        drift for one in rendered if one.path != "README.md" for drift in _of_file(folder, one)
+        drift for one in rendered if one.path not in _NO_TEMPLATE for drift in _of_file(folder, one)
     )
 
 

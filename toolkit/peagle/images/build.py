@@ -52,12 +52,14 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "ima
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "copies-cost-less", "gpus-idle", "host-memory-below-weights", "instance-region-unknown",
-        "instance-scarce", "k-below-fastest", "limit-before-start", "no-alarm-topic",
-        "no-ttft-alarm", "price-not-from-aws", "price-not-listed", "price-of-another-region",
-        "price-snapshot", "price-unknown", "rollout-of-one", "scaling-target-high",
-        "several-instances", "slo-unverified", "speculation-costs-more", "speculation-loses",
-        "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
+        "conversations-spread", "copies-cost-less", "gpus-idle", "host-memory-below-weights",
+        "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
+        "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
+        "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
+        "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
+        "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
+        "speculation-loses", "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes",
+        "weights-streamed",
     }
 )  # fmt: skip
 """Warnings and notes about what a local engine does not have: the instance that is planned, its

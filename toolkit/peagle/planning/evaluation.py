@@ -23,7 +23,7 @@ from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
 from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
-from peagle.planning.speculation import SpeedsByK, default_setting, other_drafters, usual_k
+from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -224,7 +224,7 @@ class CandidateEvaluator:
         meeting = {key: one for key, one in settings.items() if one.meets(self.options)}
         settings = meeting or settings
         speeds = {key: one.performance for key, one in settings.items()}
-        tied = rank_settings(speeds, default_setting(self.work.target)).tied
+        tied = rank_settings(speeds, self.work.target.default_drafter).tied
         if not tied:
             return None
         best = settings[tied[0]]

@@ -161,7 +161,8 @@ class Review:
         where, busy = "cached_prompt_tokens", self.candidate.busy
         if not self.candidate.on_instance.case.engine.prefix_caching:
             message = "prefix caching is off, so that each prompt is processed whole"
-            yield note("prefix-cache-off", where, message, "")
+            fix = "use a vLLM version or a drafter with which prefix caching works"
+            yield note("prefix-cache-off", where, message, fix)
         elif speed.conversations is not None and speed.conversations < work.concurrency:
             message = (
                 f"the KV cache{' of each engine' if busy > 1 else ''} keeps {speed.conversations:,}"
@@ -176,7 +177,8 @@ class Review:
                 f"turn finds {speed.cached_prompt_tokens:,} instead of {wanted:,} tokens on its "
                 "engine"
             )
-            yield note("conversations-spread", where, message, "")
+            fix = "use one larger instance, where all turns meet the same cache"
+            yield note("conversations-spread", where, message, fix)
 
     def _host_memory(self) -> Iterator[Finding]:
         work, instance = self._work, self.candidate.instance

@@ -10,17 +10,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.catalog.schema import Drafter, SpeedRun, Target
+from peagle.catalog.schema import Drafter, SpeedRun
 from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Speculation, Weights, decide
 from peagle.speed.models import Acceptance, Performance
-from peagle.speed.verdict import Setting
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle_serve.contract import SPECULATION
+
+_SHOWN_KS = (1, 2, 3, 5, 7, 10)
+"""Shown for comparison in the reason of K, in addition to the fastest."""
 
 _CLOSE_TO_FASTEST = 0.95
 """Below this share of the fastest K's speed, the user's own K gets a note."""
@@ -96,13 +98,6 @@ def compared_ks(
     return tuple(sorted(k for k in {drafter.k_recommended, *others, *measured} if 0 < k <= most))
 
 
-def default_setting(target: Target) -> Setting | None:
-    """The target's default drafter with its recommended K; ``None`` without one."""
-    named = (one for one in target.drafters if one.name == target.default_drafter)
-    drafter = next(named, None)
-    return None if drafter is None else Setting(drafter=drafter.name, k=drafter.k_recommended)
-
-
 @dataclass(frozen=True)
 class SpeedsByK:
     """The performance of one engine at ``load`` with each drafter, by name, and K."""
@@ -144,10 +139,11 @@ def k_decision(
     found = compared.by_k(drafter)
     if k in found:
         basis = compared.speeds[drafter.name, k].basis
-        others = ", ".join(
-            f"{speed:,.0f} with K={n}" for n, speed in sorted(found.items()) if n != k
-        )
-        because = f"the fastest ({basis}): {found[k]:,.0f} tokens/s with "
+        fastest = max(found, key=lambda n: (found[n], -n))
+        shown = sorted({n for n in found if n in _SHOWN_KS or n == fastest} - {k})
+        others = ", ".join(f"{found[n]:,.0f} with K={n}" for n in shown)
+        which = "the fastest" if found[k] >= found[fastest] else "the smallest that is as fast"
+        because = f"{which} ({basis}): {found[k]:,.0f} tokens/s with "
         because += format_concurrency(compared.load) + (f", {others}" if others else "")
     elif own:
         because = f"recommended for {drafter.source}"

@@ -17,7 +17,6 @@ from peagle.planning.load import size_of_requests, with_workload
 from peagle.planning.options import Options, WorkloadName
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
-from peagle.planning.speculation import default_setting
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Workload
@@ -105,7 +104,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         settings,
         tuple(sorted(set(request.loads))),
         price.usd_per_hour if price else None,
-        default_setting(pair.target),
+        pair.target.default_drafter,
     )
     decided = tuple(
         decide_workload(

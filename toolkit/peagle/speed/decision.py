@@ -40,12 +40,12 @@ error of estimates compared with measurements: the fastest of many estimates is 
 @dataclass(frozen=True)
 class Question:
     """What is compared: settings (the target alone is one of them), loads in ascending order, and
-    the price of the instance. Of tied settings, ``default`` is the simplest that drafts."""
+    the price of the instance. Of tied settings, those of ``default_drafter`` are simpler."""
 
     settings: Sequence[Setting]
     loads: Sequence[int]
     usd_per_hour: float | None
-    default: Setting | None = None
+    default_drafter: str | None = None
 
 
 def decide_workload(
@@ -96,7 +96,7 @@ def _at_load(
         if speed.basis == "measured"
         or (speed.tokens_per_second and holds_load(one, workload, load))
     }
-    ranking = rank_settings(holding or found, question.default)
+    ranking = rank_settings(holding or found, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
         if not setting.k or NO_SPECULATION not in found:
@@ -127,7 +127,7 @@ class Ranking:
 
 
 def rank_settings(
-    speeds: Mapping[Setting, Performance | SettingSpeed], default: Setting | None = None
+    speeds: Mapping[Setting, Performance | SettingSpeed], default_drafter: str | None = None
 ) -> Ranking:
     """The best settings of these; none where no speed is known.
 
@@ -155,9 +155,8 @@ def rank_settings(
             }
     tied = [one for one, found in compared.items() if _ties(found, top)]
 
-    def simplicity(one: Setting) -> tuple[bool, bool, bool, int, str]:
-        other = default is None or one.drafter != default.drafter
-        return bool(one.k), other, one != default, one.k, one.drafter or ""
+    def simplicity(one: Setting) -> tuple[bool, bool, int, str]:
+        return bool(one.k), one.drafter != default_drafter, one.k, one.drafter or ""
 
     slower = (one for one, found in known.items() if _tokens(found) <= _tokens(top))
     counted = frozenset([*tied, *slower])

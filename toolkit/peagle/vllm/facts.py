@@ -6,7 +6,6 @@ each with the range of versions (``vllm``) for which it holds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 
 from peagle.data import data_folder
 from peagle.vllm.versions import compare, in_range, parse
+from peagle_serve import json_reader
 
 FILE = "vllm.json"
 SECTIONS = (
@@ -98,5 +98,5 @@ def _at(items: Mapping[str, list[dict[str, Any]]], version: str) -> dict[str, di
 @cache
 def _table() -> dict[str, Any]:
     text = (data_folder("model_catalog") / FILE).read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: dict[str, Any] = json_reader.read(text, FILE)
     return table
