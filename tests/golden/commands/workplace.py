@@ -77,7 +77,7 @@ class Workplace:
             assert done.code == 0, f"{name}: {done.err}"
         text = (self.folder / "plan.json").read_text(encoding="utf-8")
         (self.folder / "truncated.json").write_text(text[: len(text) // 2], encoding="utf-8")
-        edited = text.replace('"k": 8', '"k": 4')
+        edited = text.replace('"k": 7', '"k": 4')
         (self.folder / "edited.json").write_text(edited, encoding="utf-8")
         (self.folder / "no-plan.json").write_text('{"hello": 1}', encoding="utf-8")
         newer = {**json.loads(text), "format": 99}
