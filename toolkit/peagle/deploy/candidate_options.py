@@ -61,7 +61,9 @@ def options_beside(
     (deployed_pair, options), (pair, own) = deployed, asked
     options = {
         **options,
+        "workload": plan.workload,
         "prompt_tokens": plan.prompt_tokens,
+        "cached_prompt_tokens": plan.cached_prompt_tokens or None,
         "output_tokens": plan.output_tokens,
         "slo": plan.slo,
         "baked_weights": plan.target.weights.kind == "image",

@@ -302,7 +302,7 @@ _STALE_FINDING = "image-without-counters"
 
 _RENEWED = {
     "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,
-    "concurrency": int, "prompt_tokens": int, "output_tokens": int,
+    "concurrency": int, "prompt_tokens": int, "cached_prompt_tokens": int, "output_tokens": int,
 }  # fmt: skip
 """Keys of a plan that are options of `peagle plan`, with their types."""
 
@@ -314,8 +314,15 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     known = {key: value for key, value in document.items() if key in Plan.model_fields}
     with suppress(ValidationError):
         plan = plan_of({**known, "format": PLAN_FORMAT})
-        size = ("--prompt-tokens", plan.prompt_tokens), ("--output-tokens", plan.output_tokens)
-        sizes = [word for flag, tokens in size if tokens for word in (flag, str(tokens))]
+        batch = plan.batch
+        size = (
+            ("--prompt-tokens", plan.prompt_tokens),
+            ("--cached-prompt-tokens", plan.cached_prompt_tokens),
+            ("--output-tokens", plan.output_tokens),
+            ("--requests", batch and batch.requests),
+            ("--within", batch and batch.within_seconds and f"{batch.within_seconds}s"),
+        )
+        sizes = [word for flag, value in size if value for word in (flag, str(value))]
         options = [*plan_arguments(plan), *image_arguments(plan), *sizes]
         return Fix("create the plan again", ("peagle", "plan", *options, "--output", file))
     pair = document.get("pair")
