@@ -40,20 +40,20 @@ class Conversations:
 
     def estimate(self, factor: float | None = None) -> float:
         """The model's tokens per second; ``factor`` in place of the constant of the catalogue."""
-        document, known = json.loads(FILE.read_text()), catalog()
+        document, catalogue = json.loads(FILE.read_text()), catalog()
         if factor is not None:
-            model = known.speed_model
+            model = catalogue.speed_model
             constants = model.constants.model_copy(update={"cached_prefill": factor})
             changed = model.model_copy(update={"constants": constants})
-            known = replace(known, speed_model=changed)
-        target = find_pair(known, self.pair).target
+            catalogue = replace(catalogue, speed_model=changed)
+        target = find_pair(catalogue, self.pair).target
         drafter = find_drafter(target, "p-eagle") if self.k else None
         cached = document["cached_prompt_tokens"] if self.cache else 0
         size = Workload(document["prompt_tokens"], document["output_tokens"], cached)
         vllm = document["vllm"]
         settings = {"no-enable-prefix-caching": None if self.cache else True}
-        work = PairLoad(target, drafter, self.k, vllm, _CONTEXT, _REQUESTS, known, settings, size)
-        instance = find_instance(known.instances, document["instance_type"])
+        work = PairLoad(target, drafter, self.k, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size)
+        instance = find_instance(catalogue.instances, document["instance_type"])
         speed = pair_performance(work, planned_fit(work, instance, 1), self.load)
         return speed.tokens_per_second or 0.0
 

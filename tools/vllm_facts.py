@@ -140,18 +140,18 @@ def merged(facts: Mapping[str, Facts]) -> dict[str, Any]:
     return table
 
 
-def _ranges(said: list[Any], known: list[str]) -> list[dict[str, Any]]:
+def _ranges(values: list[Any], known: list[str]) -> list[dict[str, Any]]:
     """Runs of equal values as entries with ``vllm``, the range of a run."""
     entries: list[dict[str, Any]] = []
     start = 0
     for end in range(1, len(known) + 1):
-        if end < len(known) and said[end] == said[start]:
+        if end < len(known) and values[end] == values[start]:
             continue
-        if said[start] is not None:
+        if values[start] is not None:
             bounds = [f">={known[start]}"] if start else []
             bounds += [f"<{known[end]}"] if end < len(known) else []
             entry = {"vllm": ",".join(bounds)} if bounds else {}
-            value = said[start]
+            value = values[start]
             extra = value if isinstance(value, dict) else {} if value is True else {"is": value}
             entries.append({**entry, **extra})
         start = end

@@ -155,8 +155,8 @@ class Review:
         """What keeps the prompts' cached tokens from being hits: caching is off, the KV cache is
         too small for the conversations, or several engines share them."""
         work, speed = self._work, self.candidate.performance
-        wanted = work.workload.cached_prompt_tokens
-        if not wanted:
+        cached = work.workload.cached_prompt_tokens
+        if not cached:
             return
         where, busy = "cached_prompt_tokens", self.candidate.busy
         if not self.candidate.on_instance.case.engine.prefix_caching:
@@ -167,14 +167,14 @@ class Review:
             message = (
                 f"the KV cache{' of each engine' if busy > 1 else ''} keeps {speed.conversations:,}"
                 f" of {work.concurrency:,} conversations of {work.request_tokens:,} tokens, so that"
-                f" {speed.cached_prompt_tokens:,} instead of {wanted:,} tokens of a prompt are hits"
+                f" {speed.cached_prompt_tokens:,} instead of {cached:,} tokens of a prompt are hits"
             )
             fix = "use an instance with more GPU memory, or a lower --concurrency"
             yield warning("prefix-cache-too-small", where, message, fix)
         elif busy > 1:
             message = (
                 f"{busy} engines share the conversations, and SageMaker routes by load: the next "
-                f"turn finds {speed.cached_prompt_tokens:,} instead of {wanted:,} tokens on its "
+                f"turn finds {speed.cached_prompt_tokens:,} instead of {cached:,} tokens on its "
                 "engine"
             )
             fix = "use one larger instance, where all turns meet the same cache"
