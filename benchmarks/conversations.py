@@ -52,7 +52,9 @@ class Conversations:
         size = Workload(document["prompt_tokens"], document["output_tokens"], cached)
         vllm = document["vllm"]
         settings = {"no-enable-prefix-caching": None if self.cache else True}
-        work = PairLoad(target, drafter, self.k, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size)
+        work = PairLoad(
+            target, drafter, self.k, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size
+        )
         instance = find_instance(catalogue.instances, document["instance_type"])
         speed = pair_performance(work, planned_fit(work, instance, 1), self.load)
         return speed.tokens_per_second or 0.0
