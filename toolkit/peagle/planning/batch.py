@@ -15,7 +15,7 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Batch, Decision, decide
 from peagle.planning.settings import ENGINE_START_SECONDS
 from peagle.planning.start_time import INSTANCE_SECONDS
-from peagle.text import format_usd
+from peagle.text import exact_duration, format_usd
 
 LOADS = tuple(8 * 2**power for power in range(11))
 """Concurrent requests of the whole endpoint that are compared."""
@@ -36,13 +36,19 @@ def check_batch(options: Options) -> None:
     for flag, value in (("--requests", options.requests), ("--within", options.within)):
         if value is not None and value < 1:
             raise OutOfRange(f"{flag} {value} is less than 1", "use a larger number")
+    if options.within is not None and options.within <= START_SECONDS:
+        raise OutOfRange(
+            f"--within {exact_duration(options.within)}: instances take about "
+            f"{exact_duration(START_SECONDS)} to start",
+            "use a longer time, such as 2h",
+        )
 
 
 def with_required_speed(options: Options, output_tokens: int) -> Options:
     """The options of a batch with the tokens per second that its time requires."""
     if options.requests is None or options.within is None:
         return options
-    speed = options.requests * output_tokens / max(options.within - START_SECONDS, 1)
+    speed = options.requests * output_tokens / (options.within - START_SECONDS)
     least = max(speed, options.min_tokens_per_second or 0.0)
     return options.model_copy(update={"min_tokens_per_second": least})
 
@@ -51,7 +57,7 @@ def choose_load_of_batch(
     options: Options, output_tokens: int, best_of: Callable[[Options], Candidate | None]
 ) -> Decision[Options]:
     """The options with the number of concurrent requests at which the batch costs least on the best
-    candidate, of those that meet what is required if there are any."""
+    candidate, of those that meet what is required; where none does, at which it is the fastest."""
     if options.requests is None or options.concurrency is not None:
         return Decision(options)
     best: tuple[tuple[bool, float], Options] | None = None
@@ -61,12 +67,12 @@ def choose_load_of_batch(
         candidate = best_of(tried)
         if candidate is None:
             continue
-        batch = plan_batch(
-            tried, output_tokens, candidate.tokens_per_second, candidate.usd_per_hour
-        )
-        if batch is None or batch.usd is None:
+        speed, usd_per_hour = candidate.tokens_per_second, candidate.usd_per_hour
+        batch = plan_batch(tried, output_tokens, speed, usd_per_hour)
+        if batch is None or not speed:
             continue
-        key = (not (candidate.meets(options) and candidate.holds_load), batch.usd)
+        meets = candidate.meets(options) and candidate.holds_load and batch.usd is not None
+        key = (not meets, batch.usd if meets and batch.usd is not None else -speed)
         if best is None or key < best[0]:
             best, rounds = (key, tried), 0
         elif not best[0][0]:
@@ -75,8 +81,10 @@ def choose_load_of_batch(
             break
     if best is None:
         return Decision(options)
-    (_, usd), chosen = best
+    (missed, usd), chosen = best
     because = f"the lowest total cost of the batch, {format_usd(usd)}"
+    if missed:
+        because = "the fastest; the batch is not done in time"
     return decide(chosen, "concurrency", because, shown=str(chosen.concurrency))
 
 
@@ -86,13 +94,19 @@ def plan_batch(
     """How long the batch takes at this speed, and what it costs with ``usd`` per hour."""
     if options.requests is None:
         return None
+    batch = Batch(requests=options.requests, within_seconds=options.within)
+    return batch_at(batch, output_tokens, tokens_per_second, usd)
+
+
+def batch_at(
+    batch: Batch, output_tokens: int, tokens_per_second: float | None, usd: float | None
+) -> Batch:
+    """The same batch at another speed and another price per hour."""
     seconds = None
     if tokens_per_second:
-        seconds = round(START_SECONDS + options.requests * output_tokens / tokens_per_second, 1)
+        seconds = round(START_SECONDS + batch.requests * output_tokens / tokens_per_second, 1)
     total = None if seconds is None or usd is None else round(seconds / 3600 * usd, 2)
-    return Batch(
-        requests=options.requests, within_seconds=options.within, seconds=seconds, usd=total
-    )
+    return batch.model_copy(update={"seconds": seconds, "usd": total})
 
 
 def least_hours(options: Options, output_tokens: int, tokens_per_second: float) -> int:

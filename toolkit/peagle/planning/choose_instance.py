@@ -35,9 +35,12 @@ class InstanceChoice:
     alone: Alternative | None = None
 
 
-def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
+def choose_instance(
+    evaluator: CandidateEvaluator, target_alone: CandidateEvaluator | None = None
+) -> Decision[InstanceChoice]:
     """The user's instance type, or the best of the ranking, with findings about it; and the best
-    of the ranking for comparison.
+    of the ranking for comparison. ``target_alone`` evaluates the target without speculation, where
+    its load is another one.
 
     Raises NotFound for an instance type that is not in the catalogue, and UserError for
     impossible limits.
@@ -47,7 +50,7 @@ def choose_instance(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     ranked = evaluator.fitting() or evaluator.fitting(anywhere=True)
     if options.instance_type is None and not ranked:
         return _largest(evaluator)
-    alone = evaluator.with_drafter(None).fitting()
+    alone = (target_alone or evaluator.with_drafter(None)).fitting()
     considered = _candidate(evaluator, ranked)
     either = _with_or_without(evaluator, considered, alone)
     candidate = either.instead() or considered

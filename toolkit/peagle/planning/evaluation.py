@@ -75,6 +75,16 @@ class CandidateEvaluator:
             named = other_drafters(options, pair, work.vllm, length, tokens)
             others = tuple(one for one in named if self._may_be_known(one))
         self._others = others
+        self._draft_with_what_is_known()
+
+    def _draft_with_what_is_known(self) -> None:
+        """Another drafter of the target takes the place of one whose speed cannot be known."""
+        known = next((one for one in self._others if one is not None), None)
+        if known is None or self._may_be_known(self.pair.drafter):
+            return
+        self.pair = replace(self.pair, drafter=known)
+        self.work = replace(self.work, drafter=known, k=usual_k(self.options, known))
+        self._others = tuple(one for one in self._others if one != known)
 
     def fitting(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without

@@ -249,11 +249,22 @@ class Review:
         held = candidate.on_instance.most_requests * candidate.copies
         load = format_concurrency(self._work.concurrency)
         because = f"one is not known to meet what is required with {load}"
-        if held * (candidate.count - 1) < self._work.concurrency:
-            because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
-        message = f"{candidate.count} instances are planned and billed, because {because}"
-        count = str(candidate.count)
+        count, work = str(candidate.count), self._work
         sentence = f"confirm the number with --instance-count {count}"
+        if self.evaluator.options.within is not None:
+            because = "fewer do not finish in time"
+        elif held * (candidate.count - 1) < work.concurrency:
+            because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
+            reserved = math.ceil(work.cache_share * work.max_model_len)
+            if reserved > 2 * work.request_tokens:
+                because += (
+                    f", each with {reserved:,} tokens ({work.cache_share:.0%} of the context)"
+                )
+                shorter = 2 ** math.ceil(math.log2(2 * work.request_tokens))
+                sentence = (
+                    f"lower --max-model-len to {shorter} if requests stay below, or {sentence}"
+                )
+        message = f"{count} instances are planned and billed, because {because}"
         fix = Fix(sentence, options=("--instance-count", count))
         return warning("several-instances", "instance_count", message, fix)
 

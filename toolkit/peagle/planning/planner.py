@@ -94,9 +94,10 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     record = decisions.record
     options = _checked(options, catalog)
     requested = choose_drafter(options, catalog)
+    alone = _target_alone_in_batch(options, catalog, requested.value)
     options = record(_load_of_batch(options, catalog, requested.value))
     evaluator = _evaluator(options, catalog, requested.value)
-    ranked = choose_instance(evaluator)
+    ranked = choose_instance(evaluator, alone)
     candidate = ranked.value.candidate
     usd_per_hour = candidate.usd_per_hour
     pair = _pair_on(options, requested, ranked.value, decisions)
@@ -235,6 +236,16 @@ def _price(options: Options, instance: Instance, region: str) -> Decision[Price 
     choice = price_of(instance, region)
     limited = options.max_price_per_hour is not None
     return Decision(None) if choice.value is None and limited else choice
+
+
+def _target_alone_in_batch(
+    options: Options, catalog: Catalog, pair: SelectedPair
+) -> CandidateEvaluator | None:
+    """The target without speculation at the load that is best for it; ``None`` without a batch."""
+    if options.requests is None or pair.drafter is None:
+        return None
+    alone, options = replace(pair, drafter=None), options.model_copy(update={"k": None})
+    return _evaluator(_load_of_batch(options, catalog, alone).value, catalog, alone)
 
 
 def _load_of_batch(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[Options]:

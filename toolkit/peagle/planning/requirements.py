@@ -53,6 +53,10 @@ _SPEED = _Requirement(
     lambda text, fix: warning(_SPEED_UNVERIFIED, "min_tokens_per_second", text, fix),
     lambda text, fix: error(_SPEED_BELOW_MINIMUM, "min_tokens_per_second", text, fix),
 )
+_BATCH = _Requirement(
+    lambda text, fix: warning(_SPEED_UNVERIFIED, "within", text, fix),
+    lambda text, fix: error(_SPEED_BELOW_MINIMUM, "within", text, fix),
+)
 _SLO = _Requirement(
     lambda text, fix: warning(_SLO_UNVERIFIED, "slo", text, fix),
     lambda text, fix: error(_SLO_MISSED, "slo", text, fix),
@@ -95,7 +99,7 @@ class RequirementReview:
             if options.requests is not None and options.within is not None:
                 hours = exact_duration(options.within)
                 speed += f", which {options.requests:,} requests within {hours} need"
-            yield from self._required(only, speed, _SPEED)
+            yield from self._required(only, speed, _SPEED if options.within is None else _BATCH)
         if options.slo is not None:
             only = options.model_copy(update={"min_tokens_per_second": None})
             yield from self._required(only, options.slo.text, _SLO)

@@ -144,7 +144,8 @@ def k_decision(
         others = ", ".join(f"{found[n]:,.0f} with K={n}" for n in shown)
         which = "the fastest" if found[k] >= found[fastest] else "the smallest that is as fast"
         because = f"{which} ({basis}): {found[k]:,.0f} tokens/s with "
-        because += format_concurrency(compared.load) + (f", {others}" if others else "")
+        because += format_concurrency(round(compared.load, 1))
+        because += f", {others}" if others else ""
     elif own:
         because = f"recommended for {drafter.source}"
         if drafter.licence is None:  # only a copy of the catalogue's head has one

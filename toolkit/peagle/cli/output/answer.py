@@ -15,6 +15,7 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
+from peagle.planning.batch import batch_at
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.limit import limit_text
 from peagle.planning.observe import capture_text, observability_text
@@ -91,7 +92,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}{copies}) in {plan.region}"
     if plan.engines > 1:
         each = plan.concurrency / busy_engines(plan)
-        where += f", {format_requests(round(each, 1))} at a time per engine"
+        where += f", {'' if each == int(each) else 'about '}{each:,.0f} at a time per engine"
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
@@ -103,10 +104,10 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
         yield "speed", f"{speed}{times_text(plan.speed)}"
-        if plan.cached_prompt_tokens:
+        if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
     if plan.batch is not None:
-        yield "batch", _batch_text(plan.batch)
+        yield "batch", _batch_text(plan, plan.batch)
     if plan.rollout is not None:
         yield "rollout", cost_text(plan.rollout)
     if text := observability_text(plan):
@@ -128,12 +129,12 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     """What the prefix cache is expected to give, and how many conversations it keeps."""
-    if not speed.cached_prompt_tokens:
-        return f"no hits expected of the {plan.cached_prompt_tokens:,} cached tokens of a prompt"
     share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
     text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
     text += "prefix cache"
-    if speed.conversations is None:
+    if plan.engines > 1:
+        text += f", as turns go to any of {plan.engines} engines"
+    if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
     each = " of each engine" if plan.engines > 1 else ""
     size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
@@ -141,11 +142,17 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     return f"{text}; hits fall when more are open"
 
 
-def _batch_text(batch: Batch) -> str:
+def _batch_text(plan: Plan, batch: Batch) -> str:
     """How long a batch takes, and what it costs."""
-    if batch.seconds is None:
+    if batch.seconds is None or plan.speed is None:
         return "time and cost are unknown, because the speed is"
     text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
+    ends = [
+        batch_at(batch, plan.output_tokens or 0, speed, None).seconds
+        for speed in (plan.speed.high, plan.speed.low)
+    ]
+    if None not in ends and plan.speed.basis == "estimated":
+        text += f" ({' to '.join(format_duration(seconds or 0) for seconds in ends)})"
     if batch.usd is not None:
         text += f" and cost {format_usd(batch.usd)}"
     return f"{text}, the start of the instances included; delete the endpoint afterwards"
@@ -172,7 +179,8 @@ def _choice(plan: Plan) -> str:
     if plan.speculation is None:
         return "no"
     head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
-    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{head}"
+    beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
+    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
 
 
 def method_name(speculation: Speculation) -> str:
@@ -291,10 +299,18 @@ def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
     if is_planned(plan, one):
         where = "the same instance"
     else:
-        gpu = f"{one.gpu}{_copies(one.copies, one.instance_count)}"
+        gpus = one.tensor_parallel_size * (one.copies or 1)
+        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{one.gpu}"
+        gpu += _copies(one.copies, one.instance_count)
         where = f"{one.instance_count} x {one.instance_type} ({gpu}){how}, {price}"
     each = "copy" if one.copies else "instance"
     speed = speed_text(one, engines=min(one.engines, plan.concurrency), each=each)
+    if plan.batch is None:
+        return f"{where}: {speed}"
+    output, usd = plan.output_tokens or 0, one.price_per_hour_usd
+    batch = batch_at(plan.batch, output, one.tokens_per_second, usd)
+    if batch.seconds is not None and batch.usd is not None:
+        speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
     return f"{where}: {speed}"
 
 
@@ -321,9 +337,9 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
 
 
 def _finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
-    """Errors with their fixes, else the first warning; how many others there are."""
+    """Errors with their fixes, else two warnings; how many others there are."""
     urgent = [one for one in findings if one.level == "error"]
-    urgent = urgent or [one for one in findings if one.level == "warning"][:1]
+    urgent = urgent or [one for one in findings if one.level == "warning"][:2]
     lines = [line for finding in urgent for line in _finding_text(finding, width)]
     return [*lines, *_rest([one for one in findings if one not in urgent], width)]
 
