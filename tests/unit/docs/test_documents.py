@@ -77,10 +77,6 @@ def test_the_documents_show_commands() -> None:
         "$ peagle fit gpt-oss-120b --gpu-memory-gib 79.2 --max-model-len 32768 --max-num-seqs 32",
         "$ peagle plan gpt-oss-20b --concurrency 10 --max-model-len 8k",
         "$ peagle plan gpt-oss-20b --verbose",
-        "$ peagle plan gpt-oss-20b --workload chat --concurrency 100",
-        "$ peagle plan gpt-oss-20b --workload agent --prompt-tokens 40000 "
-        "--cached-prompt-tokens 38000 --concurrency 16",
-        "$ peagle plan gpt-oss-20b --requests 1m --within 8h",
         "$ peagle verdict gpt-oss-20b --gpu H200 --prompt-tokens 2k --output-tokens 256 "
         "--concurrency 1,8,32,64,128,256",
     ],
