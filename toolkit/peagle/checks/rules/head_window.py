@@ -15,7 +15,7 @@ from peagle.errors import Fix
 RULE = Rule("head-window", about="head", vllm_notices="never")
 
 MANY_GROUPS = 16
-"""Chosen: the catalogue's targets have 2 to 12 groups with their heads."""
+"""Chosen."""
 
 
 @for_head
