@@ -462,12 +462,15 @@ def _lost_in_second_turn(one: InstanceProof, second: SecondTurn, proof: Proof) -
 
 
 def second_turn_text(second: SecondTurn | None) -> str:
-    """``second turn: acceptance length 3.21 over 60 drafts, 84 % of its prompts cached``; empty
-    where the prompts were sent alone."""
+    """``second turn: acceptance length 3.21 over 60 drafts, prompt tokens from the cache: 84%``;
+    empty where the prompts were sent alone. Only whole blocks are cached, of 128 tokens on a CPU
+    (vLLM 0.28.0 platforms/cpu.py:149): then short prompts do not test the cache."""
     if second is None:
         return ""
     share = second.cached_share
     cached = "unknown" if share is None else f"{share:.0%}"
+    if share == 0:
+        cached += ", so this does not test the cache"
     length = second.acceptance_length
     accepted = "unknown" if length is None else f"{length:.2f} over {second.drafts} drafts"
     return f"second turn: acceptance length {accepted}, prompt tokens from the cache: {cached}"
