@@ -187,7 +187,7 @@ def test_the_floor_is_shown_with_its_origin(
         (
             Counters(60, 300, 30, (), 1000, 0),
             False,
-            "1.50 over 60 drafts, prompt tokens from the cache: 0%, so this does not test the cache",
+            "tokens from the cache: 0%, so this does not test the cache",
         ),
         (Counters(60, 300, 0), False, "1.00 over 60"),
         (Counters(20, 100, 0), True, "1.00 over 20"),
