@@ -187,7 +187,7 @@ def test_the_floor_is_shown_with_its_origin(
         (
             Counters(60, 300, 30, (), 1000, 0),
             False,
-            "1.50 over 60 drafts, prompt tokens from the cache: 0%",
+            "tokens from the cache: 0%, so this does not test the cache",
         ),
         (Counters(60, 300, 0), False, "1.00 over 60"),
         (Counters(20, 100, 0), True, "1.00 over 20"),
@@ -204,7 +204,50 @@ def test_a_second_turn_below_the_floor_fails_with_the_switch_as_fix(
     if not passed:
         with raises_code("second-turn-below-floor", NotProved) as raised:
             require_passed(proof, "peagle/tiny+p-eagle")
-        assert raised.value.command[-2:] == ("--set", "enable-prefix-caching=false")
+        assert "--set enable-prefix-caching=false" in raised.value.fix
+        assert "--no-enable-prefix-caching" in raised.value.fix
+        assert not raised.value.command, "a server of somebody else is not deployed again"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (Counters(60, 300, 90), Counters(60, 300, 6), "second-turn-below-floor"),
+        (Counters(60, 300, 30), Counters(60, 300, 6), "not-proved"),
+        (Counters(60, 300, 60), Counters(20, 100, 0), "not-proved"),
+    ],
+)
+def test_caching_is_the_cause_only_if_the_first_turn_reaches_the_floor(
+    first: Counters, second: Counters, code: str
+) -> None:
+    with raises_code(code, NotProved):
+        require_passed(evaluate(first + second, 2.0, second=second))
+
+
+def test_the_second_turn_of_a_completion_repeats_prompt_and_answer() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        bodies.append(body)
+        return {"choices": [{"text": " and so on"}]}
+
+    prove(
+        answer,
+        lambda: Counters(len(bodies) * 60, len(bodies) * 300, len(bodies) * 120),
+        prompts=("a", "b"),
+        chat=False,
+        max_tokens=32,
+        floor=2.0,
+        two_turns=True,
+    )
+
+    assert [body["prompt"] for body in bodies] == [
+        "a",
+        "b",
+        "a and so on\n\nb",
+        "b and so on\n\na",
+    ]
+    assert all("messages" not in body for body in bodies)
 
 
 def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engine_log import counters_in_log, generated_in_log
+from peagle.engine_log import (
+    EngineLoad,
+    counters_in_log,
+    generated_in_log,
+    hit_rate_in_log,
+    load_in_log,
+)
 from peagle.errors import NotProved
 from peagle.proof import Proof, StreamCounts, evaluate_streams, require_passed
 from peagle.protocol import Counters
@@ -56,6 +63,22 @@ def ours(message: str) -> str:
 )
 def test_a_line_of_statistics_has_its_counts(line: str) -> None:
     assert counters_in_log(line) == COUNTED
+
+
+@pytest.mark.parametrize("escape", ["\x1b", "#033", "^[", "\\x1b", "\ufffd"])
+def test_colours_change_no_number(escape: str) -> None:
+    """As CloudWatch and terminals write vLLM's coloured lines."""
+
+    def coloured(line: str) -> str:
+        numbers = re.sub(r"(?<= )(\d+\.\d+)", r"{}[1m\1{}[0m", line)
+        return f"{{}}[32mINFO{{}}[0m {numbers}".replace("{}", escape)
+
+    load = "Avg generation throughput: 90.5 tokens/s, Running: 3 reqs, Waiting: 1 reqs, GPU KV "
+    load += "cache usage: 12.5%, Prefix cache hit rate: 64.0%"
+
+    assert counters_in_log(coloured(STATISTICS)) == COUNTED
+    assert load_in_log(coloured(load)) == EngineLoad(90.5, 3, 1, 0.125)
+    assert hit_rate_in_log(coloured(load)) == 0.64
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,10 @@ def _find_by_tag(
     if found is None:
         if not account.sandbox and _sandbox_serves(name):
             raise _in_sandbox(unknown)
+        if isinstance(unknown, DamagedRecord):
+            unknown.is_alone = True
+            unknown.fix = "nothing of it is in the account; remove the record"
+            unknown.command = ("peagle", "destroy", name)
         raise unknown
     if found.current.served.copies is not None:
         require_component(aws, name)

@@ -87,7 +87,7 @@ def generated_in_log(line: str) -> float | None:
 def hit_rate_in_log(line: str) -> float | None:
     """The share of the prompts' tokens that vLLM found in its prefix cache, over its last thousand
     requests (``CachingMetrics`` in v1/metrics/stats.py); ``None`` for lines without it."""
-    found = _HIT_RATE.search(line)
+    found = _HIT_RATE.search(without_colors(line))
     return float(found[1]) / 100 if found else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.deploy.records import all_records, record_path
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
@@ -195,3 +196,18 @@ def test_what_a_removed_template_left_is_removed(terminal: Terminal) -> None:
     assert refused.code == 3
     assert done.code == 0
     assert terminal.cloud.is_empty
+
+
+def test_a_damaged_record_of_nothing_is_removed(deployed: Terminal) -> None:
+    (record,) = all_records()
+    path = record_path(record.scope, record.region, "peagle-gone")
+    path.write_text('{"format": 3, "na')
+
+    shown = deployed.run("status", "peagle-gone")
+    done = deployed.run("destroy", "peagle-gone", "--yes")
+
+    assert shown.error.endswith("; remove the record: peagle destroy peagle-gone)")
+    assert (done.code, path.exists()) == (0, False)
+    assert "nothing of peagle-gone is in us-east-1" in done.err
+    assert str(path) in done.err
+    assert NAME in deployed.cloud.endpoints

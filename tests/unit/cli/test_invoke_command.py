@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,3 +239,49 @@ def test_for_a_deployment_of_the_sandbox_the_fix_is_the_command_with_sandbox(
 
 def _no_credentials(*_: Any, **__: Any) -> Any:
     raise UserError("no AWS credentials: none found", CREDENTIALS_FIX)
+
+
+def test_a_json_object_is_the_body_of_the_request(deployed: Terminal) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+
+    assert deployed.run("invoke", NAME, json.dumps(body)).code == 0
+    assert deployed.run("invoke", NAME, "{name} says hello").code == 0
+
+    sent, text = deployed.cloud.engine.prompts
+    assert sent == body
+    assert text["messages"][0]["content"] == "{name} says hello"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (('{"prompt": "Hi",}',), "(line 1, column 17)"),
+        (("{'prompt': 'Hi'}",), "(line 1, column 2)"),
+        (('{"prompt": "Hi"}', "--max-tokens", "4"), "--max-tokens cannot be combined"),
+        (('{"prompt": "Hi"}', "--no-stream"), "--stream/--no-stream cannot be combined"),
+        (("{}", "--chat"), "--chat/--completion cannot be combined"),
+    ],
+)
+def test_json_that_cannot_be_sent_as_it_is_is_not_sent(
+    deployed: Terminal, typed: tuple[str, ...], said: str
+) -> None:
+    done = deployed.run("invoke", NAME, *typed)
+
+    assert done.code == 2
+    assert said in done.error
+    assert not deployed.cloud.engine.prompts
+
+
+def test_another_machine_asks_an_endpoint_of_copies_once(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A request without the component's name is rejected and counts as an error."""
+    copies = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
+    assert terminal.run(*copies).code == 0
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
+    terminal.cloud.calls.clear()
+
+    assert terminal.run("invoke", NAME, "Hi").code == 0
+
+    asked = [call for call in terminal.cloud.calls if call.startswith("invoke")]
+    assert asked == ["invoke_endpoint_with_response_stream"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -375,3 +376,14 @@ def test_a_rollback_after_the_end_starts_without_one(limited: Terminal) -> None:
 
     assert done.code == 0, done.err
     assert_ends(limited, "none")
+
+
+def test_an_end_that_is_near_is_in_the_first_line_and_in_an_update(terminal: Terminal) -> None:
+    assert terminal.run(*DEPLOY, "--ttl", "90m").code == 0
+
+    first, *_ = terminal.run("status", NAME).out.splitlines()
+    update = terminal.run(*DEPLOY, "--k", "3")
+
+    assert re.fullmatch(rf"{NAME}: InService, ends in 1h \d\dm", first)
+    end = utc_text(end_of(terminal))
+    assert re.search(rf"ends +{end}, in .*; --ttl or --no-limit changes it", update.err)

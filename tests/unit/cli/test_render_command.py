@@ -253,3 +253,14 @@ def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> N
     plan = make_plan(Options(pair="tiny"), catalog)
     assert plan.runtime.image.endswith(f"@{digest}")
     assert ImageRequest(plan, catalog, "gpu").base_image == plan.runtime.image
+
+
+@pytest.mark.parametrize("format", ["cloudformation", "terraform", "kserve"])
+def test_each_finding_is_printed_once(format: str, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    done = run(format, "qwen3-coder-30b", "--instance-type", "ml.g7e.2xlarge", "-o", str(folder))
+
+    findings = read_plan(folder / "plan.json").findings
+    assert "instance-scarce" in [one.code for one in findings]
+    for code in {one.code for one in findings}:
+        assert done.stderr.count(f"[{code}]") == [one.code for one in findings].count(code), code

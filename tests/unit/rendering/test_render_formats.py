@@ -290,7 +290,7 @@ def test_every_folder_has_the_plan_that_drift_reads(format: str, tmp_path: Path)
     assert read_plan(tmp_path / PLAN) == plan
 
 
-@pytest.mark.parametrize("format", [one for one in format_names() if one not in KUBERNETES])
+@pytest.mark.parametrize("format", format_names())
 def test_control_characters_reach_no_rendered_text(format: str) -> None:
     own = {"NOTE": "a\x1b[31mred\x07\u009b\n```\n'\\\\"}
     plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
@@ -322,3 +322,23 @@ def test_the_readme_names_what_is_not_pinned() -> None:
 
     assert "The image is named by its tag" in text("terraform", plan, "README.md")
     assert "The image is named by its tag" not in text("terraform", exact, "README.md")
+    assert f"@sha256:{'a' * 64}" in text("terraform", exact, "values.json")
+
+
+@pytest.mark.parametrize("format", format_names())
+def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str) -> None:
+    head, commit = "amazon/GPT-OSS-20B-P-EAGLE", "a" * 40
+    moving, exact = (
+        make_plan(Options(pair="gpt-oss-20b", drafter=f"{head}{at}"), CATALOG)
+        for at in ("", f"@{commit}")
+    )
+    named = f"The head {head} is that of the branch `main`: render again with"
+
+    assert named in text(format, moving, "README.md")
+    assert named not in text(format, exact, "README.md")
+    made = files(format, exact)
+    only = "README.md" if format == "dockerfile" else None  # what to deploy with the image
+    assert any(
+        commit.encode() in made[path].content
+        for path in ([only] if only else made.keys() - {"README.md", PLAN})
+    )

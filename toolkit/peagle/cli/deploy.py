@@ -14,7 +14,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import TYPED, deployment_in_context, typed_command
+from peagle.cli.context import TYPED, deployment_in_context, is_plan_file, typed_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
     fallback_of,
@@ -190,10 +190,12 @@ class ProofChoices:
 
 
 def _refuse_second(ctx: click.Context, aws: Aws, found: Preflight, yes: bool) -> None:
-    """A head of the user's own gets a name of its own: with --yes, raise Refused for a second paid
-    endpoint of a deployed target that no --name asks for; else the question says so."""
+    """A drafter that is not the default gets a name of its own: with --yes, raise Refused for a
+    second paid endpoint of a deployed target that no --name asks for; else the question says so."""
     typed, plan = ctx.meta[TYPED], found.desired.plan
-    if found.change != "create" or not typed.get("drafter") or typed.get("name"):
+    pair = typed.get("pair") or ""
+    names_drafter = typed.get("drafter") or ("+" in pair and not is_plan_file(pair))
+    if found.change != "create" or not names_drafter or typed.get("name"):
         return
     records, _ = readable_records(aws.scope)
     names = [

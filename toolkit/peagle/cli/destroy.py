@@ -25,6 +25,7 @@ from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.leftovers import Leftover
+from peagle.deploy.records import DamagedRecord
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
@@ -98,6 +99,13 @@ def destroy(
         if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
             raise
         _destroy_leftovers(account, name, region, everything, yes, as_json)
+        return
+    except DamagedRecord as damaged:
+        if previous or not damaged.is_alone:
+            raise
+        _destroy_leftovers(account, name, damaged.region, everything, yes, as_json)
+        damaged.path.unlink(missing_ok=True)
+        print_status(f"Removed the damaged record {damaged.path}.")
         return
     if previous:
         _destroy_previous(aws, record, account, yes, as_json)
@@ -225,6 +233,8 @@ def _nowhere(name: str, account: Account, region: str | None) -> str:
     if not account.is_available:
         return f"the sandbox is not running, and this machine has no record of {name} in it"
     where = "the sandbox" if account.sandbox else f"{region or default_region()}"
+    if name in api.deployment_names(account.scope):  # by a damaged record
+        return f"nothing of {name} is in {where}"
     return f"neither this machine nor the tags in {where} know {name}"
 
 

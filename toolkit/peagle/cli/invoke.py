@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import click
 
@@ -17,7 +19,7 @@ from peagle.cli.account import (
     find_endpoint,
     names_deployment,
 )
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import TYPED, PeagleCommand
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import TOKENS, Decimal, duration
@@ -25,9 +27,20 @@ from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
 from peagle.deploy.state import Deployment
 from peagle.deploy.wake_up import WakeUpOptions
 from peagle.engine.state import LocalEngine
-from peagle.errors import UserError
+from peagle.errors import OptionsConflict, UserError
 from peagle.store import SANDBOX
-from peagle.text import json_object
+from peagle_serve import json_reader
+
+_LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
+"""The beginning of a JSON object, or of an attempt at one; ``{name}`` and ``{{`` are text."""
+
+_IN_BODY = {
+    "stream": "--stream/--no-stream",
+    "chat": "--chat/--completion",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+}
+"""Parameter -> option that a body of JSON has in place of it."""
 
 Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 
@@ -92,8 +105,8 @@ def invoke(
     """
     ask = _find_server(account, name, region)
     text = _read_prompt(prompt)
-    payload = json_object(text) if text.lstrip().startswith("{") else None
-    request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload or None)
+    payload = _payload(text)
+    request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload)
     line, texts = StatusLine(), list[str]()
 
     def show(text: str) -> None:
@@ -177,6 +190,26 @@ def _read_prompt(prompt: str) -> str:
     if not text.strip():
         raise UserError("the prompt is empty", "pass a prompt, or - to read it from standard input")
     return text
+
+
+def _payload(text: str) -> dict[str, Any] | None:
+    """The JSON object that the prompt is; ``None`` for one that does not look like one.
+
+    Raises UserError for invalid JSON, and OptionsConflict for options that it says itself.
+    """
+    if not _LIKE_JSON.match(text):
+        return None
+    try:
+        body: dict[str, Any] = json_reader.read(text, "the JSON of the prompt")
+    except json_reader.InvalidJson as error:
+        fix = "correct it; only a prompt that does not begin as JSON is sent as text"
+        raise UserError(str(error), fix) from error
+    typed = click.get_current_context().meta[TYPED]
+    if options := [flag for name, flag in _IN_BODY.items() if name in typed]:
+        raise OptionsConflict(
+            f"{options[0]} cannot be combined with a prompt that is JSON", "set it in the JSON"
+        )
+    return body
 
 
 def _summary(result: InvokeResult) -> str:

@@ -31,12 +31,15 @@ class Ambiguous(UserError, code="ambiguous-name"):
 
 
 class DamagedRecord(UserError, code="record-damaged"):
-    """A record of this machine cannot be read. ``region`` is that of its deployment.
+    """A record of this machine, at ``path``, cannot be read. ``region`` is that of its deployment;
+    ``is_alone``: the account was searched, and has nothing of it.
 
     Fix: delete the file: the deployment is then read from its tags in the account
     """
 
     region = ""
+    path = Path()
+    is_alone = False
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
@@ -170,7 +173,7 @@ def _read(path: Path) -> Deployment:
             f"the deployment record {path} is damaged: {reason}",
             "delete the file: the deployment is then read from its tags in the account",
         )
-        damaged.region = path.parent.name
+        damaged.region, damaged.path = path.parent.name, path
         raise damaged from error
 
 

@@ -139,7 +139,7 @@ def _rows(
     first: VariantResult, second: VariantResult, changes: dict[str, Interval]
 ) -> Iterator[tuple[str, str, str, str]]:
     def both(label: str, text: Callable[[VariantResult], str]) -> tuple[str, str, str, str]:
-        return label, text(first), text(second), ""
+        return label, _known(first, text(first)), _known(second, text(second)), ""
 
     if first.errors or second.errors:
         yield both("errors", _errors)
@@ -150,11 +150,16 @@ def _rows(
         yield both("errors", _errors)
     yield both("in progress each", lambda one: _number(one.in_progress))
     for number, label, show in _SHOWN:
-        texts = (_interval(getattr(one, number), show) for one in (first, second))
+        texts = (_known(one, _interval(getattr(one, number), show)) for one in (first, second))
         yield label, next(texts), next(texts), _change(changes.get(number))
         if number == "ttft_seconds":
             yield both("first token p50, ms", lambda one: _time(one.ttft_p50_seconds))
             yield both("first token p90, ms", lambda one: _time(one.ttft_p90_seconds))
+
+
+def _known(one: VariantResult, text: str) -> str:
+    """What is unknown of a variant that answered nothing does not exist."""
+    return "-" if text == _UNKNOWN and one.only_errors else text
 
 
 def _errors(one: VariantResult) -> str:

@@ -316,8 +316,9 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 def _reasons(plan: Plan) -> Table:
     """Every decision with its reason, except those shown beside the arguments."""
     table = _grid("", "")
+    shown = {name for name, _, _ in explain(plan.engine_arguments)}
     for reason in plan.reasons:
-        if not reason.what.startswith("--"):
+        if reason.what not in shown:
             because = f"[dim]{escape(reason.because)}[/]"
             table.add_row(reason.what, f"{escape(reason.value)}  {because}")
     return table
