@@ -260,10 +260,7 @@ class Review:
                 because += (
                     f", each with {reserved:,} tokens ({work.cache_share:.0%} of the context)"
                 )
-                shorter = 2 ** math.ceil(math.log2(2 * work.request_tokens))
-                sentence = (
-                    f"lower --max-model-len to {shorter} if requests stay below, or {sentence}"
-                )
+                because += ", of which a lower --max-model-len takes less"
         message = f"{count} instances are planned and billed, because {because}"
         fix = Fix(sentence, options=("--instance-count", count))
         return warning("several-instances", "instance_count", message, fix)
