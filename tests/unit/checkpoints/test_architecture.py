@@ -85,6 +85,33 @@ def test_sliding_windows_have_several_notations(
     assert [(group.kind, group.layers) for group in groups] == kinds
 
 
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {  # ChatGLM
+            "num_hidden_layers": "num_layers",
+            "vocab_size": "padded_vocab_size",
+            "intermediate_size": "ffn_hidden_size",
+            "max_position_embeddings": "seq_length",
+        },
+        {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
+        {"max_position_embeddings": "model_max_length"},  # Kimi Linear
+        {"intermediate_size": "block_ff_dim"},  # LFM2
+        {"num_attention_heads": "n_heads"},
+    ],
+)
+def test_families_name_their_sizes_differently(renamed: dict[str, str]) -> None:
+    other = {renamed.get(key, key): value for key, value in LLAMA.items()}
+    assert read_architecture(other) == read_architecture(LLAMA)
+
+
+def test_key_value_heads_and_their_width_have_other_names_too() -> None:
+    for heads, width in (("multi_query_group_num", "kv_channels"),
+                         ("num_attention_groups", "attention_head_dim")):  # fmt: skip
+        cache = read_architecture(LLAMA | {heads: 2, width: 128}).attention[0]
+        assert (cache.kv_heads, cache.head_dim) == (2, 128)
+
+
 def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
     shape = read_architecture(LLAMA | {"num_kv_shared_layers": 1})
     assert (shape.layers, shape.attention[0].layers) == (4, 3)

@@ -56,6 +56,22 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """What transformers 4.57 fills in, by ``model_type``, for keys that public files leave out."""
 
+_SYNONYMS = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("multi_query_group_num", "num_attention_groups", "num_kv_heads"),
+    "head_dim": ("attention_head_dim", "kv_channels"),
+    "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "block_ff_dim"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
+    "max_position_embeddings": (
+        "model_max_length", "max_seq_len", "seq_length", "n_positions", "max_sequence_length",
+    ),
+    "vocab_size": ("padded_vocab_size",),
+}  # fmt: skip
+"""Names that families give to these keys; vLLM reads them in config/model.py and in
+transformers_utils/model_arch_config_convertor.py, or in the model's code."""
+
 _MLA = {
     "axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note",
     "glm4_moe_lite", "glm_moe_dsa", "kimi_k2", "kimi_linear", "longcat_flash",
@@ -78,9 +94,12 @@ _LETTERS: dict[str, Kind] = {
 }  # fmt: skip
 """Nemotron-H's ``hybrid_override_pattern`` and EXAONE's ``sliding_window_pattern``."""
 
-_FOREIGN = ("compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size")
+_FOREIGN = (
+    "compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size",
+    "zero_expert_num",
+)  # fmt: skip
 """Keys of caches whose accounting in vLLM is not modelled: compressed, of layers with several
-shapes, and of RWKV."""
+shapes, of RWKV, and of LongCat's layers with two attentions."""
 
 
 _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "mamba_d_state",
@@ -99,6 +118,10 @@ def with_defaults(text: Config) -> dict[str, Any]:
     """The decoder's keys without null ones, with the defaults of its model type. Of a number per
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts."""
     stated = {key: value for key, value in text.items() if value is not None}
+    for key, names in _SYNONYMS.items():
+        name = next((name for name in names if name in stated), key)
+        if name in stated:
+            stated.setdefault(key, stated[name])
     for key in PER_LAYER - {"sliding_window"}:
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
