@@ -50,6 +50,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "interleave_moe_layer_step": 1,
     },
+    "longcat_flash": {"num_hidden_layers": 56, "moe_layer_freq": 2},
     "qwen3_next": _QWEN_HYBRID,
     "qwen3_5_text": _QWEN_HYBRID,
     "qwen3_5_moe_text": _QWEN_HYBRID,
@@ -94,12 +95,9 @@ _LETTERS: dict[str, Kind] = {
 }  # fmt: skip
 """Nemotron-H's ``hybrid_override_pattern`` and EXAONE's ``sliding_window_pattern``."""
 
-_FOREIGN = (
-    "compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size",
-    "zero_expert_num",
-)  # fmt: skip
+_FOREIGN = ("compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size")
 """Keys of caches whose accounting in vLLM is not modelled: compressed, of layers with several
-shapes, of RWKV, and of LongCat's layers with two attentions."""
+shapes, and of RWKV."""
 
 
 _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "mamba_d_state",
@@ -117,16 +115,16 @@ class LayerKinds(NamedTuple):
 def with_defaults(text: Config) -> dict[str, Any]:
     """The decoder's keys without null ones, with the defaults of its model type. Of a number per
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts."""
-    stated = {key: value for key, value in text.items() if value is not None}
+    stated = _DEFAULTS.get(str(text.get("model_type")), {}) | {
+        key: value for key, value in text.items() if value is not None
+    }
     for key, names in _SYNONYMS.items():
-        name = next((name for name in names if name in stated), key)
-        if name in stated:
-            stated.setdefault(key, stated[name])
+        stated.setdefault(key, next((stated[name] for name in names if name in stated), None))
     for key in PER_LAYER - {"sliding_window"}:
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)
-    return _DEFAULTS.get(str(text.get("model_type")), {}) | _window_list(stated)
+    return _window_list(stated)
 
 
 def _window_list(text: dict[str, Any]) -> dict[str, Any]:
@@ -388,11 +386,9 @@ def _of_block(block: object, attention: bool) -> QuantizedWeights | None:
     rows, columns = block
     if not all(type(size) is int and size > 0 for size in block):
         return None
+    size = 1 + 4 / (rows * columns)
     return QuantizedWeights(
-        element_bytes=1 + 4 / (rows * columns),
-        block_rows=rows,
-        block_columns=columns,
-        attention=attention,
+        element_bytes=size, block_rows=rows, block_columns=columns, attention=attention
     )
 
 
