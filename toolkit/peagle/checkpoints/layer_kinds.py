@@ -318,13 +318,11 @@ class FeedForward(NamedTuple):
 
 def feed_forward(text: Config, layers: int, experts: bool) -> FeedForward:
     """The feed-forward blocks of ``layers`` layers."""
-    pattern = text.get("hybrid_override_pattern")
-    blocks = text.get("layers_block_type")
-    if isinstance(pattern, str):
-        dense, sparse = pattern[:layers].count("-"), pattern[:layers].count("E")
-        return FeedForward(dense + sparse, dense if sparse else 0)
-    if isinstance(blocks, list) and {"mlp", "moe"} & set(map(str, blocks)):
-        dense, sparse = blocks.count("mlp"), blocks.count("moe")
+    listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
+    blocks = listed[:layers] if isinstance(listed, str | list) else ()
+    dense = sum(block in ("-", "mlp") for block in blocks)
+    sparse = sum(block in ("E", "moe") for block in blocks)
+    if dense or sparse:
         return FeedForward(dense + sparse, dense if sparse else 0)
     if not experts:
         return FeedForward(layers, 0)
@@ -417,7 +415,7 @@ def _compressed_weights(settings: Config, attention: bool) -> QuantizedWeights |
 
 def _skips_attention(settings: Config) -> bool:
     """Whether the list of unquantized modules has the attention of every layer."""
-    skipped = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
-    return any(
+    skipped = settings.get("modules_to_not_convert") or settings.get("ignore")
+    return isinstance(skipped, list) and any(
         "self_attn" in str(name) and not any(c.isdigit() for c in str(name)) for name in skipped
     )
