@@ -31,6 +31,11 @@ class _CrashCause(NamedTuple):
     command: tuple[str, ...] = ()
 
 
+KILLED_FIX = (
+    "the host's memory ran out (not the GPU's): use an instance with more memory, or raise the "
+    "container's limit"
+)
+
 _KNOWN = (
     _CrashCause(
         "port-in-use",
@@ -54,7 +59,8 @@ _KNOWN = (
     _CrashCause(
         "missing-entrypoint",
         r"exec:? \S*\bserve\W{1,3}.*(not found|no such file|permission denied)"
-        r"|\bserve: (command )?not found|No such file or directory: '\S*\bserve'"
+        r"|\bserve: ((command )?not found|[Pp]ermission denied)"
+        r"|No such file or directory: '\S*\bserve'"
         r"|No such file or directory: \S*/serve\b",
         "the image has no program `serve` on PATH, which SageMaker runs: use AWS's vLLM image for "
         "SageMaker or one that `peagle image build` makes, or copy an executable `serve` into it",
@@ -110,6 +116,7 @@ _KNOWN = (
         "lower --gpu-memory-utilization, --max-num-seqs or --max-model-len, or use a larger GPU "
         "or more of them with --tensor-parallel-size",
     ),
+    _CrashCause("killed", r"^(\w+\.)*_?(Array)?MemoryError|node running low on memory", KILLED_FIX),
     _CrashCause(
         "out-of-memory",
         r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
@@ -273,10 +280,6 @@ _KILLED = re.compile(
     re.IGNORECASE,
 )
 """What shells, Docker, Kubernetes, torch and vLLM say of a process that the kernel has killed."""
-KILLED_FIX = (
-    "the host's memory ran out (not the GPU's): use an instance with more memory, or raise the "
-    "container's limit"
-)
 _SHARD = re.compile(
     r"= ?(?P<shard>\d+)\b.*? is not divisible by .*?"
     r"(?P<what>block_[nk]|min_thread_[nk]|group_size) ?= ?(?P<block>\d+)"
@@ -291,6 +294,8 @@ _PARALLEL_SIZE = re.compile(
 )
 _EXPERTS = re.compile(r"gate's and up's|down's")
 
+_LEAD = re.compile(r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:Z+-]* +)?(\[rank\d+\]: ?)?")
+"""What Docker, Kubernetes and CloudWatch (a time) and torch (the rank) write before a line."""
 _PREFIX = re.compile(
     r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*((DEBUG|INFO|WARNING|ERROR|CRITICAL) "
     r"(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[^\]]*\] ?)?)?"
@@ -301,8 +306,8 @@ _MESSAGE = re.compile(
     r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
     r"|.*error while loading shared libraries"
     r"|.*\bexec\b.*(not found|[Nn]o such file|permission denied|format error)"
-    r"|(\S+: )*(line \d+: )*(\d+: )?(exec: )?(\S*/)?(serve|vllm): (command )?not found"
-    r"|.*NCCL WARN )"
+    r"|(\S+: )*(line \d+: )*(\d+: )?(exec: )?(\S*/)?(serve|vllm): "
+    r"((command )?not found|[Pp]ermission denied)|.*NCCL WARN )"
 )
 _END_OF_MESSAGE = re.compile(
     r"^(Traceback|File |During handling|The above exception|For further|Process \w+:"
@@ -329,7 +334,7 @@ def parse_crash(lines: Iterable[str]) -> Crash:
 
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
-    written = [without_colors(line) for line in lines]
+    written = [_LEAD.sub("", without_colors(line)) for line in lines]
     parsed = [_process_and_text(line) for line in written if not _IGNORED.match(line)]
     parsed = [(process, text) for process, text in parsed if not _NOT_THE_CAUSE.search(text)]
     messages = [
@@ -387,7 +392,7 @@ def _any_of(sizes: list[int]) -> str:
 
 def bare_line(line: str) -> str:
     """A line of vLLM's log without colours, process, level, date and source."""
-    return _PREFIX.sub("", without_colors(line)).strip()
+    return _PREFIX.sub("", _LEAD.sub("", without_colors(line))).strip()
 
 
 def _process_and_text(line: str) -> tuple[str, str]:

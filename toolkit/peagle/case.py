@@ -234,6 +234,7 @@ def build_case(
     settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
     settings.update(settings_in(options.environment))
     settings.update(options.settings)
+    size = options.tensor_parallel_size or settings.get("tensor-parallel-size")
     ami = options.ami
     if ami is None and options.instance_type is not None:
         ami = ami_for(catalog.runtimes, runtime, options.instance_type)
@@ -256,7 +257,7 @@ def build_case(
         region=options.region,
         image=options.image,
         ami=None if ami == DEFAULT_AMI else ami,
-        tensor_parallel_size=options.tensor_parallel_size or 1,
+        tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
         on_cpu=options.on_cpu,
         settings={name: value for name, value in settings.items() if value is not None},
         speculative_settings={

@@ -85,6 +85,33 @@ def test_sliding_windows_have_several_notations(
     assert [(group.kind, group.layers) for group in groups] == kinds
 
 
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {  # ChatGLM
+            "num_hidden_layers": "num_layers",
+            "vocab_size": "padded_vocab_size",
+            "intermediate_size": "ffn_hidden_size",
+            "max_position_embeddings": "seq_length",
+        },
+        {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
+        {"max_position_embeddings": "model_max_length"},  # Kimi Linear
+        {"intermediate_size": "block_ff_dim"},  # LFM2
+        {"num_attention_heads": "n_heads"},
+    ],
+)
+def test_families_name_their_sizes_differently(renamed: dict[str, str]) -> None:
+    other = {renamed.get(key, key): value for key, value in LLAMA.items()}
+    assert read_architecture(other) == read_architecture(LLAMA)
+
+
+def test_key_value_heads_and_their_width_have_other_names_too() -> None:
+    for heads, width in (("multi_query_group_num", "kv_channels"),
+                         ("num_attention_groups", "attention_head_dim")):  # fmt: skip
+        cache = read_architecture(LLAMA | {heads: 2, width: 128}).attention[0]
+        assert (cache.kv_heads, cache.head_dim) == (2, 128)
+
+
 def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
     shape = read_architecture(LLAMA | {"num_kv_shared_layers": 1})
     assert (shape.layers, shape.attention[0].layers) == (4, 3)
@@ -131,6 +158,15 @@ def test_experts_have_their_own_width() -> None:
 def test_quantization(settings: Any, method: str | None) -> None:
     assert read_quantization(LLAMA | {"quantization_config": settings}) == method
     assert read_quantization({"text_config": LLAMA | {"quantization_config": settings}}) == method
+
+
+@pytest.mark.parametrize("value", [5, "lm_head", True, {"a": 1}, [None]])
+def test_a_damaged_list_of_unquantized_modules_skips_none(value: object) -> None:
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    for key in ("modules_to_not_convert", "ignore"):
+        shape = read_architecture(LLAMA | {"quantization_config": settings | {key: value}})
+        assert shape.quantized is not None
+        assert shape.quantized.attention
 
 
 def test_the_dtype_has_an_old_and_a_new_key() -> None:

@@ -40,7 +40,10 @@ def found(case: Case) -> dict[Found, str]:
         ("0.33.0", {"speculative_settings": {"disable_lookahead_block_hashes": True}}, None, ""),
         ("0.33.0", {"speculative_settings": {"rejection_sample_method": "fly"}},
          ("rejection-sample-method", "error"), "lossless"),
-        ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"), ""),
+        ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"),
+         "remove it"),
+        ("0.28.0", {"environment": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}},
+         ("variable-ignored", "warning"), "--set attention-backend"),
         ("0.28.0", {"environment": {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": "1"}},
          ("variable-ignored", "warning"), "use vLLM 0.3"),
         ("0.28.0", {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}}, None, ""),
@@ -95,6 +98,32 @@ def test_a_quantization_that_contradicts_the_checkpoint_is_an_error(
     read = replace(case.target_checkpoint, config=config)
     codes = {f.code for f in check(replace(case, target_checkpoint=read), only=[DIFFERS])}
     assert codes == ({DIFFERS} if refused else set())
+
+
+@pytest.mark.parametrize(
+    ("pair", "asked", "refused"),
+    [("gpt-oss-20b", "awq", True), ("gpt-oss-20b", "fp8", True), ("gpt-oss-20b", "mxfp4", False),
+     ("qwen3-coder-30b", "gptq", True), ("qwen3-coder-30b", "fp8", False)],
+)  # fmt: skip
+def test_the_catalogue_knows_the_quantization_of_weights_that_are_not_read(
+    pair: str, asked: str, refused: bool
+) -> None:
+    codes = {code for code, _ in found(catalog_case(pair, settings={"quantization": asked}))}
+    assert (DIFFERS in codes) is refused
+
+
+def test_the_image_of_aws_that_a_plan_names_has_no_chat_template_of_the_user() -> None:
+    account = catalog_case("tiny").runtimes.accounts["us-east-1"]
+    aws = f"{account}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-py312"
+    for image, refused in ((aws, True), (None, True), (OWN_IMAGE, False)):
+        case = catalog_case("gpt-oss-20b", settings={"chat-template": "/x.jinja"}, image=image)
+        assert ("chat-template-missing" in {code for code, _ in found(case)}) is refused
+
+
+@pytest.mark.parametrize("name", ["TENSOR_PARALLEL_SIZE", "tensor_parallel_size"])
+def test_a_size_given_as_a_variable_is_checked_like_the_option(name: str) -> None:
+    case = catalog_case("gpt-oss-20b", environment={f"SM_VLLM_{name}": "8"})
+    assert case.tensor_parallel_size == 8
 
 
 DIFFERS = "quantization-differs"

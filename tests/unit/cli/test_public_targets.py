@@ -110,6 +110,14 @@ def test_what_generates_no_text_is_refused(
     _refused(written(tmp_path / "model", shape))
 
 
+def test_an_encoder_decoder_is_no_damaged_file(tmp_path: Path) -> None:
+    whisper = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper",
+               "d_model": 1280, "decoder_layers": 32, "is_encoder_decoder": True}  # fmt: skip
+    for command in ("plan", "check"):
+        done = in_process(command, written(tmp_path / "model", whisper))
+        assert (done.code, "encoder-decoder" in done.err) == (2, True)
+
+
 def test_an_embedding_model_with_the_class_of_a_generator_is_refused(tmp_path: Path) -> None:
     _refused(written(tmp_path / "model", AWQ, "config_sentence_transformers.json"))
 

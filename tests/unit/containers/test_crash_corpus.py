@@ -57,6 +57,12 @@ CORPUS: list[tuple[str, str, str]] = [
         "lower --max-model-len",
     ),
     # memory of the host
+    ("[rank0]: torch.OutOfMemoryError: CUDA out of memory.", "out-of-memory", "utilization"),
+    ("2026-09-19T21:54:09.12Z \x1b[31m/bin/sh: serve: not found\x1b[0m", "missing-entrypoint", ""),
+    ("sh: 1: serve: Permission denied", "missing-entrypoint", "executable"),
+    ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 2 GiB", "killed", "host"),
+    ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+     "killed", "host"),
     ("Killed", "killed", "instance with more memory"),
     ("/usr/bin/start.sh: line 12:    42 Killed                  python3 -m x", "killed", "host"),
     ("INFO x\nOut of memory: Killed process 812 (VLLM::EngineCor)", "killed", ""),

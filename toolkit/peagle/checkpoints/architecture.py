@@ -188,7 +188,11 @@ def number(config: Config, key: str) -> int:
     """The positive whole number under ``key``. Raises DamagedCheckpoint with key and value."""
     value = optional_number(config, key)
     if value is None:
-        raise DamagedCheckpoint(f"config.json has no {key}", _FIX, code="config-damaged")
+        raise DamagedCheckpoint(
+            f"config.json has no {key}",
+            f"if it is as published, add {key}: the estimate needs it; else copy the file again",
+            code="config-damaged",
+        )
     return value
 
 

@@ -168,9 +168,16 @@ _ENCODERS = {
 
 
 def refuse_other_models(read: Checkpoint) -> None:
-    """Raise CheckpointError for a model that generates no text: a reranker, classifier, encoder or
-    embedding model."""
+    """Raise CheckpointError for an encoder-decoder, and for a model that generates no text: a
+    reranker, classifier, encoder or embedding model."""
     name = class_name(read.config)
+    if read.config.get("is_encoder_decoder") is True:
+        raise CheckpointError(
+            f"{name} is an encoder-decoder: vLLM has no speculative decoding for it, and its "
+            "cache is not estimated",
+            "use a decoder-only model",
+            code="not-estimated",
+        )
     if read.config.get("model_type") in _ENCODERS:
         what = f"its model type {read.config['model_type']} is an encoder"
     elif _NO_TEXT.search(name) and not _GENERATE.search(name):

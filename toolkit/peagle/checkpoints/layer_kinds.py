@@ -50,11 +50,28 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "interleave_moe_layer_step": 1,
     },
+    "longcat_flash": {"num_hidden_layers": 56, "moe_layer_freq": 2},
     "qwen3_next": _QWEN_HYBRID,
     "qwen3_5_text": _QWEN_HYBRID,
     "qwen3_5_moe_text": _QWEN_HYBRID,
 }
 """What transformers 4.57 fills in, by ``model_type``, for keys that public files leave out."""
+
+_SYNONYMS = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("multi_query_group_num", "num_attention_groups", "num_kv_heads"),
+    "head_dim": ("attention_head_dim", "kv_channels"),
+    "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "block_ff_dim"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
+    "max_position_embeddings": (
+        "model_max_length", "max_seq_len", "seq_length", "n_positions", "max_sequence_length",
+    ),
+    "vocab_size": ("padded_vocab_size",),
+}  # fmt: skip
+"""Names that families give to these keys; vLLM reads them in config/model.py and in
+transformers_utils/model_arch_config_convertor.py, or in the model's code."""
 
 _MLA = {
     "axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note",
@@ -98,12 +115,16 @@ class LayerKinds(NamedTuple):
 def with_defaults(text: Config) -> dict[str, Any]:
     """The decoder's keys without null ones, with the defaults of its model type. Of a number per
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts."""
-    stated = {key: value for key, value in text.items() if value is not None}
+    stated = _DEFAULTS.get(str(text.get("model_type")), {}) | {
+        key: value for key, value in text.items() if value is not None
+    }
+    for key, names in _SYNONYMS.items():
+        stated.setdefault(key, next((stated[name] for name in names if name in stated), None))
     for key in PER_LAYER - {"sliding_window"}:
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)
-    return _DEFAULTS.get(str(text.get("model_type")), {}) | _window_list(stated)
+    return _window_list(stated)
 
 
 def _window_list(text: dict[str, Any]) -> dict[str, Any]:
@@ -297,13 +318,11 @@ class FeedForward(NamedTuple):
 
 def feed_forward(text: Config, layers: int, experts: bool) -> FeedForward:
     """The feed-forward blocks of ``layers`` layers."""
-    pattern = text.get("hybrid_override_pattern")
-    blocks = text.get("layers_block_type")
-    if isinstance(pattern, str):
-        dense, sparse = pattern[:layers].count("-"), pattern[:layers].count("E")
-        return FeedForward(dense + sparse, dense if sparse else 0)
-    if isinstance(blocks, list) and {"mlp", "moe"} & set(map(str, blocks)):
-        dense, sparse = blocks.count("mlp"), blocks.count("moe")
+    listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
+    blocks = listed[:layers] if isinstance(listed, str | list) else ()
+    dense = sum(block in ("-", "mlp") for block in blocks)
+    sparse = sum(block in ("E", "moe") for block in blocks)
+    if dense or sparse:
         return FeedForward(dense + sparse, dense if sparse else 0)
     if not experts:
         return FeedForward(layers, 0)
@@ -365,11 +384,9 @@ def _of_block(block: object, attention: bool) -> QuantizedWeights | None:
     rows, columns = block
     if not all(type(size) is int and size > 0 for size in block):
         return None
+    size = 1 + 4 / (rows * columns)
     return QuantizedWeights(
-        element_bytes=1 + 4 / (rows * columns),
-        block_rows=rows,
-        block_columns=columns,
-        attention=attention,
+        element_bytes=size, block_rows=rows, block_columns=columns, attention=attention
     )
 
 
@@ -398,7 +415,7 @@ def _compressed_weights(settings: Config, attention: bool) -> QuantizedWeights |
 
 def _skips_attention(settings: Config) -> bool:
     """Whether the list of unquantized modules has the attention of every layer."""
-    skipped = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
-    return any(
+    skipped = settings.get("modules_to_not_convert") or settings.get("ignore")
+    return isinstance(skipped, list) and any(
         "self_attn" in str(name) and not any(c.isdigit() for c in str(name)) for name in skipped
     )

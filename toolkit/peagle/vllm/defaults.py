@@ -6,7 +6,6 @@ vLLM 0.26.0, 0.27.1 and 0.28.0.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -48,12 +47,6 @@ _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 _NAMED = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 """Part of a drafter's name -> the method that vLLM infers; the first that is found. `eagle` is
 EAGLE-1."""
-
-_CLASSES = {
-    "dflash": frozenset({"MuseGlimmerAssistantModel"}),
-    "dspark": frozenset({"Qwen3DSparkModel", "Gemma4DSparkModel"}),
-}
-"""Method -> classes of drafters that vLLM serves with it under any name."""
 
 _TITLES = {
     "eagle": "EAGLE-1",
@@ -245,22 +238,15 @@ def _sizes_up_to(largest: int) -> list[int]:
     return sizes
 
 
-def inferred_method(model: str, model_type: str = "", architectures: Collection[str] = ()) -> str:
+def inferred_method(model: str) -> str:
     """The method that vLLM takes for a ``--speculative-config`` without one, from the name of its
-    model and, where they are known, ``model_type`` and ``architectures`` of its config.json.
-
-    It never turns ``parallel_drafting`` on. The order is that of vLLM 0.28.0 and 0.33.0
+    model. It never turns ``parallel_drafting`` on. The order is that of vLLM 0.28.0 and 0.33.0
     (config/speculative.py, SpeculativeConfig.__post_init__).
     """
     name = model.lower()
     if name in ("ngram", "[ngram]"):
         return "ngram"
-    for part, method in _NAMED:
-        if part in name or _CLASSES.get(method, frozenset()) & set(architectures):
-            return method
-    if model_type in ("medusa", "mlp_speculator"):
-        return model_type
-    return "mtp" if model_type.endswith("mtp") else "draft_model"
+    return next((method for part, method in _NAMED if part in name), "draft_model")
 
 
 def method_id(method: str, parallel_drafting: bool) -> str:

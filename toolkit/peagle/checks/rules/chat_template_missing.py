@@ -5,6 +5,7 @@ not start where it cannot open it.
 """
 
 from peagle.case import Case
+from peagle.checks.facts import is_aws_image
 from peagle.checks.registry import Findings, Rule
 from peagle_serve.contract import ML_ROOT
 
@@ -18,12 +19,13 @@ _EXAMPLES = ("examples/", "/vllm-workspace/examples/")
 def check(case: Case) -> Findings:
     named = case.settings.get(_NAME)
     mounted = f"{ML_ROOT.rstrip('/')}/"
+    of_aws = case.image is None or is_aws_image(case.image, case.runtimes)
     if not isinstance(named, str) or case.on_cpu or any(one in named for one in "{}\n"):
         return
     if named.startswith(mounted):
         note = f"--{_NAME} {named}: the weights must have this file, which is not checked"
         yield RULE.note("vllm", note, "copy it beside the target's config.json before you sync")
-    elif case.image is None and not named.startswith(_EXAMPLES):
+    elif of_aws and not named.startswith(_EXAMPLES):
         message = f"--{_NAME} {named}: the image of vLLM has no such file"
         fix = (
             f"put it beside the target's config.json and name it as {mounted}model/FILE, or use "

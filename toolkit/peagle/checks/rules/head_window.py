@@ -40,7 +40,7 @@ def _many_groups(case: Case, head: Head) -> Findings:
         groups = cache_groups(case.architecture.attention, draft, ratio)
         if groups is not None and groups.draft == 1 and groups.total > MANY_GROUPS:
             message = (
-                f"{head.location}: with {draft[0].layers} sliding layers vLLM divides the KV cache "
+                f"{head.location}: with so few sliding layers vLLM divides the KV cache "
                 f"into {groups.total} groups, and fills a block table for each in every step"
             )
             fix = Fix(

@@ -4,6 +4,7 @@ vLLM compares both at start (0.28.0, config/model.py, _verify_quantization) and 
 """
 
 from peagle.case import Case
+from peagle.checkpoints.architecture import quantization_settings
 from peagle.checks.registry import Findings, Rule
 
 RULE = Rule("quantization-differs", about="target", vllm_notices="at start")
@@ -26,15 +27,18 @@ _STORED = {"awq", "gptq", *_SAME["awq"], *_SAME["gptq"]}
 
 def check(case: Case) -> Findings:
     asked = case.settings.get(_NAME)
-    if not isinstance(asked, str) or case.target_read is None or asked == _ANY_CHECKPOINT:
+    if not isinstance(asked, str) or asked == _ANY_CHECKPOINT:
         return
-    config = case.target_read.config
-    text = config.get("text_config")
-    stored = config.get("quantization_config") or (
-        text.get("quantization_config") if isinstance(text, dict) else None
-    )
-    method = str(stored.get("quant_method", "")).lower() if isinstance(stored, dict) else ""
-    if not stored and asked in _STORED:
+    if case.target_read is not None:
+        stored = quantization_settings(case.target_read.config)
+        method = str(stored.get("quant_method", "")).lower()
+        unquantized = not stored
+    else:
+        # The catalogue has the format of the weights, which several methods may share.
+        method, unquantized = case.target.quantization or "", case.target.quantization is None
+        if method not in _SAME and asked not in _STORED:
+            return
+    if unquantized and asked in _STORED:
         message = f"--{_NAME} {asked}, but the target's weights are not quantized"
         yield RULE.error("target", message, f"leave --{_NAME} out, or use weights in {asked}")
     elif method and method != _REPLACED and asked not in {method, *_SAME.get(method, ())}:

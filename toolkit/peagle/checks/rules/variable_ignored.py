@@ -5,9 +5,10 @@ only; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other images.
 endpoint's variant are no variables of the container.
 """
 
+from difflib import get_close_matches
+
 from peagle.case import Case
 from peagle.checks.registry import Findings, Rule
-from peagle.errors import nearest
 from peagle.vllm.facts import facts_of, first_version
 
 RULE = Rule("variable-ignored", about="version", vllm_notices="never")
@@ -49,7 +50,12 @@ def check(case: Case) -> Findings:
             yield RULE.warning("environment", message, _FIELDS[field])
         elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
             later = first_version("variables", name, case.runtime.vllm)
-            fix = f"use vLLM {later} or later, or remove it" if later else ""
+            argument = name.removeprefix(_VLLM).lower().replace("_", "-")
+            meant = get_close_matches(name, facts.variables, 1, 0.85)
+            fix = f"use vLLM {later} or later, or remove it" if later else "remove it"
+            if argument in facts.arguments:
+                fix = f"use --set {argument}=VALUE, or the plan's own option, instead"
+            elif meant and not later:
+                fix = f"did you mean {meant[0]}?"
             message = f"vLLM {facts.version} has no variable {name} and ignores it"
-            fix = fix or nearest(name, facts.variables) or "remove it"
             yield RULE.warning("environment", message, fix)
