@@ -45,7 +45,7 @@ def endpoint(sandbox: Sandbox) -> Iterator[str]:
     document = sandbox.json(
         "deploy", "tiny", "--name", NAME, "--instance-type", TYPE, *WHERE, "--yes"
     )
-    assert document["k"] == 8
+    assert document["k"] == 7
     yield NAME
     sandbox.peagle("destroy", NAME, *WHERE, "--yes")
 
@@ -97,7 +97,7 @@ def test_a_comparison_of_on_and_off_has_the_sign_of_bench(
     sandbox.json("compare", NAME, "--share", "99.9%", *WHERE, "--yes")
     off = min(off, seconds_per_token(sandbox, workload))
     speculating, alone = report["variants"]
-    assert (speculating["k"], alone["k"]) == (8, 0)
+    assert (speculating["k"], alone["k"]) == (7, 0)
     assert abs(speculating["requests"] - alone["requests"]) <= 2
     assert speculating["acceptance_length"]["value"] > 1.5
     assert alone["acceptance_length"] is None

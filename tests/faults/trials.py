@@ -45,7 +45,7 @@ class Scenario:
     command: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
     by_script: bool = False
-    k: int | None = 8
+    k: int | None = 7
     code: int = 0
     acceptance: str = ""
     scarce: bool = False

@@ -44,7 +44,7 @@ def write_templates(folder: Path) -> None:
     plans = {shape: plan_of(shape) for shape in SHAPES}
     plans |= {"limited": limited(), "to-zero": to_zero(), "everything": everything()}
     for name, plan in plans.items():
-        template, _ = render("cloudformation", plan, CATALOG)
+        template, *_ = render("cloudformation", plan, CATALOG)
         (folder / f"{name}.yaml").write_bytes(template.content)
     for file in render("terraform", plan_of("observed"), CATALOG):
         path = folder / "terraform" / file.path

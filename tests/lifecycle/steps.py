@@ -40,18 +40,18 @@ class Action:
 _FALLBACK = ("--fallback-instance-types", OTHER_TYPE)
 
 ACTIONS: Mapping[str, Action] = {
-    "deploy": Action(DEPLOY, 5, k=8),
+    "deploy": Action(DEPLOY, 5, k=7),
     "update": Action(UPDATE, 5, k=3),
-    "update-to-two": Action((*DEPLOY, "--instance-count", "2"), 1, k=8),
-    "update-of-type": Action((*DEPLOY[:3], OTHER_TYPE, "--yes"), 1, k=8),
-    "failing-deploy": Action(DEPLOY, k=8, acceptance=LOW),
+    "update-to-two": Action((*DEPLOY, "--instance-count", "2"), 1, k=7),
+    "update-of-type": Action((*DEPLOY[:3], OTHER_TYPE, "--yes"), 1, k=7),
+    "failing-deploy": Action(DEPLOY, k=7, acceptance=LOW),
     "failing-update": Action(UPDATE, k=3, acceptance=LOW),
     "failing-kept": Action((*UPDATE, "--keep-unproved"), k=3, acceptance=LOW),
     "proved-first": Action((*UPDATE, "--prove-first"), k=3),
     "failing-first": Action((*UPDATE, "--prove-first"), k=3, acceptance=LOW),
     "fallback": Action((*DEPLOY, "--k", "4", *_FALLBACK), k=4, scarce=True),
     "no-capacity": Action((*DEPLOY, "--k", "4"), 1, k=4, scarce=True),
-    "request": Action((*DEPLOY, "--no-wait"), 1, k=8),
+    "request": Action((*DEPLOY, "--no-wait"), 1, k=7),
     "rollback": Action(("rollback", NAME, "--yes"), 5),
     "adopt": Action(("adopt", NAME, "--yes")),
     "destroy": Action(("destroy", NAME, "--yes")),

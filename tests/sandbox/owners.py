@@ -122,7 +122,7 @@ def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
     price = row["price_per_hour_usd"]
     assert price == 1.408
     shown = machine.json("status", name)
-    assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 8, False)
+    assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 7, False)
     assert {one["type"] for one in shown["resources"]} == {
         "Endpoint", "EndpointConfig", "Model", "S3Objects",
     }  # fmt: skip

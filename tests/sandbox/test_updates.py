@@ -41,7 +41,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert failed.returncode == 3, failed.stderr
     assert "changes     K 7 -> 3\n" in failed.stderr
     assert json.loads(failed.stderr.splitlines()[-1])["error"]["code"] == "rolled-back"
-    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 8, True)
+    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 7, True)
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     assert _models(account) == 1
 
@@ -50,8 +50,8 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert _models(account) == 2
 
     returned = sandbox.json("rollback", NAME, "--sandbox", "--yes")
-    assert (returned["state"], returned["k"]) == ("InService", 8)
-    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 8}]
+    assert (returned["state"], returned["k"]) == ("InService", 7)
+    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 7}]
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
 
     removed = sandbox.json("destroy", NAME, "--previous", "--sandbox", "--yes")["removed"]

@@ -44,6 +44,7 @@ from tests.fuzz.parsers.examples import (
     WEIGHTS,
 )
 from tests.fuzz.parsers.files import written
+from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
 from tests.unit.checks.cases import GEOMETRY, catalog_case
 
 COUNTS = (2**31 - 1, 10**6, 10**9, -1, 0, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4")
@@ -265,7 +266,10 @@ PARSERS = (
         _new_entry,
         TARGET_AND_HEAD,
         (PeagleError,),
-        [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
+        [
+            (json.dumps(CONFIGS[2]).encode(), CONTENT),
+            (json.dumps(DEEPSEEK_V3).encode(), CONTENT),
+        ],
     ),
     Parser(
         "checkpoint",

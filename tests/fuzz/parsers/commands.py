@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -30,6 +31,7 @@ from peagle.planning.overrides import checked_settings, parse_settings, parse_va
 from peagle.planning.pins import pins_of
 from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.project.toolkit import toolkit_source
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
@@ -38,6 +40,7 @@ from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
 from peagle.speed.models import WORKLOADS
 from peagle.text import (
     format_duration,
+    parse_batch,
     parse_duration,
     parse_requests,
     parse_share,
@@ -347,6 +350,14 @@ PARSERS = (
     Parser("share", parse_share, texts("10%", "0.25"), (ValueError,), ["10%", "0.25", "."]),
     Parser("copies", parse_copies, texts("4", "auto"), (ValueError,), ["4", "auto"]),
     Parser("requests", parse_requests, texts("5000", "5,000"), (ValueError,), ["5000"]),
+    Parser("batch", parse_batch, texts("5000", "50k", "1.5m"), (ValueError,), ["50k", "1m"]),
+    Parser(
+        "toolkit-source",
+        lambda text: toolkit_source(text, Path("/nowhere")),
+        texts("wheels/a.whl", "https://host/a.whl#sha256=00", "https://host/simple"),
+        (UserError,),
+        [f"https://host/a-1-py3-none-any.whl#sha256={'0' * 64}", "a.whl"],
+    ),
     Parser(
         "image-name",
         _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),

@@ -312,7 +312,16 @@ PARSERS = (
         (),
         [(ENVIRONMENT, list(LINES))],
     ),
-    Parser("crash", lambda lines: parse_crash(lines), LOGS, (), [list(LINES)]),
+    Parser(
+        "crash",
+        lambda lines: parse_crash(lines),
+        LOGS,
+        (),
+        [
+            list(LINES),
+            ["ValueError: attention heads (40) must be divisible by tensor parallel size (3)"],
+        ],
+    ),
     Parser(
         "prometheus",
         sum_counters,

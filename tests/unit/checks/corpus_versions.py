@@ -276,17 +276,6 @@ VERSIONS = (
         "rejection-sample-method",
     ),
     Broken(
-        "a lossy sampling method",
-        lambda f: tiny_case(
-            f,
-            speculative_settings={"rejection_sample_method": "fly"},
-            vllm="0.33.0",
-            image=OWN_IMAGE,
-        ),
-        "rejection-sample-method",
-        not_shown="no CPU build of that version",
-    ),
-    Broken(
         "the variable that SageMaker's SDK sets for speculation",
         lambda f: tiny_case(f, environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}),
         "variable-ignored",

@@ -36,7 +36,7 @@ def test_a_process_counts_while_its_killed_parent_ends(tmp_path: Path) -> None:
         child = psutil.Process(int(ending.stdout.readline()))
         status = psutil.Process(ending.pid).status
         until(status, lambda found: found == psutil.STATUS_ZOMBIE)
-        until(child.cmdline, lambda line: "sys.stdin.read()" in line[-1])
+        until(child.cmdline, lambda line: bool(line) and "sys.stdin.read()" in line[-1])
 
         assert child.ppid() == ending.pid
         assert home.processes() == [child.pid]

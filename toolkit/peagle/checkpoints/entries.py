@@ -178,8 +178,9 @@ def refuse_other_models(read: Checkpoint) -> None:
             "use a decoder-only model",
             code="not-estimated",
         )
-    if read.config.get("model_type") in _ENCODERS:
-        what = f"its model type {read.config['model_type']} is an encoder"
+    model_type = read.config.get("model_type")
+    if isinstance(model_type, str) and model_type in _ENCODERS:
+        what = f"its model type {model_type} is an encoder"
     elif _NO_TEXT.search(name) and not _GENERATE.search(name):
         what = f"its class {name} is a classifier, a reranker or an encoder"
     elif read.embeds:

@@ -113,11 +113,13 @@ def layout_of(
     larger one. Of a hybrid with recurrent layers, the blocks of attention are made as large as a
     state, and states are padded to them (_align_hybrid_block_size of platforms/interface.py).
     """
-    counts: Counter[tuple[int | None, int]] = Counter()
+    # Layers with other heads are another group, even where a token takes as many bytes.
+    counts: Counter[tuple[int | None, int, int]] = Counter()
     for group in groups:
         window = group.window if group.kind == "sliding" else None
-        counts[window, _token_bytes(group, tensor_parallel_size, element_bytes)] += group.layers
-    kinds = [(count, window, token_bytes) for (window, token_bytes), count in counts.items()]
+        token = _token_bytes(group, tensor_parallel_size, element_bytes)
+        counts[window, group.head_dim, token] += group.layers
+    kinds = [(count, window, token_bytes) for (window, _, token_bytes), count in counts.items()]
     windows = {window for _, window, _ in kinds}
     if len(windows) == 1 and not recurrent.groups:
         # All layers keep the same tokens: one group, with each layer's own page size.
