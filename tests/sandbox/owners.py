@@ -154,7 +154,7 @@ def check_an_adopted_deployment(machine: Machine, name: str) -> None:
     updated = machine.json("deploy", *PLAN, "--name", name, "--k", "4", "--yes")
     assert (updated["k"], updated["proved"]) == (4, True)
     rolled_back = machine.json("rollback", name, "--yes")
-    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (8, served)
+    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (7, served)
     assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
     assert left_of(machine.account, name) == []
     assert not (machine.home / "deployments").exists() or not list(
