@@ -194,7 +194,9 @@ def _refuse_second(ctx: click.Context, aws: Aws, found: Preflight, yes: bool) ->
     second paid endpoint of a deployed target that no --name asks for; else the question says so."""
     typed, plan = ctx.meta[TYPED], found.desired.plan
     pair = typed.get("pair") or ""
-    names_drafter = typed.get("drafter") or ("+" in pair and not is_plan_file(pair))
+    names_drafter = typed.get("drafter") or (
+        isinstance(pair, str) and "+" in pair and not is_plan_file(pair)
+    )
     if found.change != "create" or not names_drafter or typed.get("name"):
         return
     records, _ = readable_records(aws.scope)

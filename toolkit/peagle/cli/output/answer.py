@@ -15,7 +15,6 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
-from peagle.planning.batch import batch_at
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.limit import limit_text
 from peagle.planning.observe import capture_text, observability_text
@@ -148,7 +147,7 @@ def _batch_text(plan: Plan, batch: Batch) -> str:
         return "time and cost are unknown, because the speed is"
     text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
     ends = [
-        batch_at(batch, plan.output_tokens or 0, speed, None).seconds
+        api.batch_at(batch, plan.output_tokens or 0, speed, None).seconds
         for speed in (plan.speed.high, plan.speed.low)
     ]
     if None not in ends and plan.speed.basis == "estimated":
@@ -308,7 +307,7 @@ def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
     if plan.batch is None:
         return f"{where}: {speed}"
     output, usd = plan.output_tokens or 0, one.price_per_hour_usd
-    batch = batch_at(plan.batch, output, one.tokens_per_second, usd)
+    batch = api.batch_at(plan.batch, output, one.tokens_per_second, usd)
     if batch.seconds is not None and batch.usd is not None:
         speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
     return f"{where}: {speed}"
