@@ -102,7 +102,7 @@ def test_names_of_code_are_known_in_every_spelling() -> None:
         ("mysecret", True), ("SSH_PASSPHRASE", True), ("DJANGO_SECRET_KEY", True),
         ("SM_VLLM_api_key", True), ("AWS_CREDS", True),
         ("PASSWORDS", True), ("API_TOKENS", True), ("MY_SECRETS", True), ("API_KEYS", True),
-        ("TOKENS", True), ("ACCESS_KEYS", True), ("SSH_PRIVATE_KEYS", True),
+        ("TOKENS", True), ("ADMIN_TOKENS", True), ("ACCESS_KEYS", True), ("SSH_PRIVATE_KEYS", True),
         ("MAX_TOKENS", False), ("SM_VLLM_SPEC_TOKENS", False), ("VLLM_USE_FASTOKENS", False),
         ("PWD", False), ("OLDPWD", False), ("BYPASS", False), ("COMPASS", False),
         ("SM_VLLM_ALLOW_CREDENTIALS", False), ("SM_VLLM_MAX_NUM_BATCHED_TOKENS", False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from peagle import api
@@ -19,7 +21,7 @@ from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.state import Deployment
-from peagle.errors import Fix, OptionsConflict, UserError, command_line
+from peagle.errors import Fix, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.text import parse_share
 
@@ -186,6 +188,6 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "scaling and rollout are not copied to the second variant."
         )
         return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
-    words = command_line(api.deployed_words(revision.plan))
+    words = shlex.join(api.deployed_words(revision.plan))
     deployed = options_in(ctx, words, _WITH)
     return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))

@@ -84,7 +84,7 @@ class Planner:
         """
         from peagle.planning.options import Options
 
-        given = _known({"region": self.region, **options}, Options, "plan")
+        given = _known({**options, "region": options.get("region") or self.region}, Options, "plan")
         if isinstance(given.get("slo"), str):
             given["slo"] = api.parse_slo(given["slo"])
         own = api.with_own_target(self.catalog, pair, self._reader(online))
