@@ -65,11 +65,12 @@ class PairLoad:
         """Tokens of one request, prompt and output together."""
         return self.workload.prompt_tokens + self.workload.output_tokens
 
-    @property
-    def cache_share(self) -> float:
-        """The tokens of each request that the KV cache must hold, as a share of the context."""
+    def cache_share(self, case: FitCase) -> float:
+        """What the KV cache of ``case`` must hold of each request, as a share of one of
+        max-model-len: in plans and in verdicts."""
         least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
-        return min(1.0, max(least, self.request_tokens / self.max_model_len))
+        tokens = self.request_tokens
+        return min(1.0, max(least, tokens / self.max_model_len, share_of_request(case, tokens)))
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
 def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
     """The model on this many of the instance's GPUs."""
     case = planned_fit(work, instance, tensor_parallel_size)
-    share = max(work.cache_share, share_of_request(case, work.request_tokens))
-    return InstanceFit(instance, case, fit_of(case), min(share, 1.0))
+    return InstanceFit(instance, case, fit_of(case), work.cache_share(case))
 
 
 def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:

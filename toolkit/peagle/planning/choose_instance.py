@@ -27,7 +27,7 @@ with the lowest price per hour and the lowest cost per token."""
 @dataclass(frozen=True)
 class InstanceChoice:
     """The selected candidate, the speeds on its GPUs, others for comparison, and the target alone
-    on its own best instance."""
+    on the user's instance type, else on its own best."""
 
     candidate: Candidate
     compared: SpeedsByK
@@ -50,14 +50,18 @@ def choose_instance(
     ranked = evaluator.fitting() or evaluator.fitting(anywhere=True)
     if options.instance_type is None and not ranked:
         return _largest(evaluator)
-    alone = (target_alone or evaluator.with_drafter(None)).fitting()
+    without = target_alone or evaluator.with_drafter(None)
+    alone_anywhere = without.fitting()
     considered = _candidate(evaluator, ranked)
+    alone = _on_users_type(without, alone_anywhere)
     either = _with_or_without(evaluator, considered, alone)
     candidate = either.instead() or considered
     unknown = None if candidate is considered else considered
     if unknown is not None:
-        ranked, either = alone, replace(either, candidate=candidate)
+        ranked, either = alone_anywhere, replace(either, candidate=candidate)
     reasons = [_parallel_reason(candidate)]
+    if alone and alone_anywhere and alone[0].instance != alone_anywhere[0].instance:
+        reasons.append(_without_reason(alone_anywhere[0]))
     if options.instance_type is None:
         reasons.insert(0, _instance_reason(options, candidate, ranked))
     choice = InstanceChoice(
@@ -89,6 +93,25 @@ def _candidate(evaluator: CandidateEvaluator, ranked: Sequence[Candidate]) -> Ca
     return evaluator.candidate(find_instance(evaluator.work.catalog.instances, named))
 
 
+def _on_users_type(
+    evaluator: CandidateEvaluator, ranked: Sequence[Candidate]
+) -> Sequence[Candidate]:
+    """The candidate on the user's instance type if it fits; without one, all of the ranking."""
+    if evaluator.options.instance_type is None:
+        return ranked
+    candidate = _candidate(evaluator, ranked)
+    return [candidate] if candidate.fit.fits else []
+
+
+def _without_reason(best: Candidate) -> Reason:
+    """What would be chosen without speculation and without the user's instance type."""
+    costs = [] if best.usd_per_hour is None else [best.cost_text]
+    if best.usd_per_million_tokens is not None:
+        costs.append(f"{format_usd(best.usd_per_million_tokens)} per million output tokens")
+    because = ", ".join(costs) or "price unknown"
+    return Reason(what="instance_without_speculation", value=best.text, because=because)
+
+
 def _largest(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     """The largest type, with the error that nothing fits."""
     candidate = evaluator.largest()
@@ -102,7 +125,11 @@ def _with_or_without(
     evaluator: CandidateEvaluator, candidate: Candidate, alone: Sequence[Candidate]
 ) -> WithOrWithout:
     drafter = candidate.drafter or evaluator.pair.drafter
-    speculating = evaluator.with_drafter(drafter).fitting() if drafter else []
+    speculating: Sequence[Candidate] = []
+    if drafter is not None:
+        drafting = evaluator.with_drafter(drafter)
+        fixed = evaluator.options.instance_type is not None
+        speculating = _on_users_type(drafting, [] if fixed else drafting.fitting())
     return WithOrWithout(evaluator, candidate, speculating, alone)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from peagle.case import MOST_COUNT
+from peagle.catalog.tables import RuntimeTable
 from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate, PairLoad
@@ -140,9 +141,6 @@ def _cooldown_reason(scaling: Scaling) -> Reason:
     return Reason(what="scale_in_cooldown", value=format_duration(seconds), because=because)
 
 
-_ZERO_REFUSED = {"eu-west-3": "2026-08"}
-"""Region -> when users reported that SageMaker refuses there to scale a component to zero."""
-
 _ZERO_REFUSED_CODE = "scale-to-zero-refused"
 """SageMaker is reported to refuse scale to zero in the region.
 
@@ -150,11 +148,11 @@ Fix: use another region, or --max-instances without --scale-to-zero
 """
 
 
-def zero_findings(options: Options, region: str) -> Iterator[Finding]:
+def zero_findings(options: Options, table: RuntimeTable, region: str) -> Iterator[Finding]:
     """A warning where a scale to zero is reported to be refused."""
-    if options.scale_to_zero and region in _ZERO_REFUSED:
-        message = f"SageMaker is reported to refuse scale to zero in {region}"
-        message += f" ({_ZERO_REFUSED[region]})"
+    reported = table.scale_to_zero_refused.get(region)
+    if options.scale_to_zero and reported:
+        message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
         fix = "use another --region, or --max-instances without --scale-to-zero"
         yield warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix)
 

@@ -21,9 +21,8 @@ from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
-from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
-from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
+from peagle.planning.speculation import SpeedsByK, usual_k
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -52,8 +51,8 @@ class CandidateEvaluator:
     """Evaluates instance types for one load.
 
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
-    ``others`` are compared with that drafter, by default those of the target. ``by_load``
-    caches fits and speeds, ``by_options`` the candidates of evaluators with the same options.
+    ``others`` are compared with that drafter, ``None`` for the target alone. ``by_load`` caches
+    fits and speeds, ``by_options`` the candidates of evaluators with the same options.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class CandidateEvaluator:
         pair: SelectedPair,
         work: PairLoad,
         region: str,
-        others: tuple[Drafter | None, ...] | None = None,
+        others: tuple[Drafter | None, ...],
         by_load: LoadCache | None = None,
         by_options: _CandidateCache | None = None,
     ) -> None:
@@ -70,21 +69,7 @@ class CandidateEvaluator:
         self._region = region
         self._by_load = by_load or cache_for(work)
         self._by_options = by_options or _CandidateCache()
-        if others is None:
-            length, tokens = work.max_model_len, work.request_tokens
-            named = other_drafters(options, pair, work.vllm, length, tokens)
-            others = tuple(one for one in named if self._may_be_known(one))
         self._others = others
-        self._draft_with_what_is_known()
-
-    def _draft_with_what_is_known(self) -> None:
-        """Another drafter of the target takes the place of one whose speed cannot be known."""
-        known = next((one for one in self._others if one is not None), None)
-        if known is None or self._may_be_known(self.pair.drafter):
-            return
-        self.pair = replace(self.pair, drafter=known)
-        self.work = replace(self.work, drafter=known, k=usual_k(self.options, known))
-        self._others = tuple(one for one in self._others if one != known)
 
     def fitting(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
@@ -200,17 +185,17 @@ class CandidateEvaluator:
     ) -> Candidate:
         """``count`` instances whose engines share the load evenly, with this K. ``by_load`` has
         ``on``."""
-        copies = self._copies(on)
-        busy = min(count * copies, self.work.concurrency)
+        copies, busy = self._engines(on.instance, on.fit.tensor_parallel_size, count)
         load = self.work.concurrency / busy
         usd = self._usd_per_hour(on.instance, count)
         performance = (by_load or self._by_load).performance(on, drafter, k, load, busy)
         return Candidate(on, drafter, k, count, math.ceil(load), busy, usd, performance, copies)
 
-    def _copies(self, on: InstanceFit) -> int:
-        """The engines on one instance."""
-        gpus = on.fit.tensor_parallel_size
-        return copies_on(self.options, on.instance, gpus, self.work.concurrency)
+    def _engines(self, instance: Instance, size: int, count: int) -> tuple[int, int]:
+        """The engines with ``size`` GPUs on one instance, and how many on ``count`` instances have
+        requests."""
+        copies = copies_on(self.options, instance, size, self.work.concurrency)
+        return copies, min(count * copies, self.work.concurrency)
 
     def _decided(
         self, instance: Instance, size: int, count: int, drafters: Sequence[Drafter | None]
@@ -218,7 +203,8 @@ class CandidateEvaluator:
         """``count`` instances with engines on ``size`` GPUs, with the drafter of these and the K
         that a verdict selects for the load of one engine (``rank_settings``): of those that hold
         the load and meet what is required, if any do. ``None`` where no speed is known."""
-        work = replace(self.work, concurrency=self._load_of_engine(instance, size, count))
+        _, busy = self._engines(instance, size, count)
+        work = replace(self.work, concurrency=math.ceil(self.work.concurrency / busy))
         by_load = self._by_load if work == self.work else cache_for(work)
         settings: dict[Setting, Candidate] = {}
         for name, drafter in {name_of(one): one for one in drafters}.items():
@@ -240,11 +226,6 @@ class CandidateEvaluator:
         best = settings[tied[0]]
         on = self._by_load.fit(instance, size, best.drafter, best.k)
         return self._sharing(on, best.drafter, count, best.k)
-
-    def _load_of_engine(self, instance: Instance, size: int, count: int) -> int:
-        """The most concurrent requests of one engine."""
-        engines = count * copies_on(self.options, instance, size, self.work.concurrency)
-        return math.ceil(self.work.concurrency / min(engines, self.work.concurrency))
 
     def _with_others(
         self, instance: Instance, own: list[Candidate], allowed: bool
@@ -298,7 +279,8 @@ class CandidateEvaluator:
             return self.shared(on, drafter, self.options.instance_count, ks)
         least, limit = self.options.min_instances or 1, self.options.max_instances or MOST_INSTANCES
         most = max(least, min(self.work.concurrency, limit))
-        held = max(on.most_requests, 1) * self._copies(on)
+        copies, _ = self._engines(on.instance, on.fit.tensor_parallel_size, 1)
+        held = max(on.most_requests, 1) * copies
         low = min(most, math.ceil(self.work.concurrency / held))
         low = max(least, low)
         fewest = self.shared(on, drafter, low, ks)
@@ -339,13 +321,6 @@ class CandidateEvaluator:
         """A small and the recommended K: enough to rank, and cheap."""
         ks = self._ks(drafter)
         return tuple(k for k in ks if k == usual_k(self.options, drafter) or k == SMALL_K) or ks
-
-    def _may_be_known(self, drafter: Drafter | None) -> bool:
-        """Whether there can be a speed: measured, or from a known acceptance."""
-        work = replace(self.work, drafter=drafter, k=1, own_head=False)
-        names = names_of(work)
-        measured = (row.drafter in names for run in runs_of(work) for row in run.speeds)
-        return pair_acceptance(work).basis != "unknown" or any(measured)
 
 
 def _measured_first(candidates: list[Candidate]) -> list[Candidate]:

@@ -255,11 +255,10 @@ class Review:
             because = "fewer do not finish in time"
         elif held * (candidate.count - 1) < work.concurrency:
             because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
-            reserved = math.ceil(work.cache_share * work.max_model_len)
+            share = candidate.on_instance.cache_share
+            reserved = math.ceil(share * work.max_model_len)
             if reserved > 2 * work.request_tokens:
-                because += (
-                    f", each with {reserved:,} tokens ({work.cache_share:.0%} of the context)"
-                )
+                because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
                 because += ", of which a lower --max-model-len takes less"
         message = f"{count} instances are planned and billed, because {because}"
         fix = Fix(sentence, options=("--instance-count", count))
@@ -371,5 +370,5 @@ def _described(better: Candidate) -> str:
 def _speed(one: Candidate) -> str:
     """The speed, and the cost per token where it is known."""
     usd = one.usd_per_million_tokens
-    cost = "" if usd is None else f" at {format_usd(usd)} per million tokens"
+    cost = "" if usd is None else f" at {format_usd(usd)} per million output tokens"
     return f"{one.tokens_per_second:,.0f} tokens/s{cost}"

@@ -42,7 +42,7 @@ class LoadCache:
         found = self._fits.get(key)
         if found is None:
             case = self._case(instance, size, drafter, k)
-            found = InstanceFit(instance, case, fit_of(case), self._load.cache_share)
+            found = InstanceFit(instance, case, fit_of(case), self._load.cache_share(case))
             self._fits[key] = found
         if instance is found.instance:
             return found

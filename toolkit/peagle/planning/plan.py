@@ -225,11 +225,11 @@ class Plan(Frozen):
     contains a secret: ``DescribeModel`` returns the environment.
     ``alternatives`` are the best instances for this load, the planned one among them unless the
     user named another; ``copies`` of the engine share each instance, ``None`` for one engine
-    without inference components; ``without_speculation`` is the target alone on its own best
-    instance. Requests have ``prompt_tokens``, of which ``cached_prompt_tokens`` are in the prefix
-    cache, and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is when the
-    deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of earlier
-    versions.
+    without inference components; ``without_speculation`` is the target alone on the user's
+    instance type, else on its own best. Requests have ``prompt_tokens``, of which
+    ``cached_prompt_tokens`` are in the prefix cache, and ``output_tokens``, by the preset
+    ``workload`` if there is one. ``limit`` is when the deployment ends. These keys, ``speed`` and
+    ``slo`` are ``None`` or empty in plans of earlier versions.
     """
 
     format: int = PLAN_FORMAT

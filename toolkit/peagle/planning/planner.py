@@ -46,6 +46,7 @@ from peagle.planning.overrides import (
     check_overrides,
     settings_of,
 )
+from peagle.planning.pair_speed import may_be_known
 from peagle.planning.pins import choose_pins
 from peagle.planning.plan import (
     Decision,
@@ -75,6 +76,7 @@ from peagle.planning.settings import (
 from peagle.planning.speculation import (
     check_k,
     k_decision,
+    other_drafters,
     speculation_findings,
     usual_k,
 )
@@ -188,7 +190,7 @@ def _operation_fields(
     startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
     start_seconds = record(choose_start_time(options, sizes, gpus, work, candidate.instance))
     scaling = record(choose_scaling(options, work, candidate, start_seconds, copies))
-    decisions.report(tuple(zero_findings(options, region)))
+    decisions.report(tuple(zero_findings(options, placement.catalog.runtimes, region)))
     most = highest_price(usd, count, scaling)
     longest_start = download_seconds + startup_seconds
     limit = record(choose_limit(options, region, most, longest_start, copies is not None))
@@ -280,7 +282,18 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
         own_head=pair.own is not None,
         of_one_size=options.requests is not None,
     )
-    return CandidateEvaluator(options, pair, work, region)
+    others = tuple(
+        other
+        for other in other_drafters(options, pair, work.vllm, length, work.request_tokens)
+        if may_be_known(replace(work, drafter=other, k=1))
+    )
+    alternative = next(filter(None, others), None)
+    if alternative is not None and not may_be_known(replace(work, k=1)):
+        # Its speed can be known, that of the pair's drafter cannot.
+        pair = replace(pair, drafter=alternative)
+        work = replace(work, drafter=alternative, k=usual_k(options, alternative))
+        others = tuple(other for other in others if other != alternative)
+    return CandidateEvaluator(options, pair, work, region, others)
 
 
 def _pair_on(

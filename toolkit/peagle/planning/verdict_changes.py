@@ -37,7 +37,7 @@ def changes_of(
     yield from _caveats(compared, decided)
     for finding in of_price:
         yield VerdictChange(kind="evidence", text=finding.message)
-    yield from _versions(compared)
+    yield from _versions(compared, question)
 
 
 def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
@@ -170,7 +170,7 @@ def _listed(values: Collection[object]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
+def _versions(compared: ComparedSettings, question: Question) -> Iterator[VerdictChange]:
     """The first newer version of the catalogue that adapts the drafted length, and what was
     measured with other versions on these GPUs."""
     work, table = compared.work, compared.work.catalog.runtimes
@@ -198,10 +198,10 @@ def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
     for run in compared.runs:
         here = is_on(run, compared.instance.gpu, compared.gpus)
         if here and versions.compare(run.vllm, work.vllm) != 0:
-            yield _measured_with(run, compared)
+            yield _measured_with(run, compared, question)
 
 
-def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
+def _measured_with(run: SpeedRun, compared: ComparedSettings, question: Question) -> VerdictChange:
     """What is fastest in a run of another version, compared with the verdict's version."""
     best: dict[tuple[int, int | None, int | None], Speed] = {}
     for row in run.speeds:
@@ -215,7 +215,7 @@ def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
     for (load, prompt, answer), row in best.items():
         if (row.drafter, row.k) != (drafter, k) or not prompt or not answer:
             continue
-        if compared.is_compared(setting):
+        if setting in question.settings:
             here = compared.performance(setting, Workload(prompt, answer), load).tokens_per_second
             ratios += [row.output_tokens_per_second / here] if here else []
     text = f"measured with vLLM {run.vllm}: {setting.text} is fastest in {count} of {len(best)}"

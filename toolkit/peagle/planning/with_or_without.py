@@ -25,7 +25,7 @@ def cheapest_of(options: Options, candidates: Sequence[Candidate]) -> Candidate 
 @dataclass(frozen=True)
 class WithOrWithout:
     """``candidate``, planned or considered, and all that fit with its drafter (else the pair's)
-    and without speculation, best first."""
+    and without speculation, best first; of the user's instance type only, if there is one."""
 
     evaluator: CandidateEvaluator
     candidate: Candidate
@@ -39,13 +39,10 @@ class WithOrWithout:
         unknown = one.tokens_per_second is None and one.fit.fits
         if one.drafter is None or not unknown or is_drafter_named(options):
             return None
-        if options.instance_type is not None:
-            best = cheapest = self.evaluator.with_drafter(None).candidate(one.instance)
-        elif self.alone:
-            best, cheapest = self.alone[0], cheapest_of(options, self.alone) or self.alone[0]
-        else:
+        if not self.alone:
             return None
-        if not best.fit.fits or (one.holds_load and not best.holds_load):
+        best, cheapest = self.alone[0], cheapest_of(options, self.alone) or self.alone[0]
+        if one.holds_load and not best.holds_load:
             return None
         certain = best.meets(options) and not one.meets(options)
         return best if certain or _is_cheaper(cheapest, one) else None

@@ -46,10 +46,10 @@ def crossovers(
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:
-    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million tokens;
-    measured.``"""
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
     price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
     low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
     between = f" ({low} to {high})" if low != high else ""
     return (

@@ -62,8 +62,13 @@ def performance(
     ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
     case's drafter in them. ``fit`` is the case's memory fit if it is known already; ``engines``
     share the requests of all conversations. The basis is ``unknown`` without an acceptance length,
-    on a GPU that speed_model.yaml does not have, and where no request of the workload fits.
+    on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
+    context or the KV cache.
     """
+    tokens, context = workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len
+    if tokens > context:
+        lacking = f"requests of {tokens:,} tokens exceed the context of {context:,}"
+        return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
     if workload.cached_prompt_tokens:
         fit = fit or fit_of(case)

@@ -84,8 +84,10 @@ def _load_text(plan: Plan) -> str:
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    because = {reason.what: reason.because for reason in plan.reasons}
-    why = because.get("speculation", "")
+    if any(finding.code == "requests-above-context" for finding in plan.findings):
+        return  # a price or a speed would be one of requests that the engine rejects
+    reasons = {reason.what: reason for reason in plan.reasons}
+    why = reasons["speculation"].because if "speculation" in reasons else ""
     yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}{copies}) in {plan.region}"
@@ -116,8 +118,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     alone, other = plan.without_speculation, other_choice(plan)
     least = None if plan.batch else least_cost(plan)
     if alone is not None and plan.speculation is not None:
-        misses = "; not known to meet what is required" if _misses(plan, alone) else ""
-        yield "without", f"{_alternative_text(plan, alone, '')}{misses}"
+        text = _alternative_text(plan, alone, "")
+        text += "; not known to meet what is required" if _misses(plan, alone) else ""
+        if best := reasons.get("instance_without_speculation"):
+            text += f"; the best type without speculation is {best.value}: {best.because}"
+        yield "without", text
     if other is not None:
         yield "or", f"{_other_text(plan, other)}{_tie(plan, other) if other == least else ''}"
     if least is not None and least != other:
@@ -325,7 +330,10 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
         parts.append(f"acceptance length{length} {about}")
     if speed.extrapolated and plan.speculation:
-        parts.append(f"no acceptance is known of K={plan.speculation.k} or more: extrapolated")
+        extrapolated = f"no acceptance is known of K={plan.speculation.k} or more: extrapolated"
+        for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
+            extrapolated += f"; break-even: {reason.value} ({reason.because})"
+        parts.append(extrapolated)
     if speed.cached_prompt_tokens:
         parts.append("hits of the prefix cache are assumed")
     if speed.basis == "estimated":

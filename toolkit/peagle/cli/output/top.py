@@ -154,7 +154,7 @@ def _cost(usage: Usage) -> str:
         return "unknown price"
     text = f"{format_usd(usage.usd_per_hour)} per hour"
     if usage.usd_per_million_tokens is not None:
-        text += f", {format_usd(usage.usd_per_million_tokens)} per million tokens"
+        text += f", {format_usd(usage.usd_per_million_tokens)} per million output tokens"
     return f"{text} on AWS" if usage.where == "sandbox" else text
 
 
