@@ -149,10 +149,10 @@ def support_of(
     table: RuntimeTable, method: str, parallel_drafting: bool, vllm: str
 ) -> MethodSupport | None:
     """How this version runs the method; ``None`` if the table does not say."""
-    for one in table.method_support:
-        kind = one.parallel_drafting in (None, parallel_drafting)
-        if kind and method in one.methods and in_range(vllm, one.vllm):
-            return one
+    for entry in table.method_support:
+        kind = entry.parallel_drafting in (None, parallel_drafting)
+        if kind and method in entry.methods and in_range(vllm, entry.vllm):
+            return entry
     return None
 
 

@@ -92,9 +92,9 @@ def check_engine(placement: Placement, engine: PlannedEngine) -> tuple[Finding, 
         network_isolation=options.network_isolation,
         kms_key=options.kms_key,
     )
-    own = options.target_checkpoint
-    read = Checkpoints(own, options.drafter_checkpoint, own_target=own is not None)
+    checkpoint = options.target_checkpoint
+    read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
     pair = placement.pair
-    found = check(build_case(placement.catalog, pair.target, pair.drafter, planned, read))
-    refuse_secrets(found)
-    return found
+    findings = check(build_case(placement.catalog, pair.target, pair.drafter, planned, read))
+    refuse_secrets(findings)
+    return findings

@@ -65,9 +65,9 @@ def performance(
     on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
     context or the KV cache.
     """
-    tokens, context = workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len
-    if tokens > context:
-        lacking = f"requests of {tokens:,} tokens exceed the context of {context:,}"
+    size, context = workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len
+    if size > context:
+        lacking = f"requests of {size:,} tokens exceed the context of {context:,}"
         return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
     if workload.cached_prompt_tokens:
@@ -249,8 +249,8 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     if below is not above:
         share = (load - below.concurrency) / (above.concurrency - below.concurrency)
 
-    def at(one: float | None, other: float | None) -> float | None:
-        return None if one is None or other is None else one + share * (other - one)
+    def at(lower: float | None, upper: float | None) -> float | None:
+        return None if lower is None or upper is None else lower + share * (upper - lower)
 
     speeds = below.output_tokens_per_second, above.output_tokens_per_second
     tokens = speeds[0] + share * (speeds[1] - speeds[0])
