@@ -57,14 +57,8 @@ class ComparedSettings:
 
     def performance(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed of one engine, measured or estimated."""
-        drafter = self.drafter(setting)
-        if lacking := _undrafted(drafter, workload):
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        cache, on_instance = self._engine(setting, workload, load)
-        if not on_instance.fit.fits:
-            lacking = "it does not fit"
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        return cache.performance(on_instance, drafter, setting.k, load)
+        drafter, (cache, on) = self.drafter(setting), self._engine(setting, workload, load)
+        return _unknown(drafter, workload, on) or cache.performance(on, drafter, setting.k, load)
 
     def holds_load(self, setting: Setting, workload: Workload, load: float) -> bool:
         """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
@@ -74,7 +68,9 @@ class ComparedSettings:
         """The speed if the drafter has a likely acceptance, which nobody has measured."""
         on = self._engine(setting, workload, load)[1]
         work, likely = self._work(setting, workload), likely_acceptance(setting.k)
-        return pair_performance(work, on.case, load, acceptance=likely, fit=on.fit)
+        return _unknown(work.drafter, workload, on) or pair_performance(
+            work, on.case, load, acceptance=likely, fit=on.fit
+        )
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
@@ -109,14 +105,17 @@ class ComparedSettings:
         return findings[0].message if findings else None
 
 
-def _undrafted(drafter: Drafter | None, workload: Workload) -> str | None:
-    """Why the drafter does not draft for requests of this size; ``None`` if it does."""
-    if drafter is None:
-        return None
+def _unknown(drafter: Drafter | None, workload: Workload, on: InstanceFit) -> Performance | None:
+    """The unknown speed of what does not fit, or does not draft for requests of this size."""
     tokens = workload.prompt_tokens + workload.output_tokens
-    if drafter.max_positions is not None and tokens > drafter.max_positions:
-        return f"{drafter.name} drafts nothing in requests above {drafter.max_positions:,} tokens"
-    longer = drafter.long_context
-    if longer is not None and tokens >= longer.request_tokens:
-        return f"{longer.drafter} is the head for requests of {tokens:,} tokens"
-    return None
+    most = drafter.max_positions if drafter else None
+    longer = drafter.long_context if drafter else None
+    if drafter and most is not None and tokens > most:
+        lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
+    elif longer is not None and tokens >= longer.request_tokens:
+        lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
+    elif not on.fit.fits:
+        lacking = "it does not fit"
+    else:
+        return None
+    return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
