@@ -19,7 +19,7 @@ from peagle.cli.context import (
     typed_command,
 )
 from peagle.cli.options import PLAN_FIELDS, complete_pair, output_option, raise_first_error
-from peagle.cli.output.answer import is_priced, print_answer
+from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written
 from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
@@ -130,7 +130,6 @@ def plan(
         findings = findings_in_context(plan.findings, change_own=False)
         print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
-        verbose = verbose and is_priced(plan)
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
             from peagle.cli.output.plan import print_details

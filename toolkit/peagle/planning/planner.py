@@ -80,7 +80,7 @@ from peagle.planning.speculation import (
     usual_k,
 )
 from peagle.planning.start_time import choose_start_time
-from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights
+from peagle.planning.weights import PlacedWeights, place_weights
 
 T = TypeVar("T")
 
@@ -114,6 +114,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     count = record(count_decision(options, candidate))
     copies = record(copies_decision(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
+    drafters = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
     placement = Placement(
         options=options,
         catalog=catalog,
@@ -124,7 +125,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         count=count,
         copies=copies,
         placed=placed,
-        sizes=_weight_sizes(placed, work),
+        sizes=[(placed.target, work.target.weight_bytes), *drafters],
         runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
     )
     engine = configure_engine(placement, runtime, decisions)
@@ -295,12 +296,6 @@ def _pair_on(
         decisions.record(k_decision(options, pair.drafter, is_own, candidate.k, choice.compared))
         decisions.report(speculation_findings(options, pair, candidate.k, choice.compared))
     return pair
-
-
-def _weight_sizes(placed: PlacedWeights, work: PairLoad) -> WeightSizes:
-    """Target and drafter with their sizes in bytes."""
-    drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
-    return [(placed.target, work.target.weight_bytes), *drafter]
 
 
 def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice | None:
