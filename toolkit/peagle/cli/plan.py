@@ -25,7 +25,7 @@ from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand
-from peagle.errors import OptionMissing, OptionsConflict, UserError
+from peagle.errors import OptionMissing, OptionsConflict, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
@@ -143,8 +143,8 @@ def _deploy_command(ctx: click.Context, output: Path | None) -> str:
     ``deploy`` also loads boto3."""
     known = {option for one in ctx.command.params for option in one.opts} - NOT_OF_DEPLOY
     if output:
-        return shlex.join(in_context(("peagle", "deploy", str(output)), ctx, known))
-    return shlex.join(typed_command(ctx, "deploy", options=known))
+        return command_line(in_context(("peagle", "deploy", str(output)), ctx, known))
+    return command_line(typed_command(ctx, "deploy", options=known))
 
 
 def _compare(

@@ -169,7 +169,7 @@ def find_deployments(
     for name, found in sorted(by_name.items()):
         try:
             if not is_endpoint_name(name):
-                raise ValueError(f"{sanitize(name, 80)!r} is no name of an endpoint")
+                raise ValueError(f"{sanitize(name, 80)!r} is not the name of an endpoint")
             deployment = _deployment(aws, name, found, prices, stored=False)
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             resources = ", ".join(f"{one.kind} {one.name}" for one in found)
