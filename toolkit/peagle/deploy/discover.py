@@ -2,8 +2,8 @@
 
 The tags are the truth; a record on this machine is a cache. A deployment that is found here
 becomes the same ``Deployment`` as that of a record, so that every command works on it. Only
-``peagle deploy`` and ``peagle adopt`` make resources that this toolkit may change (``owner`` is
-empty); those of a template are shown and proved, and changed by their owner.
+what ``peagle deploy`` made may be changed by this toolkit (``owner`` is empty); the resources of a
+template are shown and proved, and changed by their owner.
 """
 
 from __future__ import annotations
