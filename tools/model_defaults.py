@@ -9,6 +9,7 @@ leave out, and whose vLLM has the registry of classes that it serves.
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +24,7 @@ KEYS = (
     "num_experts_per_tok", "moe_topk", "moe_k", "moe_intermediate_size", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step",
     "expert_layer_period", "expert_layer_offset", "interleave_moe_layer_step",
-    "sliding_window", "use_sliding_window", "max_window_layers", "hidden_act",
+    "sliding_window", "use_sliding_window", "max_window_layers",
     "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "attn_layer_period", "attn_layer_offset", "state_size", "mamba_d_state", "mamba_d_conv",
     "mamba_expand", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "ssm_state_size",
@@ -35,15 +36,13 @@ KEYS = (
 """The keys that ``peagle.checkpoints`` reads."""
 
 
-def default_values(config: Any) -> dict[str, Any]:
-    """The keys of a config of its class's defaults, without those that are unset."""
-    stated: dict[str, Any] = config.to_dict() | {
-        key: getattr(config, key, None) for key in config.attribute_map if key in KEYS
-    }
+def default_values(config: type[Any]) -> dict[str, Any]:
+    """The keys that a config class sets by default, without those that it computes."""
+    parameters = inspect.signature(config).parameters
+    names = {key: getattr(config, "attribute_map", {}).get(key, key) for key in KEYS}
+    stated = {key: parameters[name].default for key, name in names.items() if name in parameters}
     return {
-        key: value
-        for key in KEYS
-        if isinstance(value := stated.get(key), int | str) and value != ""
+        key: value for key, value in stated.items() if isinstance(value, int | str) and value != ""
     }
 
 
@@ -59,7 +58,7 @@ def model_types() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
             source = _CONFIG_REGISTRY if model_type in _CONFIG_REGISTRY else CONFIG_MAPPING
             config = source[model_type]()
             text = config.get_text_config(decoder=True)
-            stated = default_values(text)
+            stated = default_values(type(text))
         except Exception as error:  # a class without defaults has none to write
             print(f"{model_type}: {error!r:.100}")
             continue

@@ -24,7 +24,7 @@ from peagle.checkpoints.layer_kinds import (
     recurrent_group,
     with_defaults,
 )
-from peagle.errors import CheckpointError, DamagedCheckpoint
+from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
 from peagle_serve.config_numbers import largest_value
 
@@ -35,16 +35,9 @@ _NESTED = (
 )  # fmt: skip
 """Keys of the decoder's config in the config of a larger model."""
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_EXPERTS_PER_TOKEN = (
-    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts",
-    "moe_topk", "moe_k", "moe_top_k",
-)  # fmt: skip
-
 _DEFAULT_POSITIONS = {True: 2048, False: 131_072}
-"""Positions where config.json states none, with and without attention: vLLM's default, and for
-states, whose size does not depend on it, as much as usual (config/model.py, _get_and_verify_max_len).
-"""
+"""Positions where config.json states none, with attention (vLLM's default, config/model.py) and
+without it: the size of states does not depend on them."""
 
 
 def read_architecture(config: Config) -> Architecture:
@@ -62,7 +55,7 @@ def read_architecture(config: Config) -> Architecture:
     attends = len(kinds) > kinds.count("recurrent") + kinds.count("none")
     # Of a model without attention, the states' channels are divided among the GPUs.
     heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
-    experts = _first(text, _EXPERTS)
+    experts = _count(text, "num_experts")
     if text.get("enable_moe_block") is False:
         experts = None
     wide = "intermediate_size"
@@ -81,11 +74,13 @@ def read_architecture(config: Config) -> Architecture:
             attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
             intermediate_size=number(text, wide) if blocks.layers else hidden,
-            max_positions=_first(text, ("max_position_embeddings",)) or _DEFAULT_POSITIONS[attends],
+            max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS[attends],
             tied_embeddings=_tied(config, text),
             experts=experts,
-            experts_per_token=_first(text, _EXPERTS_PER_TOKEN) if experts else None,
-            feed_forward_layers=None if blocks.layers == layers else blocks.layers,
+            experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
+            feed_forward_layers=None
+            if blocks.layers == layers and GROUP_SIZES not in text
+            else blocks.layers,
             feed_forward_matrices=matrices(text),
             dense_layers=blocks.dense,
             dense_intermediate_size=_dense_size(text) if blocks.dense else None,

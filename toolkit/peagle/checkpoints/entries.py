@@ -29,6 +29,7 @@ from peagle.checkpoints.models import (
     split_revision,
 )
 from peagle.errors import CheckpointError
+from peagle.vllm.facts import architectures
 from peagle_serve.heads import HeadConfig
 
 OWN = "own"
@@ -168,9 +169,16 @@ _ENCODERS = {
 
 
 def refuse_other_models(read: Checkpoint) -> None:
-    """Raise CheckpointError for an encoder-decoder, and for a model that generates no text: a
-    reranker, classifier, encoder or embedding model."""
+    """Raise CheckpointError for an encoder-decoder, for a model that no vLLM serves, and for one
+    that generates no text: a reranker, classifier, encoder or embedding model."""
     name = class_name(read.config)
+    if architectures()["not_served"].get(name) == "" or name.startswith("RWKV"):
+        raise CheckpointError(
+            f"vLLM does not serve {name}: it has no code for this class, and the class in "
+            "transformers does not allow vLLM's attention",
+            "use a model of another architecture",
+            code="model-not-served",
+        )
     if read.config.get("is_encoder_decoder") is True:
         raise CheckpointError(
             f"{name} is an encoder-decoder: vLLM has no speculative decoding for it, and its "

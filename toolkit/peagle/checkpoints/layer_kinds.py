@@ -46,6 +46,11 @@ _SYNONYMS = {
         "model_max_length", "max_seq_len", "seq_length", "n_positions", "max_sequence_length",
     ),
     "vocab_size": ("padded_vocab_size",),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": (
+        "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_k",
+        "moe_top_k",
+    ),
 }  # fmt: skip
 """Names that families give to these keys; vLLM reads them in config/model.py and in
 transformers_utils/model_arch_config_convertor.py, or in the model's code."""
@@ -110,16 +115,16 @@ def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts.
     """
     parts = [text[key] for key in _PARTS if isinstance(text.get(key), Mapping)]
-    stated = {**text, **{key: part[key] for part in parts for key in part}}
-    for key, names in _SYNONYMS.items():
-        name = next((name for name in (key, *names) if stated.get(name) is not None), None)
-        if name:
-            stated[key] = stated[name]
+    stated = _usual_names({**text, **{key: part[key] for part in parts for key in part}})
+    if stated.get("model_max_length"):  # vLLM prefers it (model_arch_config_convertor.py:418)
+        stated["max_position_embeddings"] = stated["model_max_length"]
     table = architectures()
     kind = str(text.get("model_type") or model_type)
     kind = table["decoders"].get(kind, kind)
-    stated = {**table["defaults"].get(kind, {}), **_DEFAULTS.get(kind, {}), **stated}
+    defaults = _usual_names(table["defaults"].get(kind, {}))
+    stated = {**defaults, **_DEFAULTS.get(kind, {}), **stated}
     stated = {key: value for key, value in stated.items() if value is not None}
+    stated.setdefault("model_type", kind)
     wide, hidden = stated.get("expansion_ratio", 4), stated.get("hidden_size")
     if kind in _UNGATED and type(wide) is int and type(hidden) is int:
         stated.setdefault("intermediate_size", wide * hidden)
@@ -128,6 +133,17 @@ def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)
     return _window_list(_nas_blocks(stated))
+
+
+def _usual_names(config: Config) -> dict[str, Any]:
+    """The keys, those of ``_SYNONYMS`` also by their usual names."""
+    usual = {
+        key: config[name]
+        for key, names in _SYNONYMS.items()
+        for name in reversed((key, *names))
+        if config.get(name) is not None
+    }
+    return {**config, **usual}
 
 
 def _nas_blocks(text: dict[str, Any]) -> dict[str, Any]:
@@ -314,6 +330,8 @@ def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) ->
     state = _number_or(0, text, number, *_STATE_SIZES)
     kernel = _number_or(4, text, number, "mamba_d_conv", "conv_kernel")
     expanded = _number_or(2, text, number, "mamba_expand", "expand") * hidden
+    if text.get("model_type") in MAMBA:
+        expanded = _number_or(expanded, text, number, "intermediate_size")
     heads = _number_or(0, text, number, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
     if text.get("model_type") == "mamba2":
         heads = _number_or(expanded // 64, text, number, "num_heads")
@@ -333,8 +351,21 @@ def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) ->
         values=inner * state, value_bytes=wide,
         divided=(heads, groups) if groups > 1 else (heads,),
         conv_of_drafts=text.get("model_type") == "nemotron_h",
-        parameters=hidden * (3 * inner + 2 * groups * state + heads),
+        parameters=hidden * (3 * inner + 2 * groups * state + heads)
+        + _zamba2_parameters(text, hidden, number) // layers,
     )  # fmt: skip
+
+
+def _zamba2_parameters(text: Config, hidden: int, number: Number) -> int:
+    """What Zamba2's attention has beyond its heads and feed-forward blocks: it reads two vectors
+    per token, and each hybrid layer has a projection and an adapter of its own (zamba2.py)."""
+    blocks, kinds = text.get("num_mem_blocks"), text.get("layers_block_type")
+    if not blocks or not isinstance(kinds, list):
+        return 0
+    rank = _number_or(128, text, number, "adapter_rank")
+    adapter = rank * (hidden + 2 * number(text, "intermediate_size"))
+    each = hidden**2 + (adapter if text.get("use_shared_mlp_adapter") else 0)
+    return 6 * hidden**2 * number(text, "num_mem_blocks") + each * kinds.count("hybrid")
 
 
 def _state_dtype(text: Config) -> str:
@@ -345,8 +376,8 @@ def _state_dtype(text: Config) -> str:
 
 
 _UNGATED = {
-    "RefinedWeb", "RefinedWebModel", "apertus", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox",
-    "gptj", "mpt", "opt", "phi", "starcoder2",
+    "RefinedWeb", "RefinedWebModel", "apertus", "bloom", "falcon", "gpt2", "gpt_bigcode",
+    "gpt_neox", "gptj", "mpt", "opt", "phi", "starcoder2",
 }  # fmt: skip
 """``model_type`` of decoders whose feed-forward blocks have two matrices."""
 

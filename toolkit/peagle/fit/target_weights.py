@@ -178,7 +178,7 @@ def has_query_key_norm(target: TargetModel) -> bool:
 
 def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
     """The kinds of attention, each with the number of layers that have its projections: also those
-    that read another layer's cache, and once for layers that share them. An indexer has none of its own."""
+    that read another layer's cache, and once for layers that share them. An indexer has none."""
     if shape.latent:
         yield shape.attention[0], shape.attention[0].layers
         return
