@@ -96,7 +96,7 @@ def classes_not_served() -> dict[str, str]:
 def main() -> None:
     """Write the table, one model type a line."""
     defaults, decoders = model_types()
-    table = {
+    table: dict[str, dict[str, Any]] = {
         "versions": {name: importlib.metadata.version(name) for name in ("transformers",)},
         "not_served": classes_not_served(),
         "decoders": decoders,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention
+from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention, RecurrentGroup
 from peagle.checkpoints.layer_kinds import (
     GROUP_SIZES,
     Kind,
@@ -51,8 +51,14 @@ def read_architecture(config: Config) -> Architecture:
     _check_layer_types(text, layers)
     kinds, unknown = layer_kinds(text, layers)
     recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
-    states = (recurrent_group(text, recurrent, hidden, number),) if recurrent else ()
-    attends = len(kinds) > kinds.count("recurrent") + kinds.count("none")
+    states: tuple[RecurrentGroup, ...] = ()
+    if recurrent:
+        states = (recurrent_group(text, recurrent, hidden, number),)
+    attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
+    if not attends and not states:
+        raise DamagedCheckpoint(
+            "config.json: no layer keeps anything of the tokens before it", _FIX, "config-damaged"
+        )
     # Of a model without attention, the states' channels are divided among the GPUs.
     heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
     experts = _count(text, "num_experts")

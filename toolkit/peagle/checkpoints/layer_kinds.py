@@ -124,7 +124,7 @@ def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     defaults = _usual_names(table["defaults"].get(kind, {}))
     stated = {**defaults, **_DEFAULTS.get(kind, {}), **stated}
     stated = {key: value for key, value in stated.items() if value is not None}
-    stated.setdefault("model_type", kind)
+    stated["model_type"] = str(text.get("model_type") or kind)
     wide, hidden = stated.get("expansion_ratio", 4), stated.get("hidden_size")
     if kind in _UNGATED and type(wide) is int and type(hidden) is int:
         stated.setdefault("intermediate_size", wide * hidden)
@@ -401,8 +401,9 @@ def feed_forward(text: Config, layers: int, experts: bool) -> FeedForward:
         return FeedForward(sum(width > 0 for width in text[_WIDTHS]), 0)
     if text.get("model_type") in MAMBA:
         return FeedForward(0, 0)
-    if text.get("num_mem_blocks"):  # Zamba2's layers share the weights of a few blocks
-        return FeedForward(text["num_mem_blocks"], 0)
+    shared = text.get("num_mem_blocks")  # Zamba2's layers share the weights of a few blocks
+    if type(shared) is int and 0 < shared <= layers:
+        return FeedForward(shared, 0)
     listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
     blocks = listed[:layers] if isinstance(listed, str | list) else ()
     dense = sum(block in ("-", "mlp") for block in blocks)
