@@ -8,10 +8,10 @@ leave out, and whose vLLM has the registry of classes that it serves.
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,10 @@ def main() -> None:
     """Write the table, one model type a line."""
     defaults, decoders = model_types()
     table: dict[str, dict[str, Any]] = {
-        "versions": {name: importlib.metadata.version(name) for name in ("transformers",)},
+        "versions": {
+            name: import_module(name).__version__.partition("+")[0]
+            for name in ("transformers", "vllm")
+        },
         "not_served": classes_not_served(),
         "decoders": decoders,
         "defaults": defaults,

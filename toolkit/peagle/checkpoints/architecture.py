@@ -71,6 +71,7 @@ def read_architecture(config: Config) -> Architecture:
         wide = "moe_intermediate_size"
     latent = latent_attention(text, number)
     blocks = feed_forward(text, layers, bool(experts))
+    dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
     try:
         return Architecture(
             class_name=class_name(config),
@@ -89,7 +90,7 @@ def read_architecture(config: Config) -> Architecture:
             else blocks.layers,
             feed_forward_matrices=matrices(text),
             dense_layers=blocks.dense,
-            dense_intermediate_size=_dense_size(text) if blocks.dense else None,
+            dense_intermediate_size=dense if blocks.dense else None,
             shared_expert_size=_shared_size(text, wide) if experts else None,
             attention_gate=bool(text.get("attn_output_gate")),
             per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
@@ -169,10 +170,6 @@ def quantization_settings(config: Config) -> Config:
                 settings: Config = part[key]
                 return settings
     return {}
-
-
-def _dense_size(text: Config) -> int:
-    return _count(text, "intermediate_size_mlp") or number(text, "intermediate_size")
 
 
 def _shared_size(text: Config, wide: str) -> int | None:

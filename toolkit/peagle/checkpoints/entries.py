@@ -29,7 +29,6 @@ from peagle.checkpoints.models import (
     split_revision,
 )
 from peagle.errors import CheckpointError
-from peagle.vllm.facts import architectures
 from peagle_serve.heads import HeadConfig
 
 OWN = "own"
@@ -172,10 +171,9 @@ def refuse_other_models(read: Checkpoint) -> None:
     """Raise CheckpointError for an encoder-decoder, for a model that no vLLM serves, and for one
     that generates no text: a reranker, classifier, encoder or embedding model."""
     name = class_name(read.config)
-    if architectures()["not_served"].get(name) == "" or name.startswith("RWKV"):
+    if name.lower().startswith(("rwkv", "xlstm")):
         raise CheckpointError(
-            f"vLLM does not serve {name}: it has no code for this class, and the class in "
-            "transformers does not allow vLLM's attention",
+            f"vLLM does not serve {name}: it has no code for its recurrent layers",
             "use a model of another architecture",
             code="model-not-served",
         )

@@ -94,7 +94,6 @@ shapes, of images, and RecurrentGemma's."""
 
 MAMBA = ("mamba", "mamba2", "falcon_mamba")
 """``model_type`` of decoders whose layers are one Mamba mixer each."""
-
 _STATE_SIZES = ("mamba_d_state", "ssm_state_size", "state_size")
 _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "attn_type_list",
            *_STATE_SIZES)  # fmt: skip
@@ -291,7 +290,10 @@ def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> R
         return number(text, next((key for key in keys if text.get(key)), keys[0]))
 
     kda = text.get("linear_attn_config")
-    wide = 4 if _state_dtype(text) == "float32" else 2
+    # The file's type, else float32 for Nemotron-H, else the model's (models/config.py:638 and 781).
+    default = "float32" if text.get("model_type") == "nemotron_h" else ""
+    state = text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or default
+    wide = 4 if state == "float32" else 2
     if text.get("linear_num_value_heads"):  # gated_delta_net_state_shape
         keys, values = first("linear_num_key_heads"), first("linear_num_value_heads")
         key_dim, value_dim = first("linear_key_head_dim"), first("linear_value_head_dim")
@@ -366,13 +368,6 @@ def _zamba2_parameters(text: Config, hidden: int, number: Number) -> int:
     adapter = rank * (hidden + 2 * number(text, "intermediate_size"))
     each = hidden**2 + (adapter if text.get("use_shared_mlp_adapter") else 0)
     return 6 * hidden**2 * number(text, "num_mem_blocks") + each * kinds.count("hybrid")
-
-
-def _state_dtype(text: Config) -> str:
-    """The type of the recurrent state: the file's, else float32 for Nemotron-H, else the model's
-    (model_executor/models/config.py:638 and 781)."""
-    default = "float32" if text.get("model_type") == "nemotron_h" else ""
-    return str(text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or default)
 
 
 _UNGATED = {
