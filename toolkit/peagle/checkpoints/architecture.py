@@ -51,28 +51,26 @@ def read_architecture(config: Config) -> Architecture:
     _check_layer_types(text, layers)
     kinds, unknown = layer_kinds(text, layers)
     recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
-    states: tuple[RecurrentGroup, ...] = ()
-    if recurrent:
-        states = (recurrent_group(text, recurrent, hidden, number),)
-    attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
-    if not attends and not states:
-        raise DamagedCheckpoint(
-            "config.json: no layer keeps anything of the tokens before it", _FIX, "config-damaged"
-        )
-    # Of a model without attention, the states' channels are divided among the GPUs.
-    heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
-    experts = _count(text, "num_experts")
-    if text.get("enable_moe_block") is False:
-        experts = None
-    wide = "intermediate_size"
-    if experts is None and _count(text, wide) is None and text.get("shared_intermediate_size"):
-        wide = "shared_intermediate_size"
-    elif experts and _count(text, "moe_intermediate_size") is not None:
-        wide = "moe_intermediate_size"
-    latent = latent_attention(text, number)
-    blocks = feed_forward(text, layers, bool(experts))
-    dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
     try:
+        states: tuple[RecurrentGroup, ...] = ()
+        if recurrent:
+            states = (recurrent_group(text, recurrent, hidden, number),)
+        attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
+        if not attends and not states:
+            raise DamagedCheckpoint("config.json: no layer has a cache", _FIX, "config-damaged")
+        # Of a model without attention, the states' channels are divided among the GPUs.
+        heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
+        experts = _count(text, "num_experts")
+        if text.get("enable_moe_block") is False:
+            experts = None
+        wide = "intermediate_size"
+        if experts is None and _count(text, wide) is None and text.get("shared_intermediate_size"):
+            wide = "shared_intermediate_size"
+        elif experts and _count(text, "moe_intermediate_size") is not None:
+            wide = "moe_intermediate_size"
+        latent = latent_attention(text, number)
+        blocks = feed_forward(text, layers, bool(experts))
+        dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
             class_name=class_name(config),
             hidden_size=hidden,
