@@ -178,6 +178,13 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     )
 
 
+def select_candidate(options: Options, catalog: Catalog) -> Candidate:
+    """The instances and setting that ``make_plan`` selects. Raises the same."""
+    options = _checked(options, catalog)
+    pair = choose_drafter(options, catalog).value
+    return choose_instance(_evaluator(options, catalog, pair)).value.candidate
+
+
 def _checked(options: Options, catalog: Catalog) -> Options:
     """The options with what ``--copies auto`` means. Raises UserError for options that exclude each
     other."""
