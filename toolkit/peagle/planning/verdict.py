@@ -35,8 +35,8 @@ class VerdictRequest:
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
     ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
-    unless ``instance_type`` names one. Without ``tensor_parallel_size``, the GPUs per engine are
-    those of a plan on that instance for the largest load.
+    with the fewest GPUs that fit. On an ``instance_type``, an engine has the GPUs of a plan for the
+    largest load there, unless ``tensor_parallel_size`` says how many.
     """
 
     pair: str
@@ -210,7 +210,9 @@ def _fitting_engines(
     """The engines that fit, the best first: per instance and number of GPUs with the drafter, then
     without; each with its entry of ``works``."""
     for instance in instances:
-        size = request.tensor_parallel_size or _planned_gpus(request, works, instance, catalog)
+        size = request.tensor_parallel_size
+        if size is None and request.instance_type is not None:
+            size = _planned_gpus(request, works, instance, catalog)
         possible = divisions(
             works[0].target.architecture, instance.gpu_count, is_expert_parallel(works[0].settings)
         )
@@ -255,7 +257,7 @@ def _engine(
     catalog: Catalog,
 ) -> tuple[PairLoad, Instance, int]:
     """The first instance on which one of ``works`` fits, with the drafter if possible, and the
-    number of its GPUs: the user's, else a plan's. Raises UserError and Refused."""
+    number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
     found = next(_fitting_engines(request, works, drafter, instances, catalog), None)
     if found is not None:
         return found
