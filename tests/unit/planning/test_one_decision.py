@@ -49,7 +49,6 @@ TYPES = (
     *("ml.p5.4xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge"),
 )
 SIZE = (2048, None, 256)
-USUAL = {"prompt_tokens": 2048, "output_tokens": 256}
 LOADS = (1, 2, 8, 24, 64, 128)
 WORKLOADS: tuple[WorkloadName | None, ...] = (None, "chat", "rag", "agent")
 
@@ -87,7 +86,8 @@ def disagreement(at: Situation) -> str | None:
             copies=1 if at.instances > 1 else None,
             concurrency=at.load * at.instances,
             workload=at.workload,
-            **({} if at.workload else USUAL),
+            prompt_tokens=None if at.workload else SIZE[0],
+            output_tokens=None if at.workload else SIZE[2],
         ),
         CATALOGS[at.cache],
     )

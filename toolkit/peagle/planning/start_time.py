@@ -41,7 +41,10 @@ def choose_start_time(
 ) -> Decision[int | None]:
     """The seconds until a new instance answers, in whole minutes; ``None`` for a plan that does not
     scale."""
-    return start_time(options, sizes, gpus, work, instance) if scales(options) else Decision(None)
+    if not scales(options):
+        return Decision(None)
+    start = start_time(options, sizes, gpus, work, instance)
+    return Decision(start.value, start.reasons, start.findings)
 
 
 def start_time(

@@ -190,8 +190,10 @@ def _works(
     """The target alone as one engine for all loads, from the most to the least memory: with the
     usual context or one for the longest requests, and fewer requests at a time; more wait."""
     size = max(sizes, key=_tokens)
-    tokens = {"prompt_tokens": size.prompt_tokens, "output_tokens": size.output_tokens}
-    usual = choose_length(Options(pair=request.pair, **tokens), target).value
+    options = Options(
+        pair=request.pair, prompt_tokens=size.prompt_tokens, output_tokens=size.output_tokens
+    )
+    usual = choose_length(options, target).value
     most = max(request.loads)
     return [
         PairLoad(target, None, 0, vllm, length, concurrency, catalog, workload=size)
