@@ -151,8 +151,8 @@ def main() -> None:
     facts = {"vllm": options.vllm, "gpu": gpu, "driver": driver, "date": day}
     rows = [{**facts, **row} for row in measure(options, root)]
     file = options.evidence
-    document = json.loads(file.read_text()) if file.is_file() else {"about": ABOUT, "rows": []}
-    document["rows"] += rows
+    earlier = json.loads(file.read_text())["rows"] if file.is_file() else []
+    document = {"about": ABOUT, "rows": [*earlier, *rows]}
     file.write_text(json.dumps(document, indent=1) + "\n")
     for row in rows:
         print(json.dumps(row))
