@@ -74,11 +74,14 @@ def text(value: Any, depth: int, indent: str = "") -> str:
 
 def recorders() -> dict[str, tuple[Recorder, int]]:
     """The recordings by name: what makes them, and the depth of ``text``."""
-    from tests.golden import scenarios
+    from tests.golden import digests, entrypoint, scenarios, tables
 
     return {
         "aws_calls": (scenarios.record, 5),
         "interruptions": (scenarios.record_interruptions, 3),
+        "digests": (digests.record, 3),
+        "entrypoint": (entrypoint.record, 2),
+        "tables": (tables.record, 3),
     }
 
 

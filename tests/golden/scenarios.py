@@ -1,4 +1,4 @@
-"""What the fake account is asked for in fifteen scenarios: ``aws_calls.json`` and ``interruptions.json``.
+"""What the fake account is asked for: ``aws_calls.json`` and ``interruptions.json``.
 
 A step is a command line, or one with what changes in the account before it: attributes of the
 ``Cloud``, or ``acceptance``, the acceptance length of its engine.
