@@ -37,6 +37,7 @@ _LONG = 800
 """Bytes of a body that is recorded by its digest."""
 
 _MOMENTS = re.compile(r"(start|end)_?time$", re.IGNORECASE)
+_PROVED = re.compile(r"\btime=\S+")
 _IDS = re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _FINGERPRINT = re.compile(r"(?<!subnet-)(?<!sg-)(?<![\w.])[0-9a-f]{8}(?!\w)")
 _CALL = "tests.golden: the parameters"
@@ -257,5 +258,5 @@ def shown(value: Any) -> Any:
     if isinstance(value, str) and value.startswith('{"'):
         return {"json": shown(json.loads(value))}
     if isinstance(value, str):
-        return _IDS.sub("ID", value)
+        return _PROVED.sub("time=TIME", _IDS.sub("ID", value))
     return value if isinstance(value, int | float | bool | None) else str(value)
