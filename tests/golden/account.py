@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,14 +85,13 @@ class _Objects(Cloud):
         return {"ETag": '"0"'}
 
     def _list_roles(self) -> Any:
-        """The policies are text, which botocore reads."""
-        policy = "AssumeRolePolicyDocument"
-        return {"Roles": [role | {policy: json.dumps(role[policy])} for role in self.roles]}
+        """Policies are text, which botocore reads."""
+        return {"Roles": [self._get_role(role["RoleName"])["Role"] for role in self.roles]}
 
     def _get_role(self, RoleName: str) -> Any:
         role = super()._get_role(RoleName)["Role"]
-        policy = "AssumeRolePolicyDocument"
-        return {"Role": role | {policy: json.dumps(role[policy])}}
+        policy = json.dumps(role["AssumeRolePolicyDocument"])
+        return {"Role": role | {"AssumeRolePolicyDocument": policy}}
 
     def _copy_object(self, Bucket: str, Key: str, CopySource: Any, **more: Any) -> Any:
         source = self._bucket(CopySource["Bucket"])[CopySource["Key"]]
@@ -102,8 +102,9 @@ class _Objects(Cloud):
 class Account:
     """A fake account, and the machine whose commands reach it.
 
-    ``folder`` is the working folder, ``interrupt_after`` the number of the change after whose
-    effect the user presses Ctrl-C.
+    ``folder`` is the working folder, ``changes`` the number of calls of the last command that
+    changed something, without objects in S3; after the effect of number ``interrupt_after`` the
+    user presses Ctrl-C.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +117,7 @@ class Account:
         self.reads: list[tuple[str, Any]] = []
         self.interrupt_after = 0
         self._calls: list[tuple[str, Any]] = []
-        self._changes = 0
+        self.changes = 0
         self._turn = threading.RLock()
 
     def peagle(self, line: str, **changed: Any) -> Done:
@@ -125,7 +126,7 @@ class Account:
         for name, value in changed.items():
             setattr(self.cloud.engine if name == "acceptance" else self.cloud, name, value)
         self._calls.clear()
-        self._changes = 0
+        self.changes = 0
         done = self._run(f"{line} --json")
         code = _ENDED_BY.search(done.err.splitlines()[-1]) if done.code and done.err else None
         self.steps.append(
@@ -153,12 +154,7 @@ class Account:
         kinds["components"] = sorted(self.cloud.components.by_name)
         kinds["schedules"] = sorted(self.cloud.scheduler.schedules)
         kinds["schedule_roles"] = sorted(self.cloud.scheduler.roles)
-        return {kind: names for kind, names in kinds.items() if names}
-
-    @property
-    def changes(self) -> int:
-        """How many calls of the last command changed something, without objects in S3."""
-        return self._changes
+        return {kind: names for kind, names in sorted(kinds.items()) if names}
 
     def _run(self, line: str) -> Done:
         keys = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -173,12 +169,10 @@ class Account:
     @contextmanager
     def _answering(self) -> Iterator[None]:
         """Sessions of botocore that are created within the block reach this account."""
-        handlers = [("provide-client-params", self._remember), ("before-call", self._answer)]
-        botocore.handlers.BUILTIN_HANDLERS.extend(handlers)
-        try:
+        usual: list[Any] = botocore.handlers.BUILTIN_HANDLERS
+        own = [("provide-client-params", self._remember), ("before-call", self._answer)]
+        with replaced(botocore.handlers, BUILTIN_HANDLERS=[*usual, *own]):
             yield
-        finally:
-            del botocore.handlers.BUILTIN_HANDLERS[-len(handlers) :]
 
     def _remember(self, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
         context[_CALL] = dict(params)
@@ -192,14 +186,14 @@ class Account:
         with self._turn:
             self._calls.append((call[0], {**parameters}))
             counted = not _is_read(call) and "Key" not in parameters
-            self._changes += counted
+            self.changes += counted
             self.cloud.region = context["client_region"]
             try:
                 answer = self.cloud.call(xform_name(model.name), **parameters)
             except ClientError as error:
                 return SimpleNamespace(status_code=400), error.response
             finally:
-                if counted and self._changes == self.interrupt_after:
+                if counted and self.changes == self.interrupt_after:
                     signal.raise_signal(signal.SIGINT)
         return SimpleNamespace(status_code=200), answer
 
@@ -220,40 +214,39 @@ def _is_read(call: tuple[str, Any]) -> bool:
 
 def _in_order(calls: list[tuple[str, Any]]) -> list[list[Any]]:
     """The calls as they came; objects, which threads transfer, by their key."""
-    found, objects = [], []
-    for operation, parameters in calls:
-        entry = [operation, shown(parameters)]
-        if "Key" in parameters:
-            objects.append(entry)
-            continue
-        found += [*sorted(objects, key=json.dumps), entry]
-        objects = []
-    return [*found, *sorted(objects, key=json.dumps)]
+    ordered: list[tuple[str, Any]] = []
+    for is_object, group in groupby(calls, key=lambda call: "Key" in call[1]):
+        part = list(group)
+        ordered += sorted(part, key=_part) if is_object else part
+    return [[operation, shown(parameters)] for operation, parameters in ordered]
+
+
+def _part(call: tuple[str, Any]) -> tuple[str, int, str]:
+    return call[1]["Key"], call[1].get("PartNumber", 0), call[0]
 
 
 def as_set(calls: list[tuple[str, Any]]) -> list[list[Any]]:
     """Each different call once, without moments: how often something is asked for is nobody's
     contract."""
     texts = {
-        json.dumps([operation, shown(_without_moments(parameters))], sort_keys=True)
-        for operation, parameters in calls
+        json.dumps([operation, shown(_timeless(parameters))]) for operation, parameters in calls
     }
     return [json.loads(one) for one in sorted(texts)]
 
 
-def _without_moments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _timeless(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: "TIME" if _MOMENTS.search(name) else v for name, v in parameters.items()}
 
 
 def shown(value: Any) -> Any:
     """A parameter as it is recorded: JSON in a text is read, bytes have a digest, ids go."""
     if isinstance(value, dict):
-        return {key: shown(part) for key, part in value.items()}
+        return {key: shown(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [shown(part) for part in value]
     if isinstance(value, bytes):
         if len(value) < _LONG and value.startswith(b'{"'):
-            return {"json": json.loads(value)}
+            return {"json": shown(json.loads(value))}
         return {"bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, str) and value.startswith('{"'):
         return {"json": shown(json.loads(value))}

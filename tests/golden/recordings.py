@@ -60,7 +60,7 @@ def text(value: Any, depth: int, indent: str = "") -> str:
     """JSON whose entries are on lines of their own down to ``depth``, so that a difference can be
     read; what is deeper is on one line."""
     if depth == 0 or not value or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+        return json.dumps(value, ensure_ascii=False)
     within = indent + " "
     if isinstance(value, Mapping):
         lines = [

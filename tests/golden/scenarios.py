@@ -176,7 +176,7 @@ def _played(folder: Path, steps: tuple[Step, ...]) -> dict[str, Any]:
     for step in steps:
         line, changed = (step, {}) if isinstance(step, str) else step
         account.peagle(line, **copy.deepcopy(changed))
-    document = masked(
+    document: dict[str, Any] = masked(
         {
             "steps": account.steps,
             "exists": account.resources,
@@ -223,8 +223,8 @@ def _end(account: Account, line: str, done: Done) -> dict[str, Any]:
         "exists": exists,
         "state": status.document.get("state") if status.code == 0 else status.code,
         "again": {
-            "code": again.code,
             "changes": [operation for operation, _ in repeated["changes"]],
+            "code": again.code,
             "exists": after,
         },
         "destroyed": {"code": destroyed.code, "exists": account.resources},
