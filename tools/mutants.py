@@ -44,9 +44,9 @@ SECONDS = re.compile(r"^([\d.]+)s (?:setup|call|teardown) +(.+?) *$", re.MULTILI
 Mutant = dict[str, Any]
 
 
-def python_of(work: Path) -> Path:
+def python_of(work: Path) -> str:
     """The Python of the scratch tree."""
-    return work / "tree" / ".venv" / "bin" / "python"
+    return str(work / "tree" / ".venv" / "bin" / "python")
 
 
 def site_packages(environment: Path) -> Path:
@@ -71,7 +71,7 @@ def prepare(work: Path) -> None:
     installed = subprocess.run(freeze, check=True, capture_output=True).stdout
     (work / "constraints").write_bytes(installed)
     needs = ("cosmic-ray", "coverage>=7.10", "pytest", "pytest-timeout")
-    pip += ["--python", str(python_of(work)), "install", "-q", "-c", str(work / "constraints")]
+    pip += ["--python", python_of(work), "install", "-q", "-c", str(work / "constraints")]
     subprocess.run([*pip, *needs], check=True)
     packages = site_packages(tree / ".venv")
     (packages / "a1_coverage.pth").unlink(missing_ok=True)  # it would measure a process twice
@@ -193,7 +193,7 @@ def choose_tests(work: Path, sample: list[Mutant]) -> None:
     """Set the tests that each mutant meets; none where no test enters its line."""
     log = (work / "coverage" / "log").read_text("utf-8")
     failed = set(FAILED.findall(log))
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for length, test in SECONDS.findall(log):
         seconds[test] += float(length)
     entered: dict[str, dict[str, int]] = defaultdict(dict)
@@ -209,7 +209,7 @@ def choose_tests(work: Path, sample: list[Mutant]) -> None:
     for mutant in sample:
         lines, line = entered[str(work / "tree" / mutant["file"])], mutant["line"]
         functions: Counter[str] = Counter()
-        order = []
+        order: list[tuple[bool, bool, int, int, str]] = []
         for test in sorted(lines, key=lambda test: (-lines[test].bit_count() / total[test], test)):
             function = test.split("[")[0]
             elsewhere = not lines[test] >> line & 1
