@@ -170,7 +170,7 @@ class Account:
     def _answering(self) -> Iterator[None]:
         """Sessions of botocore that are created within the block reach this account."""
         usual: list[Any] = botocore.handlers.BUILTIN_HANDLERS
-        own = [("provide-client-params", self._remember), ("before-call", self._answer)]
+        own: list[Any] = [("provide-client-params", self._remember), ("before-call", self._answer)]
         with replaced(botocore.handlers, BUILTIN_HANDLERS=[*usual, *own]):
             yield
 
