@@ -80,8 +80,6 @@ def _in_account(kind: str, log: Transcript, wheel: Path, account: Machine, engin
     account.run("peagle engine install")
     account.run("peagle sandbox start | head -1")
     account.run(f"peagle sandbox quota set {INSTANCE_TYPE} 8")
-    minute = f"from peagle.sandbox.client import set_minute; set_minute({MINUTE_SECONDS})"
-    account.run(f"python -c '{minute}'")
     variables = json.loads(_quiet(account).run("peagle sandbox env --json"))
     repository = folder / "models"
     (repository / "wheels").mkdir(parents=True)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import set_quota
-from peagle.sandbox.rehearsal import set_scaling_speed
+from peagle.sandbox.client import set_quota, set_scaling_speed
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, until
 
 pytestmark = pytest.mark.sandbox

@@ -1,7 +1,8 @@
 """The sandbox daemon: ``python -m peagle.sandbox.server``, started by ``client``.
 
 It listens on the loopback address only, records its process in ``state``, reports through a pipe
-that it is ready, and on SIGTERM ends every engine before it ends.
+that it is ready, and on SIGTERM ends every engine before it ends. It also ends when its record is
+gone or damaged: no command could find it any more.
 """
 
 from __future__ import annotations
@@ -29,17 +30,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import (
-    autoscaling,
-    cloudwatch,
-    operations,
-    router,
-    sagemaker,
-    scalable_targets,
-    scheduler,
-    state,
-    traffic,
-)
+from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
 
 MAX_CONNECTIONS = 512
 """Requests at the same time; each has a thread. Further connections are closed at once."""
@@ -171,6 +162,7 @@ LOG_LIMIT = 10_000_000
 """Bytes of the log at which it becomes ``daemon.log.1``, in place of an earlier one."""
 
 _LONGEST = 300
+_WATCH_SECONDS = 1.0
 _rotating = threading.Lock()
 
 
@@ -212,42 +204,44 @@ def main() -> None:
         listener.listen(128)
         server = _server(listener)
         port = listener.getsockname()[1]
-    scheduler.start()
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    state.write_daemon(_this_process(port))
-    traffic.start_sampling(sagemaker.requests_in_progress)
-    autoscaling.start_autoscaling(scalable_targets.scaled_targets)
+    started = start_time(os.getpid())
+    assert started is not None
+    this = EngineProcess(os.getpid(), started, port, str(state.log_file()))
+    state.write_daemon(this)
+    scheduler.start()
+    scaling.start()
+    observability.start_sampling(sagemaker.requests_in_progress)
     if not _report(options.ready, "ready"):
         state.sweep()
         return
     os.close(options.ready)
     os.close(options.lock)
+    threading.Thread(target=_watch_record, args=(this, server), daemon=True).start()
     server.serve_forever(poll_interval=0.05)
     for _, endpoint in sagemaker.all_endpoints():
         endpoint.end()
-    state.sweep()
+    if state.read_daemon() in (this, None):
+        state.sweep()
+
+
+def _watch_record(this: EngineProcess, server: BaseWSGIServer) -> None:
+    while state.read_daemon() == this:
+        time.sleep(_WATCH_SECONDS)
+    server.shutdown()
 
 
 def _server(listener: socket.socket) -> BaseWSGIServer:
-    sagemaker.install()
-    scheduler.install()
-    operations.install()
-    cloudwatch.install()
-    operations.install_quick_start()
-    operations.create_role()
+    for module in (account, observability, sagemaker, scheduler):
+        module.install()
+    account.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     # For every request moto lists its own folder, and tries the patterns of all services.
     moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())
     return Server(host, port, app, RequestHandler, fd=listener.fileno())
-
-
-def _this_process(port: int) -> EngineProcess:
-    started = start_time(os.getpid())
-    assert started is not None
-    return EngineProcess(os.getpid(), started, port, str(state.log_file()))
 
 
 def _report(pipe: int, result: str) -> bool:
