@@ -112,7 +112,6 @@ def reached(parsers: Iterator[Parser]) -> set[str]:
 
 NOT_OUTSIDE = {
     "peagle_serve/plugins.py:Core.run": "numbers of open files from /proc",
-    "peagle/sandbox/state.py:_find_engine": "the name of a file of its own folder, of 7 digits",
     "peagle/aws/client.py:Aws.bearer_token": "encodes a token",
     "peagle/aws/refresh_sources.py:endpoint_types": "botocore's own names",
     "peagle/aws/sagemaker.py:_once_visible": "searches a word in a message",
@@ -135,20 +134,6 @@ NOT_OUTSIDE = {
     "peagle/weights/revisions.py:_is_on_branch": "compares a commit of a plan",
     "peagle/engine/locked.py:_counting": "requirements of this toolkit",
     "peagle/engine/torch_wheel.py:locked_wheels": "requirements of this toolkit",
-    "peagle/sandbox/components.py:managed_instances": "of a validated request",
-    "peagle/sandbox/resources.py:set_desired": "of a validated request",
-    "peagle/sandbox/resources.py:weights_of": "of a validated request",
-    "peagle/sandbox/scalable_targets.py:stepped": "of a validated request",
-    "peagle/sandbox/endpoint.py:SandboxEndpoint._undo": "of a validated request",
-    "peagle/sandbox/component_operations.py:ComponentOperations._fits": "of a validated request",
-    "peagle/sandbox/component_operations.py:ComponentOperations.create": "of a validated request",
-    "peagle/sandbox/component_operations.py:ComponentOperations.update": "of a validated request",
-    "peagle/sandbox/components.py:SandboxComponent.begin_serving": "of a validated request",
-    "peagle/sandbox/components.py:SandboxComponent.copies": "of a validated request",
-    "peagle/sandbox/components.py:accelerators_of": "of a validated request",
-    "peagle/sandbox/sagemaker.py:SageMakerBackend.update_endpoint_weights_and_capacities": (
-        "of a validated request"
-    ),
     "peagle/weights/sources.py:open_source": "compares a commit of a plan",
     "peagle_serve/lifecycle.py:LifecycleMiddleware.__init__": "from the supervisor",
     "peagle_serve/lifecycle.py:_SupervisorSocket.__init__": "from the supervisor",

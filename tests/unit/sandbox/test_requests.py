@@ -373,9 +373,7 @@ def _newer_catalog() -> Iterator[None]:
     new = known.model_copy(update={"type": NEW_TYPE, "quota_code": None})
     account.add_instances([new.model_dump(mode="json")])
     yield
-    account._added.clear()
-    account.quota_codes.cache_clear()
-    account._quotas.clear()
+    account.forget()
 
 
 def create_config(instance_type: str, **more: Any) -> None:

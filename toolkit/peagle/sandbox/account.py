@@ -89,12 +89,11 @@ def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
     quota_codes.cache_clear()
 
 
-def reset() -> None:
-    """Forget the quotas and instance types that clients set; create the execution role."""
+def forget() -> None:
+    """Forget the quotas and instance types that clients set."""
     _quotas.clear()
     _added.clear()
     quota_codes.cache_clear()
-    create_role()
 
 
 @functools.cache

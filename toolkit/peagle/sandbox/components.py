@@ -24,12 +24,10 @@ from moto.sagemaker.exceptions import ValidationError
 from peagle.sandbox.account import gpu_count
 from peagle.sandbox.endpoints import (
     LOCK,
-    AlarmsFired,
     NotFoundError,
     RefusedForNowError,
     SandboxEndpoint,
     Serves,
-    StagedUpdate,
     alarm_names,
     check_image,
     rollout_problem,
@@ -124,40 +122,26 @@ class SandboxComponent(Serves):
         rollout: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the copies of ``spec``, during an update beside the old ones; ``fits``: the
-        instances have the GPUs. ``parameters`` are the component's once they serve. With the
-        DeploymentConfig ``rollout``, they replace the old ones in batches; where that fails or
-        alarms fire, the old ones return."""
-        count = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
-        old = self.current
-        in_batches = rollout is not None and old is not None
-        fleet = self.starting = Fleet([replace(spec, count=count)], is_empty=in_batches)
+        instances have the GPUs. ``parameters`` are the component's once they serve. ``rollout`` is
+        the DeploymentConfig of an update with alarms."""
+        count = int(parameters["RuntimeConfig"]["CopyCount"])
+        fleet = self.starting = Fleet([replace(spec, count=engines_for(count))])
+        update = None
+        if rollout:
+            update = (spec.region, "UpdateInferenceComponent", rollout, self.copies)
 
         def serve() -> None:
             if not fits:
                 raise LaunchFailed(_NO_ROOM)
             check_image(spec)
-            if rollout is not None and old is not None:
-                self._roll(old, fleet, rollout)
-            else:
-                fleet.start(self._on_chosen)
+            self._replace(fleet, self._on_chosen, update)
             with LOCK:
                 self.parameters = dict(parameters)
-                self._swap(fleet)
+                old = self._swap(fleet)
             if old:
                 old.retire()
 
         self._begin(status, serve)
-
-    def _roll(self, old: Fleet, new: Fleet, rollout: Mapping[str, Any]) -> None:
-        region = new.specs[0].region
-        operation = "UpdateInferenceComponent"
-        staged = StagedUpdate(region, operation, rollout, self.copies, lambda: self._is_ended)
-        try:
-            staged.run(old, new, self._on_chosen, self._report)
-        except (AlarmsFired, LaunchFailed) as failed:
-            self._undo(new, {old.variants[0]: engines_for(self.copies)}, self._on_chosen)
-            staged.calm()
-            raise LaunchFailed(str(failed)) from failed
 
     def begin_scaling(self, copies: int, fits: bool) -> None:
         """Start or end copies until there are ``copies``."""

@@ -14,14 +14,9 @@
 One thread per change waits for the engines. Its result is stored under ``LOCK``, which guards every
 check that precedes a change. Faults of endpoints (``faults``) lead to the other states.
 
-An update with alarms moves the requests in steps:
-
-    all at once   all new engines -> all requests -> wait -> end the old engines
-    canary        all new engines -> a part of the requests -> wait -> all -> wait -> end the old
-    linear        the same in equal parts
-    rolling       a batch of new engines -> end as many old ones -> wait -> the next batch
-
-An alarm fires by the fault ``alarm-fires`` or by SetAlarmState, so each wait lasts a second.
+An update with alarms starts all new engines and moves the requests to them in the steps of its
+policy, with a wait after each. An alarm fires by the fault ``alarm-fires`` or by SetAlarmState, so
+each wait lasts a second.
 """
 
 from __future__ import annotations
@@ -32,7 +27,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moto.core.utils import utcnow
@@ -75,88 +69,12 @@ class RefusedForNowError(ValidationError):
     """The resource is being changed, or others depend on it: a later request may succeed."""
 
 
-class AlarmsFired(Exception):
-    """Alarms undo the update; the message is the endpoint's FailureReason, in our words."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__(
-            "The deployment was rolled back because of CloudWatch alarms in the ALARM state: "
-            f"{', '.join(names)}."
-        )
+class AlarmsFired(LaunchFailed):
+    """Alarms undo the update."""
 
 
-Report = Callable[[str, float], None]
-"""Takes the stage, such as ``Baking``, and the share of requests for the new engines."""
-
-
-@dataclass(frozen=True)
-class StagedUpdate:
-    """A DeploymentConfig with alarms, for an update by ``operation`` of ``total`` instances or
-    copies."""
-
-    region: str
-    operation: str
-    config: Mapping[str, Any]
-    total: int
-    is_ended: Callable[[], bool]
-
-    def run(self, old: Fleet, new: Fleet, on_chosen: OnChosen, report: Report) -> None:
-        """Start the engines of ``new`` and move the requests to them. Raises AlarmsFired and
-        LaunchFailed."""
-        if "RollingUpdatePolicy" in self.config:
-            self._roll(old, new, on_chosen, report)
-            return
-        report("Creating", 0.0)
-        new.start(on_chosen)
-        for share, seconds in self._stages():
-            report("ActivatingTraffic", share)
-            self._wait(share, seconds, report)
-
-    def _roll(self, old: Fleet, new: Fleet, on_chosen: OnChosen, report: Report) -> None:
-        policy = self.config["RollingUpdatePolicy"]
-        batch = _step_size(policy["MaximumBatchSize"], self.total)
-        before = {variant: old.count(variant) for variant in old.variants}
-        share = 0.0
-        for number in range(1, math.ceil(self.total / batch) + 1):
-            report("Updating", share)
-            share = min(1.0, number * batch / self.total)
-            for spec in new.specs:
-                new.resize(spec.variant, math.ceil(share * spec.count), on_chosen)
-            report("ActivatingTraffic", share)
-            for variant, count in before.items():
-                old.resize(variant, math.floor((1 - share) * count), on_chosen)
-            self._wait(share, policy["WaitIntervalInSeconds"], report)
-
-    def _stages(self) -> Iterator[tuple[float, int]]:
-        """The share of requests for the new engines, and the seconds of the wait that follows."""
-        policy = self.config.get("BlueGreenUpdatePolicy", {})
-        traffic = policy.get("TrafficRoutingConfiguration", {"Type": "ALL_AT_ONCE"})
-        size = traffic.get("CanarySize") or traffic.get("LinearStepSize")
-        if size:
-            step = _step_size(size, self.total)
-            count = 2 if traffic["Type"] == "CANARY" else math.ceil(self.total / step)
-            for number in range(1, count):
-                yield min(1.0, number * step / self.total), traffic.get("WaitIntervalInSeconds", 0)
-        yield 1.0, policy.get("TerminationWaitInSeconds") or 0
-
-    def _wait(self, share: float, seconds: float, report: Report) -> None:
-        names = alarm_names(self.config)
-        report("Baking", share)
-        if FAULTS.meet_alarm(self.operation):
-            set_alarms(self.region, names, "ALARM")
-        end = time.monotonic() + min(seconds, _WAIT_SECONDS)
-        while True:
-            if self.is_ended():
-                raise LaunchFailed("The endpoint was removed.")
-            if fired := alarms_in_alarm(self.region, names):
-                raise AlarmsFired(fired)
-            if time.monotonic() >= end:
-                return
-            time.sleep(_POLL_SECONDS)
-
-    def calm(self) -> None:
-        """After the update is undone: end what the alarms saw."""
-        set_alarms(self.region, alarm_names(self.config), "OK")
+_FIRED = "The deployment was rolled back because of CloudWatch alarms in the ALARM state:"
+"""What FailureReason begins with, in our words."""
 
 
 def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
@@ -165,11 +83,22 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def _step_size(size: Mapping[str, Any], total: int) -> int:
-    """A CapacitySize as a number of instances, or copies."""
-    if size["Type"] != "CAPACITY_PERCENT":
-        return min(int(size["Value"]), total)
-    return max(1, math.ceil(int(size["Value"]) * total / 100))
+def traffic_steps(config: Mapping[str, Any], total: int) -> Iterator[tuple[float, float]]:
+    """The share of requests for the new engines in each step of an update of ``total`` instances
+    or copies, and the seconds of the wait that follows."""
+    rolling, blue = config.get("RollingUpdatePolicy"), config.get("BlueGreenUpdatePolicy") or {}
+    traffic = blue.get("TrafficRoutingConfiguration") or {}
+    wait = (rolling or traffic).get("WaitIntervalInSeconds", 0)
+    size = rolling["MaximumBatchSize"] if rolling else None
+    size = size or traffic.get("CanarySize") or traffic.get("LinearStepSize")
+    if size:
+        value = int(size["Value"])
+        share = value / 100 if size["Type"] == "CAPACITY_PERCENT" else value / total
+        step = max(1, math.ceil(min(share, 1.0) * total))
+        count = 2 if traffic.get("Type") == "CANARY" else math.ceil(total / step)
+        for number in range(1, count):
+            yield number * step / total, wait
+    yield 1.0, blue.get("TerminationWaitInSeconds") or (wait if rolling else 0)
 
 
 def rollout_problem(
@@ -254,7 +183,50 @@ class Serves:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()
 
+    def _replace(
+        self,
+        fleet: Fleet,
+        on_chosen: OnChosen,
+        update: tuple[str, str, Mapping[str, Any], int] | None,
+    ) -> None:
+        """Start the engines of ``fleet``, and let them serve. ``update`` has the region, the
+        operation, the DeploymentConfig with alarms and the number of instances or copies. Raises
+        LaunchFailed; and AlarmsFired, after which the old engines have all requests again."""
+        self._report("Creating", 0.0)
+        fleet.start(on_chosen)
+        if self.current and update:
+            region, operation, config, total = update
+            names = alarm_names(config)
+            try:
+                for share, seconds in traffic_steps(config, total):
+                    self._report("ActivatingTraffic", share)
+                    if FAULTS.meet_alarm(operation):
+                        set_alarms(region, names, "ALARM")
+                    self._report("Baking", share)
+                    self._wait(region, names, seconds)
+            except LaunchFailed:
+                self._undo(fleet)
+                set_alarms(region, names, "OK")
+                raise
+
+    def _undo(self, fleet: Fleet) -> None:
+        """Return all requests to the old engines, and end the new ones."""
+        self._report("", 0.0)
+        fleet.retire()
+
+    def _wait(self, region: str, names: Sequence[str], seconds: float) -> None:
+        end = time.monotonic() + min(seconds, _WAIT_SECONDS)
+        while True:
+            if self._is_ended:
+                raise LaunchFailed("The endpoint was removed.")
+            if fired := alarms_in_alarm(region, names):
+                raise AlarmsFired(f"{_FIRED} {', '.join(fired)}.")
+            if time.monotonic() >= end:
+                return
+            time.sleep(_POLL_SECONDS)
+
     def _report(self, stage: str, share: float) -> None:
+        """Where an update stands, and the share of requests for its new engines."""
         with LOCK:
             self._stage, self._share = stage, share
 
@@ -264,17 +236,6 @@ class Serves:
             old, self.current, self.starting = self.current, fleet, None
             self._report("", 0.0)
         return old
-
-    def _undo(self, fleet: Fleet, counts: Mapping[str, int], on_chosen: OnChosen) -> None:
-        """Return all requests to the old engines, as many as ``counts`` says of each variant, and
-        end the new ones. Raises LaunchFailed."""
-        try:
-            for variant, count in counts.items():
-                if self.current and self.current.count(variant) < count:
-                    self.current.resize(variant, count, on_chosen)
-        finally:
-            self._report("", 0.0)
-            fleet.retire()
 
 
 class SandboxEndpoint(Serves, FakeEndpoint):
@@ -398,18 +359,13 @@ class SandboxEndpoint(Serves, FakeEndpoint):
         """
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
-        old = self.current
-        staged = None
-        if old and alarm_names(deployment_config):
-            total = sum(count_instances(next_variants).values())
-            staged = StagedUpdate(
-                self.region, "UpdateEndpoint", deployment_config or {}, total,
-                lambda: self._is_ended,
-            )  # fmt: skip
-        in_batches = staged is not None and "RollingUpdatePolicy" in (deployment_config or {})
-        fleet = self.starting = Fleet(specs, is_empty=in_batches)
+        fleet = self.starting = Fleet(specs)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
+        total = sum(count_instances(next_variants).values())
+        update = None
+        if alarm_names(deployment_config):
+            update = (self.region, operation, deployment_config or {}, total)
 
         def serve() -> None:
             if fault == "stuck-creating":
@@ -420,32 +376,11 @@ class SandboxEndpoint(Serves, FakeEndpoint):
                 raise LaunchFailed(_NO_CAPACITY)
             for spec in fleet.specs:
                 check_image(spec)
-            if staged and old:
-                staged.run(old, fleet, self.tag_engine, self._report)
-            else:
-                fleet.start(self.tag_engine)
+            self._replace(fleet, self.tag_engine, update)
             self._succeed(fleet, "OutOfService" if fault == "out-of-service" else "InService")
 
-        def serve_or_undo() -> None:
-            try:
-                serve()
-            except AlarmsFired as fired:
-                self.endpoint_status = "RollingBack"
-                counts = {
-                    one["VariantName"]: engines_for(int(one["DesiredInstanceCount"]))
-                    for one in self.production_variants
-                }
-                reason, undone = str(fired), "InService"
-                try:
-                    self._undo(fleet, counts, self.tag_engine)
-                except LaunchFailed as failure:
-                    reason, undone = f"{fired} {failure}", "UpdateRollbackFailed"
-                if staged:
-                    staged.calm()
-                self._fail(reason, undone)
-
         undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
-        self._begin(status, serve_or_undo, undone)
+        self._begin(status, serve, undone)
 
     def begin_scaling(self, desired: Mapping[str, Mapping[str, Any]]) -> None:
         """Start or end engines until each variant has its number, as far as the sandbox goes.
@@ -548,6 +483,10 @@ class SandboxEndpoint(Serves, FakeEndpoint):
         self._finish(status)
         self._changed_since = self.last_modified_time
         self._run(f"{status} {self.endpoint_name}", work, lambda reason: self._fail(reason, undone))
+
+    def _undo(self, fleet: Fleet) -> None:
+        self.endpoint_status = "RollingBack"
+        super()._undo(fleet)
 
     def _succeed(self, fleet: Fleet, status: str) -> None:
         with LOCK:

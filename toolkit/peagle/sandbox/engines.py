@@ -224,14 +224,12 @@ OnChosen = Callable[[EngineInstance], object]
 
 
 class Fleet:
-    """The engines that serve together. ``specs`` has one specification for each variant;
-    ``is_empty``: none of their engines runs yet, and ``resize`` starts them."""
+    """The engines that serve together. ``specs`` has one specification for each variant."""
 
-    def __init__(self, specs: Sequence[LaunchSpec], is_empty: bool = False) -> None:
+    def __init__(self, specs: Sequence[LaunchSpec]) -> None:
         self.specs = tuple(specs)
         self._lock = threading.Lock()
-        started = () if is_empty else self.specs
-        self._instances = [EngineInstance(spec) for spec in started for _ in range(spec.count)]
+        self._instances = [EngineInstance(spec) for spec in self.specs for _ in range(spec.count)]
         self._credit: dict[str, float] = {}
         self._turn = 0
 

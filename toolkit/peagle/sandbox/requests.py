@@ -90,7 +90,7 @@ def json_response(
     error_type: str = "",
 ) -> Response:
     """``document`` as a response; ``error_type`` is AWS's error code."""
-    content = json.dumps(document, ensure_ascii=False).encode()
+    content = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
     headers = {"x_amzn_errortype": error_type} if error_type else {}
     return Response.whole(status, content_type, content, **headers)
 

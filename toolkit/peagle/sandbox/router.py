@@ -258,7 +258,8 @@ def _close(body: Iterable[bytes]) -> None:
 
 def _reset() -> None:
     """After moto's reset: forget what the sandbox keeps beside it."""
-    account.reset()
+    account.forget()
+    account.create_role()
     scaling.AUTOSCALER.clear()
     CLOCK.ahead = 0.0
     FAULTS.clear()
