@@ -202,62 +202,45 @@ def start() -> None:
 def scaled_targets() -> Iterator[ScaledTarget]:
     """The variants of existing endpoints, and the components, that have a scalable target."""
     for region, backend in (_backends() or {}).items():
-        for target in list(backend.targets.get(DIMENSION, {}).values()):
-            yield from _variant(region, backend, target)
-        for target in list(backend.targets.get(COPY_DIMENSION, {}).values()):
-            yield from _component(region, backend, target)
+        for dimension in _METRICS:
+            for target in list(backend.targets.get(dimension, {}).values()):
+                yield from _scaled_target(region, backend, target)
 
 
-def _variant(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
-    _, name, _, variant = target.resource_id.split("/")
-    endpoint = find_endpoint(region, name)
-    variants = {one["VariantName"]: one for one in endpoint.variants} if endpoint else {}
-    if endpoint is None or variant not in variants or not endpoint.is_serving:
-        return
+def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
+    parts, sagemaker = target.resource_id.split("/"), backend_of(region)
+    wake = None
+    if target.scalable_dimension == DIMENSION:
+        _, name, _, variant = parts
+        endpoint = sagemaker.endpoints.get(name)
+        variants = {one["VariantName"]: one for one in endpoint.variants} if endpoint else {}
+        if endpoint is None or variant not in variants or not endpoint.is_serving:
+            return
+        fleet, is_busy = endpoint.current, endpoint.is_busy
+        count = variants[variant]["InitialInstanceCount"] or 1
 
-    def set_count(count: int) -> None:
-        desired = [{"VariantName": variant, "DesiredInstanceCount": count}]
-        backend_of(region).update_endpoint_weights_and_capacities(name, desired)
+        def set_count(count: int) -> None:
+            desired = [{"VariantName": variant, "DesiredInstanceCount": count}]
+            sagemaker.update_endpoint_weights_and_capacities(name, desired)
 
+    else:
+        component = sagemaker.components.by_name.get(parts[1])
+        if component is None or component.current is None or component.status == "Deleting":
+            return
+        variant = component.parameters["VariantName"]
+        fleet, is_busy, count = component.current, component.is_busy, component.copies
+        wake = _wake(region, backend, target) if component.refused_at else None
+
+        def set_count(count: int) -> None:
+            component.refused_at = 0.0
+            changes = {"InferenceComponentName": component.name}
+            sagemaker.components.update({**changes, "RuntimeConfig": {"CopyCount": count}})
+
+    bounds = target.min_capacity, target.max_capacity
     yield ScaledTarget(
-        region=region,
-        resource=target.resource_id,
-        dimension=DIMENSION,
-        load=_load(endpoint.current, variant),
-        minimum=target.min_capacity,
-        maximum=target.max_capacity,
-        policy=_tracking(backend, target),
-        count=variants[variant]["InitialInstanceCount"] or 1,
-        is_busy=endpoint.is_busy,
-        set_count=set_count,
-    )
-
-
-def _component(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
-    name = target.resource_id.partition("/")[2]
-    components = backend_of(region).components
-    component = components.by_name.get(name)
-    if component is None or component.current is None or component.status == "Deleting":
-        return
-
-    def set_count(count: int) -> None:
-        component.refused_at = 0.0
-        desired = {"InferenceComponentName": name, "DesiredRuntimeConfig": {"CopyCount": count}}
-        components.update_runtime_config(desired)
-
-    yield ScaledTarget(
-        region=region,
-        resource=target.resource_id,
-        dimension=COPY_DIMENSION,
-        load=_load(component.current, component.parameters["VariantName"]),
-        minimum=target.min_capacity,
-        maximum=target.max_capacity,
-        policy=_tracking(backend, target),
-        count=component.copies,
-        is_busy=component.is_busy,
-        set_count=set_count,
-        wake=_wake(region, backend, target) if component.refused_at else None,
-    )
+        region, target.resource_id, target.scalable_dimension, _load(fleet, variant), *bounds,
+        _tracking(backend, target), count, is_busy, set_count, wake,
+    )  # fmt: skip
 
 
 def _load(fleet: Fleet | None, variant: str) -> float:
@@ -383,11 +366,6 @@ def _deregister(region: str, parameters: Mapping[str, Any]) -> None:
         del backend.policies[key]
 
 
-def _put_policy(region: str, parameters: Mapping[str, Any]) -> None:
-    """A policy needs its target; moto keeps the policy."""
-    _find_policies(region, parameters)
-
-
 def _delete_policy(region: str, parameters: Mapping[str, Any]) -> None:
     """Checks that the policy exists; moto deletes it."""
     backend, keys = _find_policies(region, parameters)
@@ -396,7 +374,7 @@ def _delete_policy(region: str, parameters: Mapping[str, Any]) -> None:
         raise NoSuchTarget(f"No scaling policy found for {parameters.get('ResourceId')}, {name}")
 
 
-def _of_sagemaker(check: Callable[[str, Mapping[str, Any]], None]) -> Operation:
+def _of_sagemaker(check: Callable[[str, Mapping[str, Any]], object]) -> Operation:
     """A check that precedes moto's operation, for SageMaker's dimensions only."""
 
     def operation(region: str, parameters: Mapping[str, Any]) -> None:
@@ -421,7 +399,7 @@ _SERVICE = "AnyScaleFrontendService"
 OPERATIONS: dict[str, Operation] = {
     f"{_SERVICE}.RegisterScalableTarget": _of_sagemaker(_register),
     f"{_SERVICE}.DeregisterScalableTarget": _of_sagemaker(_deregister),
-    f"{_SERVICE}.PutScalingPolicy": _of_sagemaker(_put_policy),
+    f"{_SERVICE}.PutScalingPolicy": _of_sagemaker(_find_policies),
     f"{_SERVICE}.DeleteScalingPolicy": _of_sagemaker(_delete_policy),
     f"{_SERVICE}.DescribeScalableTargets": _unless_loaded("ScalableTargets"),
     f"{_SERVICE}.DescribeScalingPolicies": _unless_loaded("ScalingPolicies"),
