@@ -9,7 +9,7 @@ from peagle.deploy.usage import LogStatistics
 from peagle.engine.usage import MetricsPage, quantile
 from peagle.request_validation import validate
 from peagle.request_validation.dashboard import dashboard_problems
-from peagle.sandbox.endpoints import _step_size, rollout_problem
+from peagle.sandbox.endpoints import rollout_problem, traffic_steps
 from tests.fuzz.inputs import documents, json_texts, texts
 from tests.fuzz.parser import Parser
 
@@ -49,8 +49,7 @@ def _rollout(config: dict[str, Any]) -> None:
     request = {"EndpointName": "a", "EndpointConfigName": "b", "DeploymentConfig": config}
     if not validate("sagemaker", "update_endpoint", request, "us-east-1"):
         rollout_problem(config, "us-east-1", 4)
-        size = config.get("RollingUpdatePolicy", {}).get("MaximumBatchSize")
-        assert size is None or 1 <= _step_size(size, 4) <= 4
+        assert [*traffic_steps(config, 4)][-1][0] == 1.0
 
 
 def _load(line: str) -> None:

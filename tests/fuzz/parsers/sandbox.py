@@ -38,7 +38,7 @@ from peagle.sandbox.launch import (
 from peagle.sandbox.requests import BodyRefused, InvalidToken, read_token
 from peagle.sandbox.router import _REGION_KEY, _respond, control, create_app
 from peagle.sandbox.scheduler import due_time
-from peagle.sandbox.stacks import in_order, with_types
+from peagle.sandbox.stacks import with_types
 from peagle.sandbox.state import AccessKey
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
@@ -201,8 +201,6 @@ TEMPLATE = {
 def _template(resources: Any) -> None:
     if not isinstance(resources, dict):
         return
-    with suppress(ValueError):  # a cycle; the stack reports it
-        in_order(resources)
     shape = service_model("sagemaker").operation_model("CreateEndpointConfig").input_shape
     for document in resources.values():
         if isinstance(document, dict):

@@ -109,7 +109,7 @@ class EndpointConfig(FakeEndpointConfig):
             kms_key_id=parameters.get("KmsKeyId", ""),
         )
         self.arn = self.endpoint_config_arn  # type: ignore[assignment]  # a tuple in moto 5.2
-        self.parameters = {**parameters, "ProductionVariants": variants}
+        self.parameters = parameters
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
@@ -122,6 +122,7 @@ class EndpointConfig(FakeEndpointConfig):
     def response_object(self) -> dict[str, Any]:
         return {
             **_describe(self.parameters),
+            "ProductionVariants": self.production_variants,
             "EndpointConfigArn": self.endpoint_config_arn,
             "CreationTime": self.creation_time,
         }

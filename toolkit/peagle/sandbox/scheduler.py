@@ -204,7 +204,7 @@ class ScheduleResource(CloudFormationModel):
         schedule = scheduler_backends[ACCOUNT][region].create_schedule(
             **_schedule_parameters(name, document), action_after_completion=None
         )
-        vars(schedule)["physical_resource_id"] = schedule.name
+        vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
         return schedule
 
     @classmethod

@@ -14,11 +14,9 @@ Importing moto's CloudFormation takes a second, so ``router`` imports this modul
 
 from __future__ import annotations
 
-import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from graphlib import TopologicalSorter
 from typing import Any
 
 from botocore import xform_name
@@ -40,7 +38,6 @@ from peagle.sandbox.scheduler import ScheduleResource
 
 _BUSY = "_IN_PROGRESS"
 _LONGEST_NAME = 63
-_SUB = re.compile(r"\$\{([^!}.]+)")
 _NUMBERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "long": int,
@@ -167,60 +164,20 @@ class SandboxStack(Stack):
 
 
 class Resources(ResourceMap):
-    """The resources of a stack; those that refer to a changed one of SageMaker change with it."""
-
-    def create(self, template: dict[str, Any]) -> bool:
-        """Make all, each after those that it refers to; false: they may still be starting."""
-        for name in in_order(template["Resources"]):
-            self[name]
-        return False
+    """The resources of a stack. Those of SageMaker may refer to a changed one, so each is compared
+    with what the template makes of it now: a model, then a configuration, then an endpoint."""
 
     def build_resource_diff(
         self, other_template: dict[str, Any], parameters: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The names to add, to modify and to remove, each after those that it refers to."""
+        """The names to add, to modify and to remove."""
         difference = super().build_resource_diff(other_template, parameters)
-        resources = other_template["Resources"]
-        changed = {*difference["Add"], *difference["Modify"]}
-        ordered = in_order(resources)
-        for name in ordered:
-            is_ours = resources[name]["Type"] in RESOURCES
-            if is_ours and not changed.isdisjoint(_references(resources[name])):
-                changed.add(name)
-        made = [name for name in ordered if self._parsed_resources.get(name)]
-        difference["Modify"] = [name for name in made if name in changed]
-        difference["Add"] = [name for name in ordered if name in changed and name not in made]
-        for name in difference["Add"]:
-            self._parsed_resources.pop(name, None)
-        return difference
-
-
-def in_order(resources: Mapping[str, Any]) -> list[str]:
-    """The names of the resources, each after those that it refers to."""
-    graph = {
-        name: {other for other in _references(document) if other in resources}
-        for name, document in resources.items()
-    }
-    return list(TopologicalSorter(graph).static_order())
-
-
-def _references(value: Any) -> Iterator[str]:
-    """The names that a part of a template refers to."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _references(item)
-    if not isinstance(value, dict):
-        return
-    for key, item in value.items():
-        names = item if isinstance(item, list) else [item]
-        texts = [name for name in names if isinstance(name, str)]
-        if key in ("Ref", "DependsOn"):
-            yield from texts
-        elif key == "Fn::GetAtt":
-            yield from (name.partition(".")[0] for name in texts[:1])
-        elif key == "Fn::Sub":
-            yield from (name for text in texts[:1] for name in _SUB.findall(text))
-        yield from _references(item)
+        kinds = {name: document["Type"] for name, document in other_template["Resources"].items()}
+        modified = [name for name in difference["Modify"] if kinds[name] not in RESOURCES]
+        for kind in RESOURCES:
+            modified += [name for name, found in kinds.items() if found == kind]
+        made = [name for name in modified if self._parsed_resources.get(name)]
+        return {**difference, "Modify": made}
 
 
 def with_types(shape: Any, value: Any) -> Any:
@@ -275,12 +232,17 @@ class _Resource:
         cls, original_resource: Any, new_resource_name: str, cloudformation_json: Document,
         account_id: str, region_name: str,
     ) -> Any:  # fmt: skip
-        """Replace it by another one. Raises ValidationError."""
-        backend, name = backend_of(region_name), xform_name(cls.kind)
+        """Replace it by another one, if it changes. Raises ValidationError."""
+        kind, name, region = cls.kind, f"{cls.kind}Name", region_name
+        new = _parameters(f"Create{kind}", name, new_resource_name, cloudformation_json, region)
+        old = original_resource.parameters
+        given = name in cloudformation_json["Properties"]
+        if old == (new if given else {**new, name: old[name]}):
+            return original_resource
         with suppress(NotFoundError):
-            getattr(backend, f"delete_{name}")(getattr(original_resource, f"{name}_name"))
+            getattr(backend_of(region), f"delete_{xform_name(kind)}")(old[name])
         return cls.create_from_cloudformation_json(
-            new_resource_name, cloudformation_json, account_id, region_name
+            new_resource_name, cloudformation_json, account_id, region
         )
 
 
@@ -306,8 +268,8 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         cls, original_resource: SandboxEndpoint, new_resource_name: str,
         cloudformation_json: Document, account_id: str, region_name: str,
     ) -> SandboxEndpoint:  # fmt: skip
-        """Begin to update it in place. Alarms that do not exist do not watch the update: those of
-        the stack itself are not kept."""
+        """Begin to give it another configuration. Alarms that do not exist, such as those of the
+        stack itself, do not watch the update."""
         name, region = original_resource.endpoint_name, region_name
         shape = "UpdateEndpoint"
         parameters = _parameters(shape, "EndpointName", name, cloudformation_json, region)
@@ -316,7 +278,8 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         names = [alarm["AlarmName"] for alarm in rollback.get("Alarms") or ()]
         if unknown_alarms(region, names):
             del rollback["Alarms"]
-        backend_of(region).update_endpoint(parameters)
+        if parameters["EndpointConfigName"] != original_resource.endpoint_config_name:
+            backend_of(region).update_endpoint(parameters)
         backend_of(region).add_tags(original_resource.arn, tags)
         return original_resource
 
