@@ -1,5 +1,5 @@
 """Take the tiny pair through its life on an AWS account: deploy, proof, update, a failed proof that
-rolls back, rollback, adoption on a second machine, logs, invoke, destroy.
+rolls back, rollback, a second machine, logs, invoke, destroy.
 
     python -m benchmarks.aws_smoke          # asks first, and says what it costs
 
@@ -91,7 +91,6 @@ class Smoke:
         self.step("roll back", here, "rollback", NAME, "--yes")
         self.step("found on a second machine", there, "status", NAME,
                   expected={"state": "InService"})  # fmt: skip
-        self.step("adopt there", there, "adopt", NAME, "--yes")
         self.step("prove there", there, "prove", NAME)
         self.step("destroy there", there, "destroy", NAME, "--all", "--yes")
 

@@ -38,12 +38,15 @@ from peagle_serve.environment import elements
 HIDDEN = "***"
 
 _SECRET_NAME = re.compile(
-    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?<!ALLOW_)CREDENTIALS?|CREDS|API_?KEY)(_?\d+)?$"
+    r"(TOKEN|SECRETS?|PASSWORDS?|PASSWDS?|PASSPHRASES?|(?<!ALLOW_)CREDENTIALS?|CREDS|API_?KEYS?)"
+    r"(_?\d+)?$"
+    r"|^(?!(.*_)?(MAX|MIN|NUM|SPEC|PROMPT|INPUT|OUTPUT|CACHED|CONTEXT|TOTAL)_)(.*_)?TOKENS$"
+    # Not MAX_TOKENS and other counts.
     r"|(?<!BY)(?<!COM)PASS$|[^D]PWD$"  # not BYPASS, COMPASS, PWD and OLDPWD
-    r"|(^|_)(ACCESS_KEY(_ID)?|PRIVATE_KEY|SECRET_KEY|CREDENTIALS_(RELATIVE|FULL)_URI)$"
+    r"|(^|_)(ACCESS_KEY(S|_IDS?)?|(PRIVATE|SECRET)_KEYS?|CREDENTIALS_(RELATIVE|FULL)_URI)$"
 )
 """The last word of a name, also where it is written together: MYPASSWORD, DBPASS."""
-_SECRET_FLAG = re.compile(r"^--[\w.-]*(api-key|token|secret|password)$")
+_SECRET_FLAG = re.compile(r"^--[\w.-]*(token|(api-key|secret|password)s?)$")
 _SHORTEST = 6
 """Shorter values occur in ordinary words."""
 
@@ -58,7 +61,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"://[^\s/@:]+:[^\s/@]+@", f"://{HIDDEN}@"),
         (
             r"(?i)((?:secret_?access_?key|session_?token|security-token|x-amz-signature"
-            r"|x-amz-credential|api[_-]?key|passw(?:or)?d|passphrase|db_?pass)[\"']?\s*[:=]\s*[\"']?)(?!None\b|True\b|False\b)[^\s\"'&,}\]\[*]{4,}",
+            r"|x-amz-credential|api[_-]?keys?|passw(?:or)?ds?|passphrases?|db_?pass)[\"']?\s*[:=]\s*[\"']?)(?!None\b|True\b|False\b)[^\s\"'&,}\]\[*]{4,}",
             rf"\1{HIDDEN}",
         ),
         # vLLM's logs of requests and responses.

@@ -1,1 +1,1 @@
-"""Every AWS call of deploy, update, rollback, adopt and destroy fails in every way; see trials."""
+"""Every AWS call of deploy, update, rollback and destroy fails in every way; see trials."""

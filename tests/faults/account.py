@@ -112,9 +112,9 @@ class Inventory:
         found: list[dict[str, Any]] = config["ProductionVariants"]
         return found
 
-    def deploy_by_script(self) -> None:
-        """Deploy the tiny pair as `peagle render boto3` does, without this toolkit."""
-        create_as(self.account, "boto3")
+    def deploy_by_template(self) -> None:
+        """Deploy the tiny pair as a rendered Terraform module does, without this toolkit."""
+        create_as(self.account, "terraform")
         self.wait_until_stable()
 
     def remove_everything(self) -> None:

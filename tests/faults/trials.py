@@ -35,16 +35,14 @@ _POLLS = 4
 class Scenario:
     """``before`` are the commands that make the initial state, ``command`` meets the fault.
 
-    ``by_script``: a rendered script has deployed the pair before. ``k`` is what the endpoint serves
-    at the end; ``None`` when there is none. ``code`` is how the command ends without faults.
-    ``acceptance`` is that of the engines it starts; with ``scarce`` there is no instance of the
-    planned type. ``meanwhile`` are faults beside that of a trial.
+    ``k`` is what the endpoint serves at the end; ``None`` when there is none. ``code`` is how the
+    command ends without faults. ``acceptance`` is that of the engines it starts; with ``scarce``
+    there is no instance of the planned type. ``meanwhile`` are faults beside that of a trial.
     """
 
     name: str
     command: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
-    by_script: bool = False
     k: int | None = 7
     code: int = 0
     acceptance: str = ""
@@ -62,7 +60,6 @@ SCENARIOS = (
     Scenario("deploy", DEPLOY),
     Scenario("update", UPDATE, (DEPLOY,), k=3),
     Scenario("rollback", ("rollback", NAME, "--yes"), (DEPLOY, UPDATE)),
-    Scenario("adopt", ("adopt", NAME, "--yes"), by_script=True, proved=False),
     Scenario("destroy", ("destroy", NAME, "--yes"), (DEPLOY,), k=None),
     Scenario("prove-first", (*UPDATE, "--prove-first"), (DEPLOY,), k=3),
     Scenario("not-proved", DEPLOY, code=3, acceptance=LOW, proved=False),
@@ -138,8 +135,6 @@ class Trials:
         )
 
     def _prepare(self, scenario: Scenario) -> None:
-        if scenario.by_script:
-            self.inventory.deploy_by_script()
         for command in scenario.before:
             self.commands.expect_success(command)
 
@@ -185,8 +180,7 @@ class Trials:
     def _clean_up(self) -> None:
         self.commands.expect_success(("destroy", NAME, "--yes"))
         left = self.inventory.resources() - self.commands.empty
-        of_script = {(kind, name) for kind, name in left if "template" in name}
-        if left - of_script:
+        if left:
             raise Broken(f"destroy left {sorted(left)}")
         self.inventory.remove_everything()
 

@@ -1,8 +1,6 @@
-"""CloudFormation, Terraform and boto3 describe the same endpoint; an image has the plan's base."""
+"""The templates and our own requests describe the same endpoint; an image has the plan's base."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,6 @@ from peagle.render import render
 from tests.iac.formats import (
     from_cloudformation,
     from_requests,
-    from_script,
     from_terraform,
 )
 from tests.support import raises_code
@@ -19,11 +16,10 @@ from tests.unit.rendering.plans import ALL_PAIRS, BUILT, CATALOG, SHAPES, plan_f
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_formats_describe_the_same_endpoint(shape: str, tmp_path: Path) -> None:
+def test_all_formats_describe_the_same_endpoint(shape: str) -> None:
     plan = plan_of(shape)
     expected = from_requests(plan)
     assert from_terraform(plan) == expected
-    assert from_script(plan, tmp_path) == expected
     if any(mount.channel for mount in plan.mounts):
         with raises_code("format-unsupported", Unsupported):
             from_cloudformation(plan)
@@ -59,19 +55,16 @@ def test_the_described_endpoint_is_that_of_the_plan() -> None:
     assert streamed.environment["SM_VLLM_LOAD_FORMAT"] == "runai_streamer"
 
 
-def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths(
-    tmp_path: Path,
-) -> None:
+def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths() -> None:
     plan = plan_of("baked")
-    for described in (from_requests(plan), from_cloudformation(plan), from_terraform(plan),
-                      from_script(plan, tmp_path)):  # fmt: skip
+    for described in (from_requests(plan), from_cloudformation(plan), from_terraform(plan)):
         assert described.image == plan.runtime.image
         assert described.mounts == {}
         assert described.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
         assert "ModelDataDownloadTimeoutInSeconds" not in described.variant
-    for name in ("cloudformation", "terraform", "boto3"):
+    for name in ("cloudformation", "terraform"):
         files = {file.path: file.content.lower() for file in render(name, plan, CATALOG)}
-        for same in ("deploy.py", "main.tf", *(path for path in files if "endpoint/" in path)):
+        for same in ("main.tf", *(path for path in files if "endpoint/" in path)):
             files.pop(same, None)  # the same for every plan
         assert not [path for path, content in files.items() if b"bucket" in content]
 

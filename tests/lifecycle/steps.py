@@ -53,14 +53,13 @@ ACTIONS: Mapping[str, Action] = {
     "no-capacity": Action((*DEPLOY, "--k", "4"), 1, k=4, scarce=True),
     "request": Action((*DEPLOY, "--no-wait"), 1, k=7),
     "rollback": Action(("rollback", NAME, "--yes"), 5),
-    "adopt": Action(("adopt", NAME, "--yes")),
     "destroy": Action(("destroy", NAME, "--yes")),
     "destroy-all": Action(("destroy", NAME, "--all", "--yes"), 1),
     "destroy-previous": Action(("destroy", NAME, "--previous", "--yes")),
     "prove": Action(("prove", NAME)),
     "failing-prove": Action(("prove", NAME), 1, acceptance=LOW),
     "list": Action(("list",), 1),
-    "by-script": Action(),
+    "by-template": Action(),
     "other-machine": Action(),
     "new-machine": Action(),
     "endpoint-deleted": Action(weight=1),
@@ -69,7 +68,7 @@ ACTIONS: Mapping[str, Action] = {
 }
 """Name -> what happens."""
 
-_STARTS = ("deploy", "deploy", "deploy", "update", "by-script", "failing-deploy", "request")
+_STARTS = ("deploy", "deploy", "deploy", "update", "by-template", "failing-deploy", "request")
 
 _READS = ("sagemaker:DescribeEndpoint", "sagemaker:ListTags", "tagging:GetResources")
 _WAITS = ("sagemaker:DescribeEndpoint", "logs:FilterLogEvents", "sagemaker:InvokeEndpoint")
@@ -90,7 +89,6 @@ _REMOVES_ALL = (
 OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "deploy": (*_READS, *_WAITS, *_MAKES, *_MAKES, *_REMOVES, RECORD, RECORD),
     "rollback": (*_READS, *_WAITS, "sagemaker:UpdateEndpoint", "sagemaker:AddTags", RECORD),
-    "adopt": (*_READS, "sagemaker:AddTags", "sagemaker:DescribeModel", RECORD),
     "destroy": (*_READS, *_REMOVES, *_REMOVES, *_REMOVES_ALL, RECORD),
     "prove": (*_READS, *_WAITS, "sagemaker:AddTags", RECORD),
     "list": (*_READS, "sagemaker:DescribeEndpointConfig", "sagemaker:DescribeModel"),
@@ -152,9 +150,6 @@ def random_walk(seed: int) -> Walk:
     first = random.choice(_STARTS)
     names, weights = list(ACTIONS), [one.weight for one in ACTIONS.values()]
     actions = [first, *random.choices(names, weights, k=random.randint(2, 5))]
-    for place, action in enumerate(actions[:-1]):
-        if action == "by-script" and random.random() < 0.6:  # else little is allowed afterwards
-            actions[place + 1] = "adopt"
     return Walk(tuple(_step(random, action) for action in actions))
 
 

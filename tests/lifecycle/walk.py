@@ -82,8 +82,8 @@ def _still_serves(step: Step, before: Status, after: Status) -> None:
 def _end(world: World, shown: Status) -> None:
     """Destroy leaves nothing, regardless of the owner."""
     if shown and shown["owner"] != "peagle":
-        world.commands.expect_success(("adopt", NAME, "--yes"))
-    for _ in range(2):  # what a script left is its own until the endpoint is gone
+        world.others_do("endpoint-deleted")  # by its owner
+    for _ in range(2):  # what a template left is its own until the endpoint is gone
         world.commands.expect_success(("destroy", NAME, "--all", "--yes"))
         if not world.left():
             return

@@ -54,8 +54,8 @@ class World:
         found = self.inventory.resources() - self.commands.empty
         return frozenset(one for one in found if not _is_of_template(one))
 
-    def _by_script(self) -> None:
-        self.inventory.deploy_by_script()
+    def _by_template(self) -> None:
+        self.inventory.deploy_by_template()
 
     def _other_machine(self) -> None:
         """The next commands run on the other of two machines."""
@@ -95,5 +95,5 @@ class World:
 
 
 def _is_of_template(resource: tuple[str, str]) -> bool:
-    """Whether it is the bucket that a script was given, or what the script uploaded to it."""
+    """Whether it is the bucket that a template was given, or what was uploaded to it."""
     return _TEMPLATE_BUCKET in resource[1]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peagle.checkpoints.contents import contents_of, files_below
-from tests.sandbox.sandboxes import BUCKET, ROLE, Account
+from tests.sandbox.sandboxes import Account
 from tests.support import run_in_process
 
 FROZEN = Path(__file__).parents[1] / "catalog" / "peagle" / "tiny"
@@ -78,27 +77,6 @@ def upload_weights_to(account: Account, prefix: str) -> None:
         account.upload(f"{prefix}{part}/", content)
 
 
-def run_script(machine: Machine, script: Path, *arguments: str) -> None:
-    """Run a rendered ``deploy.py``, which here asks often whether the endpoint is in service."""
-    text = script.read_text().replace("POLL_SECONDS = 15", "POLL_SECONDS = 0.1")
-    script.write_text(text)
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env=machine.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def script_arguments() -> tuple[str, ...]:
-    """The options of ``deploy.py`` that create the endpoint."""
-    folders = (word for part, folder in FOLDERS.items() for word in (f"--{part}", str(folder)))
-    return ("--role", ROLE, "--bucket", BUCKET, *folders)
-
-
 def left_of(account: Account, name: str) -> list[str]:
     """The models, configurations and endpoints with the tag of the deployment ``name``."""
     tagging = account.client("resourcegroupstaggingapi")
@@ -115,8 +93,7 @@ def tags_of(account: Account, name: str) -> Mapping[str, str]:
 
 
 def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
-    """What a template made is listed, shown, logged, invoked and proved, and changed only once it
-    is adopted."""
+    """What a template made is listed, shown, logged, invoked and proved, and not changed."""
     row = machine.row(name)
     assert (row["owner"], row["pair"], row["state"]) == (owner, PAIR, "Unproved")
     price = row["price_per_hour_usd"]
@@ -141,22 +118,4 @@ def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
         done = machine.peagle(*command)
         assert done.returncode == REFUSED, done.stderr
         assert f"{name} belongs to {owner}" in done.stderr
-        assert f"peagle adopt {name}" in done.stderr
     assert machine.account.describe(name)["EndpointConfigName"] == served
-
-
-def check_an_adopted_deployment(machine: Machine, name: str) -> None:
-    """After ``peagle adopt`` it is updated, rolled back and removed like any other."""
-    adopted = machine.json("adopt", name, "--yes")
-    assert tags_of(machine.account, name)["peagle:id"] == adopted["id"]
-    assert machine.row(name)["owner"] == "peagle"
-    served = machine.account.describe(name)["EndpointConfigName"]
-    updated = machine.json("deploy", *PLAN, "--name", name, "--k", "4", "--yes")
-    assert (updated["k"], updated["proved"]) == (4, True)
-    rolled_back = machine.json("rollback", name, "--yes")
-    assert (rolled_back["k"], rolled_back["endpoint_config"]) == (7, served)
-    assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
-    assert left_of(machine.account, name) == []
-    assert not (machine.home / "deployments").exists() or not list(
-        (machine.home / "deployments").rglob(f"{name}*")
-    )

@@ -201,7 +201,7 @@ def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_
     made = sandbox.peagle("plan", "tiny", *options)
     assert "baked into the image" in " ".join(made.stdout.split())
 
-    for form in ("cloudformation", "terraform", "boto3"):
+    for form in ("cloudformation", "terraform"):
         done = sandbox.peagle("render", form, str(file), "-o", str(tmp_path / form))
         assert done.returncode == 0, done.stderr
     refused = sandbox.peagle("render", "dockerfile", str(file), "-o", str(tmp_path / "image"))

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from peagle.sandbox.client import set_quota
+from tests.faults.account import BUCKET as TEMPLATE_BUCKET
+from tests.faults.account import create_as
 from tests.sandbox.owners import (
     PLAN,
     REFUSED,
     TYPE,
     Machine,
     check_a_foreign_deployment,
-    check_an_adopted_deployment,
     left_of,
-    run_script,
-    script_arguments,
     tags_of,
     upload_weights,
     upload_weights_to,
@@ -51,15 +50,6 @@ def machine(account: Account, tmp_path: Path) -> Machine:
 def second(account: Account, tmp_path: Path) -> Machine:
     """Another machine with credentials for the account, which knows nothing of the first."""
     return Machine(tmp_path / "second", account)
-
-
-def test_what_a_rendered_script_made(machine: Machine, tmp_path: Path) -> None:
-    name = "by-script"
-    script = machine.render("boto3", name, tmp_path / "boto3") / "deploy.py"
-    run_script(machine, script, *script_arguments())
-
-    check_a_foreign_deployment(machine, name, "a rendered boto3 script")
-    check_an_adopted_deployment(machine, name)
 
 
 ACCOUNT_VALUES = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET}
@@ -104,9 +94,8 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     assert outputs["DashboardURL"].endswith(f"#dashboards/dashboard/peagle-{name}-us-east-1")
     assert outputs["ModelName"] != made["ModelName"]
 
-    assert machine.peagle("adopt", name, "--yes").returncode == 0
-    assert machine.json("status", name)["owner"] == "peagle"
-    assert machine.peagle("destroy", name, "--yes").returncode == 0
+    stacks.delete_stack(StackName="chat")
+    stacks.get_waiter("stack_delete_complete").wait(StackName="chat", WaiterConfig=EVERY_SECOND)
     assert left_of(account, name) == []
 
 
@@ -146,21 +135,23 @@ def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
     assert alarms.describe_alarms()["MetricAlarms"] == []
 
 
-def test_what_a_script_made_is_left_without_its_endpoint(machine: Machine, tmp_path: Path) -> None:
-    name = "rendered-twice"
-    script = machine.render("boto3", name, tmp_path / "script") / "deploy.py"
-    run_script(machine, script, *script_arguments())
-    machine.account.delete(name)
+def test_what_a_template_made_is_left_without_its_endpoint(
+    machine: Machine, account: Account
+) -> None:
+    name = "peagle-tiny"
+    create_as(account, "terraform")
+    account.wait_until_stable(name)
+    account.delete(name)
     assert machine.row(name)["price_per_hour_usd"] == 0
 
     refused = machine.peagle("destroy", name, "--yes")
     assert refused.returncode == REFUSED
-    assert "left by a rendered boto3 script" in refused.stderr
+    assert "left by a Terraform module" in refused.stderr
     assert f"peagle destroy {name} --all" in refused.stderr
-    assert len(left_of(machine.account, name)) == 2
+    assert len(left_of(account, name)) == 2
 
     assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
-    assert left_of(machine.account, name) == []
+    assert left_of(account, name) == []
 
 
 def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
@@ -183,7 +174,8 @@ def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
 
     assert {"type": "Model", "name": updated["endpoint_config"]} in removed
     assert left_of(account, name) == []
-    assert [one["Name"] for one in account.s3.list_buckets()["Buckets"]] == [BUCKET]
+    buckets = {bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]}
+    assert buckets <= {BUCKET, TEMPLATE_BUCKET}
     assert second.peagle("destroy", name, "--yes").returncode == 0, "its record goes too"
 
 
@@ -261,7 +253,7 @@ def test_all_variants_are_counted(machine: Machine, account: Account) -> None:
 
 def test_a_template_that_failed_costs_nothing(machine: Machine, account: Account) -> None:
     name = "failed"
-    tags = [{"Key": "peagle:deployment", "Value": name}, {"Key": "peagle:owner", "Value": "boto3"}]
+    tags = [{"Key": "peagle:deployment", "Value": name}, {"Key": "peagle:owner", "Value": "cdk"}]
     model = account.model(name, {"FAKE_ENGINE": "crash"})
     account.config(name, model)
     account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)

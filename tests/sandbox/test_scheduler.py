@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from peagle.aws.client import Clock
 from peagle.sandbox.client import advance_clock
-from tests.sandbox.owners import Machine, run_script, script_arguments, upload_weights
+from tests.sandbox.owners import Machine, upload_weights
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
@@ -99,28 +99,12 @@ def machine(account: Account, tmp_path: Path) -> Machine:
 
 
 def check_the_end(machine: Machine, name: str) -> None:
-    """The end that a template or script has set."""
+    """The end that a template has set."""
     assert machine.row(name)["ends_at"] == f"{ENDS}Z"
     (scheduled,) = schedules(machine.account)
     found = machine.account.client("scheduler").get_schedule(Name=scheduled)
     assert found["ScheduleExpression"] == f"at({ENDS})"
     assert json.loads(found["Target"]["Input"]) == {"EndpointName": name}
-
-
-def test_a_rendered_script_sets_and_removes_the_end(machine: Machine, tmp_path: Path) -> None:
-    name = "by-script"
-    upload_weights(machine.account, name)
-    folder = machine.render("boto3", name, tmp_path / "boto3", "--ttl", "8h")
-
-    run_script(machine, folder / "deploy.py", *script_arguments(), "--ends-at", ENDS)
-    check_the_end(machine, name)
-    run_script(machine, folder / "deploy.py", *script_arguments())  # 8 hours from now
-    assert machine.row(name)["seconds_left"] <= 8 * HOUR
-    run_script(machine, folder / "deploy.py", "--delete")
-
-    assert schedules(machine.account) == []
-    roles = machine.account.client("iam").list_roles()["Roles"]
-    assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
 
 
 def test_a_stack_ends_by_itself(

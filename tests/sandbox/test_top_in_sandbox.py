@@ -33,4 +33,4 @@ def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
     shown = sandbox.peagle("top", "watched", "--sandbox", "--once")
     assert shown.returncode == 0
     assert "2.50 tokens per step" in shown.stdout
-    assert "per million tokens on AWS" in shown.stdout
+    assert "per million output tokens on AWS" in shown.stdout

@@ -59,7 +59,7 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     environment = document["environment"]
     assert environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
     assert '"model":"/opt/ml/model/drafter"' in environment["SM_VLLM_SPECULATIVE_CONFIG"]
-    for form in ("cloudformation", "terraform", "boto3"):
+    for form in ("cloudformation", "terraform"):
         rendered = sandbox.peagle("render", form, str(plan), "-o", str(tmp_path / form))
         assert rendered.returncode == 0, rendered.stderr
 

@@ -99,7 +99,7 @@ def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> N
     too_slow = replace(evaluate(Counters(5, 25, 1), 1.5), floor_source="break-even")
     with raises_code("not-proved", NotProved) as raised:
         require_passed(rejected, pair)
-    assert raised.value.command == (("peagle", "catalog", "show", shown) if shown else ())
+    assert raised.value.command == ("peagle", "catalog", *(("show", shown) if shown else ("list",)))
     with raises_code("not-proved", NotProved) as raised:
         require_passed(too_slow, pair)
     plan = ("peagle", "plan", shown, "--no-speculation") if shown else ()

@@ -12,7 +12,7 @@ import pytest
 
 from peagle.errors import UserError
 from peagle.store import home, locked, read_json, replacing, write_file, write_json
-from tests.support import raises_code
+from tests.support import in_process, raises_code
 
 HOLD = """
 import sys, pathlib
@@ -136,3 +136,19 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(
 
     with raises_code("no-home", UserError):
         home()
+
+
+def test_doctor_needs_no_home_folder_where_the_state_has_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def without_entry(_: int) -> None:
+        raise KeyError
+
+    for variable in ("HOME", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path))
+    monkeypatch.setattr("pwd.getpwuid", without_entry)
+
+    checks = in_process("doctor", "--json").document["checks"]
+
+    assert {"Home", "AWS credentials"} <= {check["what"] for check in checks}

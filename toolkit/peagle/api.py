@@ -104,7 +104,6 @@ if TYPE_CHECKING:
     from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
     from peagle.deploy.logs import endpoint_log as endpoint_log
     from peagle.deploy.logs import reported_warm_start as reported_warm_start
-    from peagle.deploy.owner import adopt as adopt
     from peagle.deploy.owner import require_own as require_own
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.proving.prove import prove as prove
@@ -223,7 +222,6 @@ if TYPE_CHECKING:
     from peagle.render.verdict_file import read_verdict as read_verdict
     from peagle.render.verdict_file import verdict_bytes as verdict_bytes
     from peagle.render.verdict_file import verdict_document as verdict_document
-    from peagle.request_validation import plan_request_findings as plan_request_findings
     from peagle.sandbox.client import add_fault as add_fault
     from peagle.sandbox.client import changed_quotas as changed_quotas
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
@@ -323,7 +321,7 @@ _FUNCTIONS = {
     "peagle.deploy.invoke": ("invoke", "invoke_local"),
     "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
     "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
-    "peagle.deploy.owner": ("adopt", "require_own"),
+    "peagle.deploy.owner": ("require_own",),
     "peagle.deploy.preflight": ("preflight",),
     "peagle.deploy.proving.prove": ("prove", "request_of_revision"),
     "peagle.deploy.reap": ("find_ended", "reap"),
@@ -391,7 +389,6 @@ _FUNCTIONS = {
         "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
     ),
     "peagle.render.verdict_file": ("read_verdict", "verdict_bytes", "verdict_document"),
-    "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
         "add_fault", "changed_quotas", "check_sandbox_engine", "clear_faults",
         "conflicting_variables", "list_faults", "running_sandbox", "sandbox_not_running",

@@ -32,13 +32,28 @@ def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
     return Fix(separator.join(one.sentence for one in offered), first.command, first.options)
 
 
+def command_line(command: Iterable[str]) -> str:
+    """``command`` quoted for a shell, in printable characters: others as in bash's ``$'\\x07'``."""
+    return " ".join(map(_quoted, command))
+
+
+def _quoted(word: str) -> str:
+    return shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return f"\\{character}" if character in "\\'" else character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+
+
 def fix_text(fix: str, command: Sequence[str] | None) -> str:
     """The fix as text: the sentence, and the command quoted for a shell."""
     if not command:
         return fix
     if not fix:
-        return shlex.join(command)
-    return f"{fix}{' ' if fix.endswith('?') else ': '}{shlex.join(command)}"
+        return command_line(command)
+    return f"{fix}{' ' if fix.endswith('?') else ': '}{command_line(command)}"
 
 
 class PeagleError(Exception):

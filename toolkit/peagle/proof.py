@@ -371,11 +371,11 @@ def instance_of(stream: str) -> str:
 
 
 def require_passed(
-    proof: Proof, pair: str = "PAIR", name: str = "NAME", again: tuple[str, ...] | None = None
+    proof: Proof, pair: str = "", name: str = "NAME", again: tuple[str, ...] | None = None
 ) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
 
-    ``pair`` (from ``pair_in_catalogue``; empty if the catalogue lacks it) and ``name`` (of the
+    ``pair`` (from ``pair_in_catalogue``; empty if unknown) and ``name`` (of the
     endpoint) complete the commands of the fix. ``again`` is the command that repeats the proof,
     where that is not `peagle prove` of the endpoint.
     """
@@ -418,7 +418,7 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     least = "1.00: no draft was accepted"
     fix = Fix(
         "the head may not fit this target: check its revision and its known problems",
-        ("peagle", "catalog", "show", pair),
+        ("peagle", "catalog", *(("show", pair) if pair else ("list",))),
     )
     if proof.floor is not None and proof.floor > 1.0:
         least = f"the floor of {proof.floor:.2f}"
@@ -432,7 +432,7 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
     return NotProved(
         f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
         f"{least}",
-        fix if pair else fix.sentence,
+        fix if pair or "catalog" in fix.command else fix.sentence,
     )
 
 

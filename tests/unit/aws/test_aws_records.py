@@ -146,6 +146,7 @@ def test_a_damaged_record_names_the_file_and_where_to_look(own_home: Path, damag
         records.load_record(record.scope, record.region, record.name)
 
     assert str(path) in damaged.value.message
+    assert "damaged: is" not in damaged.value.message
     assert damaged.value.fix.startswith("delete the file")
 
 

@@ -11,7 +11,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.discover import current_deployment, find_deployment, find_deployments
-from peagle.deploy.owner import adopt, require_own
+from peagle.deploy.owner import require_own
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment
 from peagle.planning.operation_model import Observe
@@ -136,7 +136,7 @@ def test_without_the_permission_it_is_unknown(world: World) -> None:
     [
         ("terraform", None, "a Terraform module"),
         ("cloudformation", "chat", "CloudFormation stack chat"),
-        ("boto3", None, "a rendered boto3 script"),
+        ("cdk", None, "a CDK app"),
     ],
 )
 def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None, said: str) -> None:
@@ -146,54 +146,13 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
     (found,), _ = find_deployments(world.aws, prices)
 
     assert (found.name, found.owner) == (NAME, said)
-    with raises_code("other-owner") as caught:
+    with raises_code("other-owner"):
         require_own(found)
-    assert caught.value.command == ("peagle", "adopt", NAME)
-
-
-def test_an_adopted_deployment_is_updated_and_removed(world: World) -> None:
-    by_template(world, a_plan(), "terraform")
-    found = find_deployment(world.aws, NAME, prices)
-    assert found is not None
     with raises_code("other-owner"):
         world.deploy(another(a_plan()))
 
-    adopt(world.aws, found)
-    record = world.deploy(another(a_plan()))
 
-    assert record.id == found.id
-    assert record.serving is not None
-    assert world.cloud.endpoints[NAME].config == record.serving.name
-    world.destroy()
-    assert world.cloud.is_empty
-
-
-def test_an_interrupted_adoption_changes_no_owner_and_is_repeated(world: World) -> None:
-    by_template(world, a_plan(), "terraform")
-    found = find_deployment(world.aws, NAME, prices)
-    assert found is not None
-    calls = 0
-
-    def end(operation: str) -> None:
-        nonlocal calls
-        calls += operation == "add_tags"
-        if calls == 3:
-            raise KeyboardInterrupt
-
-    world.cloud.before = end
-    with pytest.raises(KeyboardInterrupt):
-        adopt(world.aws, found)
-    world.cloud.before = lambda operation: None
-
-    again = find_deployment(world.aws, NAME, prices)
-
-    assert again is not None
-    assert again.owner == "a Terraform module"
-    assert adopt(world.aws, again).owner == ""
-    assert elsewhere(world).owner == ""
-
-
-def test_what_carries_no_tags_of_ours_cannot_be_adopted(world: World) -> None:
+def test_what_carries_no_tags_of_ours_is_not_found(world: World) -> None:
     world.cloud._create_model("theirs", [])
     variants = [{"ModelName": "theirs"}]
     world.cloud._create_endpoint_config("theirs", [], ProductionVariants=variants)

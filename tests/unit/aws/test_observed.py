@@ -12,7 +12,6 @@ from peagle.errors import PeagleError
 from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarm_names, rollback_alarm_names
-from peagle.render.formats.boto3 import script
 from peagle.render.stack_observability import observability_resources
 from peagle.render.values import values
 from tests.unit.aws.cloud import service_error
@@ -110,8 +109,6 @@ def test_templates_tag_the_log() -> None:
     log = observability_resources(plan)["Log"]["Properties"]
     assert log["Tags"] == [{"Key": "team", "Value": "search"}]
     assert values(plan, "terraform")["own_tags"] == {"team": "search"}
-    text = script(rolled_out(plan))
-    assert 'LOG_TAGS = {\n    "tags": {\n        "team": "search",\n' in text
 
 
 def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:

@@ -46,6 +46,13 @@ def test_an_unknown_name_has_the_nearest_one_as_its_fix() -> None:
     assert "long-prompt" in raised.value.fix
 
 
+def test_a_workload_of_plan_names_the_options_of_bench() -> None:
+    with raises_code("unknown-workload", UserError) as raised:
+        find_workload("chat")
+
+    assert "--prompt-tokens 4096 --output-tokens 256" in raised.value.fix
+
+
 def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "One"}\n{"messages": [{"role": "user", "content": "Two"}]}\n')

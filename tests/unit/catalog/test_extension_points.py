@@ -74,7 +74,7 @@ def test_check_accepts_both(own: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", ["boto3", "cloudformation", "terraform"])
+@pytest.mark.parametrize("form", ["cloudformation", "terraform"])
 def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None:
     output = tmp_path / "rendered"
     done = run_in_process("--catalog", str(own), "render", form, "chat-7b", "--instance-type",

@@ -70,6 +70,16 @@ def block_fp8(size: int, instance: str, **settings: str) -> Case:
 
 TARGETS = (
     Broken(
+        "a class that vLLM 0.23 was the last to have",
+        lambda _: _public_target(
+            public.config("BaichuanForCausalLM", "baichuan", "4096 11008 32 32 32 64000 4096"),
+            vllm="0.28.0",
+        ),
+        "model-not-served",
+        left="vLLM names the last version itself",
+        not_shown="there is no small checkpoint of such a class",
+    ),
+    Broken(
         "layers whose cache is not modelled",
         lambda _: _public_target(public.EXAONE4 | {"layer_types": ["rwkv"] * 64}),
         "cache-estimated",

@@ -396,35 +396,10 @@ def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal)
 
     listed = terminal.run("list", "--json").document["deployments"]
     destroyed = terminal.run("destroy", "peagle-pair", "--yes")
-    adopted = terminal.run("adopt", "peagle-pair", "--yes", "--json")
-    removed = terminal.run("destroy", "peagle-pair", "--yes")
 
     assert [(row["name"], row["owner"]) for row in listed] == [
         ("peagle-pair", "a Terraform module")
     ]
     assert destroyed.code == 3
-    assert "peagle adopt peagle-pair" in destroyed.error
-    assert adopted.document["from"] == "a Terraform module"
-    assert removed.code == 0
-    assert terminal.cloud.is_empty
-
-
-def test_what_is_ours_already_is_not_adopted_again(terminal: Terminal) -> None:
-    terminal.run(*FIRST, "--yes")
-    tagged = terminal.cloud.calls.count("add_tags")
-
-    done = terminal.run("adopt", NAME)
-
-    assert (done.code, done.out) == (0, "")
-    assert f"Nothing to adopt: {NAME} belongs to this toolkit already." in done.err
-    assert terminal.cloud.calls.count("add_tags") == tagged
-
-
-def test_adopting_is_asked_and_can_be_declined(terminal: Terminal) -> None:
-    by_template(terminal.world, a_plan(), "terraform")
-
-    declined = terminal.run("adopt", "peagle-pair", answers="n\n")
-
-    assert declined.code != 0
-    (row,) = terminal.run("list", "--json").document["deployments"]
-    assert row["owner"] == "a Terraform module"
+    assert "belongs to a Terraform module" in destroyed.error
+    assert not terminal.cloud.is_empty

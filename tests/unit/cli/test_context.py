@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import click
@@ -76,6 +77,19 @@ def test_a_typed_command_survives_the_shell(
     assert again[:3] == ("peagle", "--catalog", str(folder))
     assert shlex.split(shlex.join(again)) == list(again)
     assert parsed(list(again[1:])).params == context.params
+
+
+def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_shell() -> None:
+    value = "A=x\a'y\\z\x1b[2J\u00e9"
+    shown = in_process("plan", "tiny", "--env", value).out
+    line = next(line for line in shown.splitlines() if line.startswith("Next:"))
+
+    assert line.isprintable()
+    words = line.removeprefix("Next: ")
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s\\\\n {words}"], capture_output=True, check=True
+    )
+    assert value in done.stdout.decode().splitlines()
 
 
 @pytest.mark.thorough

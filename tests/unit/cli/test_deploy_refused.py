@@ -183,9 +183,16 @@ def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
     assert "Costs    $0" in done.err
 
 
-@pytest.mark.parametrize("pair", [["tiny+eagle3"], ["tiny", "--drafter", "eagle3"]])
-def test_another_drafter_makes_no_second_paid_endpoint_unasked(
-    terminal: Terminal, pair: list[str]
+@pytest.mark.parametrize(
+    ("pair", "ending"),
+    [
+        (["tiny+eagle3"], "eagle3"),
+        (["tiny", "--drafter", "eagle3"], "eagle3"),
+        (["tiny", "--no-speculation"], "plain"),
+    ],
+)
+def test_another_drafter_or_none_makes_no_second_paid_endpoint_unasked(
+    terminal: Terminal, pair: list[str], ending: str
 ) -> None:
     assert terminal.run(*FIRST, "--yes").code == 0
     typed = ["deploy", *pair, "--instance-type", "ml.g5.xlarge"]
@@ -194,7 +201,7 @@ def test_another_drafter_makes_no_second_paid_endpoint_unasked(
     asked = terminal.run(*typed, answers="n\n")
 
     assert (refused.code, set(terminal.cloud.endpoints)) == (3, {NAME})
-    assert f"add --name {NAME} to update it, or --name {NAME}-eagle3 for" in refused.error
+    assert f"add --name {NAME} to update it, or --name {NAME}-{ending} for" in refused.error
     assert f"To update it instead, add --name {NAME}" in asked.err
     assert terminal.run(*typed, "--yes", "--name", NAME).code == 0
     assert set(terminal.cloud.endpoints) == {NAME}

@@ -69,7 +69,7 @@ def test_a_whole_plan_has_no_place_for_it(tmp_path: Path) -> None:
     assert "--weights-by cannot be combined" in done.exception.message
 
 
-@pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform", "dockerfile"])
+@pytest.mark.parametrize("format", ["cloudformation", "terraform", "dockerfile"])
 def test_every_format_can_say_it(format: str, tmp_path: Path) -> None:
     done = run("render", format, "tiny", *SOURCES, *STREAM, "-o", str(tmp_path / "out"))
 

@@ -18,7 +18,7 @@ from peagle.cli.main import cli
 from peagle.cli.plan import NOT_OF_DEPLOY
 from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
-from peagle.errors import NotFound
+from peagle.errors import NotFound, Refused
 from tests.support import Peagle
 
 
@@ -43,6 +43,36 @@ def test_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
 def test_cache_holds_a_quarter_of_a_requested_load() -> None:
     made = json.loads(run("plan", "qwen3-8b", "--concurrency", "64", "--json").stdout)
     assert made["fit"]["max_concurrency"] * made["instance_count"] >= 16
+
+
+@pytest.mark.parametrize("more", [(), ("--verbose",)])
+def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, ...]) -> None:
+    refused = run("plan", "tiny", "--workload", "agent", *more)
+    assert isinstance(refused.exception, Refused)
+    assert "exceed the context" in refused.stdout
+    assert not re.search(r"\$|tokens/s|USD", refused.stdout)
+    made = json.loads(run("plan", "tiny", "--workload", "agent", "--json").stdout)
+    estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
+    assert {one["basis"] for one in estimates} == {"unknown"}
+    assert not any(one["usd_per_million_tokens"] for one in estimates)
+
+
+def test_an_extrapolated_k_says_where_it_breaks_even() -> None:
+    asked = ("plan", "gpt-oss-20b", "--k", "10", "--instance-type", "ml.g7e.2xlarge")
+    made = json.loads(run(*asked, "--json").stdout)
+    assert made["speed"]["extrapolated"]
+    (reason,) = [reason for reason in made["reasons"] if reason["what"] == "break_even"]
+    assert 1 < float(reason["value"].split()[0]) < made["speed"]["acceptance_length"]
+    uncertain = words(*asked).partition(" uncertain ")[2]
+    assert f"break-even: {reason['value']}" in uncertain
+
+
+def test_without_is_of_the_instance_type_that_the_user_names() -> None:
+    asked = ("plan", "gpt-oss-20b", "--instance-type", "ml.g6e.2xlarge", "--concurrency", "64")
+    alone = json.loads(run(*asked, "--json").stdout)["without_speculation"]
+    assert alone["instance_type"] == "ml.g6e.2xlarge"
+    seen = words(*asked).partition(" without the same instance: ")[2]
+    assert "the best type without speculation is ml.g6e.xlarge: $" in seen
 
 
 @pytest.mark.thorough

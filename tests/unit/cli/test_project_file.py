@@ -247,9 +247,38 @@ def test_without_a_file_the_argument_is_missing(tmp_path: Path) -> None:
     assert "no peagle.yaml in this folder" in in_process("plan", "-e", "x", folder=tmp_path).error
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "typed"),
+    [
+        ("requests", "1m", "1m"),
+        ("requests", "5000", "5000"),
+        ("concurrency", "1_024", "1024"),
+        ("max_model_len", "2k", "2048"),
+        ("prompt_tokens", "'1,024'", "1024"),
+        ("k", "'5'", "5"),
+        ("min_tokens_per_second", "'1,500'", "1500"),
+        ("max_price_per_hour", "$20", "20"),
+        ("target_concurrency", "'8'", "8"),
+    ],
+)
+def test_a_key_takes_what_its_option_takes(
+    tmp_path: Path, key: str, value: str, typed: str
+) -> None:
+    named = ("chat", "--project", "peagle.yaml")
+    more = ", max_instances: 2" if key == "target_concurrency" else ""
+    file, flag = tmp_path / "peagle.yaml", f"--{key.replace('_', '-')}"
+    file.write_text(f"endpoints:\n  chat: {{pair: tiny{more}}}\n", encoding="utf-8")
+    expected = planned(tmp_path, *named, flag, typed)
+    file.write_text(f"endpoints:\n  chat: {{pair: tiny{more}, {key}: {value}}}\n", encoding="utf-8")
+
+    assert planned(tmp_path, *named) == expected
+
+
 WRONG = [
     ("defaults: {instnce_type: x}", "1: defaults.instnce_type: unknown key (did you mean instance"),
-    ("defaults: {k: five}", "1: defaults.k: expected a whole number, found 'five'"),
+    ("defaults: {k: five}", "1: defaults.k: 'five' is not a whole number of 1 or more"),
+    ("defaults: {requests: 1x}", "1: defaults.requests: '1x' is not a number of requests such as"),
+    ("defaults: {target_concurrency: 0}", "target_concurrency: '0' is not a number of requests"),
     (
         "defaults: {vllm: 0.28}",
         "1: defaults.vllm: expected text, found 0.28 (write it in quo",

@@ -34,16 +34,20 @@ def written(folder: Path, config: dict[str, Any], *files: str) -> str:
 @pytest.mark.parametrize(
     "config",
     [public.KIMI_LINEAR, public.QWEN3_NEXT, public.GEMMA3_27B, public.GEMMA_3N, public.EXAONE4,
-     public.LLAMA4_SCOUT, public.NEMOTRON_H, public.DEEPSEEK_V3, AWQ],
+     public.LLAMA4_SCOUT, public.NEMOTRON_H, public.DEEPSEEK_V3, AWQ,
+     public.nas((8, 5.25), (None, 2.625), (16, None)),
+     *(public.PUBLISHED[name][0] for name in
+       ("gpt2", "falcon-7b", "DBRX", "LLaVA-1.5-7b", "Qwen2-Audio-7B", "falcon-mamba-7b",
+        "mamba-codestral-7b", "Zamba2-7B"))],
     ids=lambda config: str(config["model_type"]),
 )  # fmt: skip
 def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict[str, Any]) -> None:
     place = written(tmp_path / "model", config)
     assert in_process("check", place).code == 0
-    fit = in_process("fit", "--target", place, "--max-model-len", "8192",
+    fit = in_process("fit", "--target", place, "--max-model-len", "1024",
                      "--instance-type", "ml.p6-b300.48xlarge", "--json")  # fmt: skip
     assert fit.document["fits"], fit.err
-    plan = in_process("plan", place, "--max-model-len", "8k", "--json")
+    plan = in_process("plan", place, "--max-model-len", "1k", "--json")
     assert plan.code == 0, plan.err
     assert "not-estimated" not in {finding["code"] for finding in plan.document["findings"]}
     entry = in_process("catalog", "init", place, "--output", str(tmp_path / "entry.yaml"))
@@ -143,14 +147,22 @@ def test_what_vllm_generates_text_with_is_planned(tmp_path: Path, class_name: st
     assert in_process("check", written(tmp_path / "model", config)).code == 0
 
 
-def test_a_model_without_attention_is_no_damaged_file(tmp_path: Path) -> None:
-    mamba = {
-        "architectures": ["FalconMambaForCausalLM"],
-        "model_type": "falcon_mamba",
-        "hidden_size": 4096,
-        "num_hidden_layers": 64,
-        "state_size": 16,
-        "vocab_size": 65024,
-    }
-    done = in_process("plan", written(tmp_path / "model", mamba), "--json")
-    assert json.loads(done.err)["error"]["code"] == "not-estimated"
+@pytest.mark.parametrize(
+    ("class_name", "model_type", "code"),
+    [
+        ("RwkvForCausalLM", "rwkv", 2), ("RWKV7ForCausalLM", "rwkv7", 2),
+        ("CodeGenForCausalLM", "codegen", 3), ("BaichuanForCausalLM", "baichuan", 3),
+        ("Grok1ModelForCausalLM", "grok-1", 3), ("MiniMaxText01ForCausalLM", "minimax_text_01", 3),
+    ],
+)  # fmt: skip
+def test_what_vllm_does_not_serve_is_refused(
+    tmp_path: Path, class_name: str, model_type: str, code: int
+) -> None:
+    shape = {key: AWQ[key] for key in AWQ if key != "quantization_config" and key != "head_dim"}
+    config = shape | {"architectures": [class_name], "model_type": model_type}
+    place = written(tmp_path / "model", config)
+    done = in_process("plan", place, "--json")
+    assert (done.code, json.loads(done.err)["error"]["code"]) == (code, "model-not-served")
+    if class_name.startswith(("Bai", "Grok", "Mini")):
+        older = in_process("check", place, "--vllm", "0.23.0")
+        assert "model-not-served" not in older.out

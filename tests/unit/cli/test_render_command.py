@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from peagle.cli.main import cli
 from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan
-from peagle.render import RenderedFile, plan_bytes, render
+from peagle.render import RenderedFile, render
 from peagle.render.files import write_folder
 from peagle.render.formats import format_files
 from peagle.render.plan_file import read_plan
@@ -41,7 +40,6 @@ def refusal(*arguments: str) -> PeagleError:
     [
         ("cloudformation", ["README.md", "plan.json", "template.yaml"]),
         ("terraform", ["README.md", "endpoint", "main.tf", "plan.json", "values.json"]),
-        ("boto3", ["README.md", "deploy.py", "plan.json"]),
     ],
 )
 def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_path: Path) -> None:
@@ -73,12 +71,12 @@ def test_the_document_lists_the_files(tmp_path: Path) -> None:
 def test_a_plan_file_renders_as_its_pair_does(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     CliRunner().invoke(cli, ["plan", "tiny", "--name", "mine", "--out", str(plan)])
-    assert run("boto3", str(plan), "-o", str(tmp_path / "a")).exit_code == 0
-    assert run("boto3", "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
-    (script, *_) = render("boto3", read_plan(plan), load_catalog())
+    form = "cloudformation"
+    assert run(form, str(plan), "-o", str(tmp_path / "a")).exit_code == 0
+    assert run(form, "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
+    (template, *_) = render(form, read_plan(plan), load_catalog())
     for folder in ("a", "b"):
-        assert (tmp_path / folder / "deploy.py").read_bytes() == script.content
-    assert os.access(tmp_path / "a" / "deploy.py", os.X_OK)
+        assert (tmp_path / folder / "template.yaml").read_bytes() == template.content
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -110,7 +108,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "is a file" in refusal("boto3", "tiny", "-o", str(tmp_path / "file")).message
+    assert "is a file" in refusal("terraform", "tiny", "-o", str(tmp_path / "file")).message
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -156,20 +154,6 @@ def test_wrong_use_ends_with_two(arguments: list[str], words: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
     assert words in done.output
-
-
-@pytest.mark.thorough
-def test_what_aws_would_refuse_is_not_written(tmp_path: Path) -> None:
-    plan = make_plan(Options(pair="tiny"), load_catalog())
-    misspelt = plan.model_copy(update={"instance_type": "ml.g5.xlrge"})
-    (tmp_path / "plan.json").write_bytes(plan_bytes(misspelt))
-
-    refused = refusal("boto3", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out"))
-
-    assert refused.exit_code == 3
-    assert "CreateEndpointConfig ProductionVariants[0].InstanceType: 'ml.g5.xlrge'" in str(refused)
-    assert "did you mean ml.g5.xlarge" in refused.fix
-    assert not (tmp_path / "out").exists()
 
 
 DUMMY_FORMAT = '''
@@ -230,7 +214,7 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     assert "nameplate: name.txt" in described[1]
     assert ", nameplate," in unknown[1]
     assert refused[0] == 3
-    others = "boto3, cdk, cloudformation, hyperpod, kserve or terraform"
+    others = "cdk, cloudformation, hyperpod, kserve or terraform"
     assert f"use {others}" in refused[1]
     assert "nameplate" in two_prefixes[1]
 

@@ -161,7 +161,7 @@ def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
     done = terminal.run("rollback", "peagle-pair", "--yes")
 
     assert done.code == 3
-    assert "peagle adopt peagle-pair" in done.error
+    assert "belongs to a Terraform module" in done.error
 
 
 @pytest.mark.thorough

@@ -56,7 +56,7 @@ def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> N
     assert "20.0%" in shown
     assert "2.00 tokens per step" in shown
     assert "per hour" in shown
-    assert "per million tokens" in shown
+    assert "per million output tokens" in shown
 
 
 @pytest.mark.thorough

@@ -10,11 +10,13 @@ import pytest
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.models import Checkpoint
+from peagle.errors import CheckpointError
 from peagle.fit.building import read_target
 from peagle.fit.estimate import cache_layout, fit_of, share_of_request
 from peagle.fit.kv_cache import Recurrent, layout_of
 from peagle.fit.models import FitCase
 from peagle.fit.target_weights import checkpoint_bytes
+from tests.support import raises_code
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.fit.geometry import H200
 
@@ -31,6 +33,43 @@ def test_parameters_are_those_that_the_authors_publish(name: str) -> None:
     target = read_target(Checkpoint(name, config))
     assert checkpoint_bytes(target) / 2e9 == pytest.approx(billions, rel=0.015)
     assert not target.architecture.unknown_cache
+
+
+@pytest.mark.parametrize("name", public.PUBLISHED)
+def test_files_with_the_keys_of_their_class_are_as_published(name: str) -> None:
+    config, billions, token_bytes = public.PUBLISHED[name]
+    target = read_target(Checkpoint(name, config))
+    shape = target.architecture
+    assert checkpoint_bytes(target) / 2e9 == pytest.approx(billions, rel=0.005)
+    cached = sum(2 * g.layers * g.kv_heads * g.head_dim * 2 for g in shape.attention)
+    assert (cached, shape.unknown_cache) == (token_bytes, "")
+
+
+def test_layers_of_a_nas_model_differ() -> None:
+    """_ffn_mult_to_intermediate_size of vLLM's nemotron_nas.py: 28,672 and 14,336."""
+    shape = model(public.nas((8, 5.25), (16, 2.625), (None, 2.625), (8, None)))
+    assert [(g.layers, g.kv_heads) for g in shape.attention] == [(2, 8), (1, 4)]
+    assert (shape.blocks, shape.intermediate_size) == (3, (28672 + 14336 + 14336) // 3 // 256 * 256)
+
+
+def test_sizes_of_states_that_are_out_of_range_are_reported() -> None:
+    config, *_ = public.PUBLISHED["mamba-codestral-7b"]
+    with raises_code("config-damaged", CheckpointError):
+        model(config | {"hidden_size": 2**31 - 1})
+
+
+@pytest.mark.parametrize("blocks", [7, [7], [{}], [{"attention": {"no_op": False}, "ffn": 3}]])
+def test_blocks_that_are_not_known_are_named(blocks: object) -> None:
+    config = public.nas((8, 5.25)) | {"block_configs": blocks, "intermediate_size": 28672}
+    assert model(config).unknown_cache == "block_configs"
+
+
+def test_a_cache_of_states_alone_has_one_block_per_request() -> None:
+    """MambaSpec.page_size_bytes of vLLM 0.28.0, for 64 layers: a convolution and a state."""
+    falcon_mamba, *_ = public.PUBLISHED["falcon-mamba-7b"]
+    shape = model(falcon_mamba)
+    layout = layout_of((), 1, 2, 1.5, Recurrent(shape.recurrent, prefix_caching=False))
+    assert layout.block_bytes == layout.request_bytes(8192, 16384) == 19_922_944
 
 
 @pytest.mark.parametrize(

@@ -169,9 +169,9 @@ def test_plan_deploy_and_render_take_the_file(tmp_path: Path) -> None:
     assert plan.code == 0, plan.err
     assert plan.document["speculation"]["k"] == 2
     folder = tmp_path / "out"
-    done = in_process("render", "boto3", "gpt-oss-20b", "--verdict", str(path), "-o", str(folder))
+    done = in_process("render", "cdk", "gpt-oss-20b", "--verdict", str(path), "-o", str(folder))
     assert done.code == 0, done.err
-    texts = "".join(file.read_text() for file in folder.iterdir())
+    texts = "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
     assert "RedHatAI/gpt-oss-20b-speculator.eagle3" in texts
 
 
@@ -186,7 +186,7 @@ def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
 
 
 def test_a_plan_file_and_a_verdict_exclude_each_other(tmp_path: Path) -> None:
-    done = in_process("render", "boto3", "plan.json", "--verdict", "v.json", "-o", str(tmp_path))
+    done = in_process("render", "cdk", "plan.json", "--verdict", "v.json", "-o", str(tmp_path))
 
     assert done.code == 2
 

@@ -251,7 +251,7 @@ def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> N
     assert "company" not in json.loads(run(str(file), **variables).stdout)
 
 
-@pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform"])
+@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
 def test_the_role_of_an_end_has_the_boundary_and_the_tags(format: str) -> None:
     boundary = "arn:aws:iam::123456789012:policy/boundary"
     made = plan(ttl=8 * 3600, permissions_boundary=boundary, tags={"team": "ml=a:b/c@d"})

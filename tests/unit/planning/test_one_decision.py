@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
+from peagle.checkpoints.architecture import read_architecture
 from peagle.planning.options import Options, WorkloadName
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.speed.verdict import Setting
+from tests.unit.checkpoints import public_targets as public
 
 CATALOG = load_catalog()
+QWEN = "Qwen/Qwen3-Coder-30B-A3B-Instruct"
+FULL = AttentionGroup(kind="full", layers=12, kv_heads=4, head_dim=128)
+
+
+def _with_attention(*groups: AttentionGroup, of: Architecture | None = None) -> Catalog:
+    """The catalogue with Qwen3-Coder, whose layers keep another kind of cache."""
+    target = CATALOG.targets[QWEN]
+    kept = {"attention": groups, "recurrent": of.recurrent, "latent": of.latent} if of else {}
+    shape = target.architecture.model_copy(update=kept or {"attention": groups})
+    changed = target.model_copy(update={"architecture": shape})
+    return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
+
+
+HYBRID, MLA = read_architecture(public.QWEN3_NEXT), read_architecture(public.DEEPSEEK_V3)
+CATALOGS = {
+    "as published": CATALOG,
+    "hybrid": _with_attention(FULL, of=HYBRID),
+    "mamba": _with_attention(FULL, of=read_architecture(public.GRANITE4)),
+    "mla": _with_attention(MLA.attention[0].model_copy(update={"layers": 48}), of=MLA),
+    "sliding": _with_attention(
+        FULL, FULL.model_copy(update={"kind": "sliding", "layers": 36, "window": 1024})
+    ),
+}
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b", "qwen3-8b")
 TYPES = ("ml.g6.12xlarge", "ml.g6e.2xlarge", "ml.g7e.2xlarge", "ml.p5.4xlarge", "ml.p5e.48xlarge")
 LOADS = (1, 2, 8, 24, 64, 128)
@@ -27,6 +54,7 @@ class Situation(NamedTuple):
     load: int
     workload: WorkloadName | None
     instances: int
+    cache: str = "as published"
 
 
 ALL = [
@@ -35,6 +63,11 @@ ALL = [
     for count in ((1, 2) if each[-1] is None else (1,))
 ]
 """Two instances find fewer of the cached tokens than one, so a verdict is about another size."""
+
+OF_EACH_CACHE = [
+    Situation("qwen3-coder-30b", *each)
+    for each in product(TYPES, (2, 8, 24, 64), (None, "chat"), (1,), [*CATALOGS][1:])
+]
 
 
 def disagreement(at: Situation) -> str | None:
@@ -51,7 +84,7 @@ def disagreement(at: Situation) -> str | None:
             prompt_tokens=prompt,
             output_tokens=output,
         ),
-        CATALOG,
+        CATALOGS[at.cache],
     )
     if not plan.fit.fits or plan.speed is None or plan.speed.basis == "unknown":
         return None
@@ -66,7 +99,7 @@ def disagreement(at: Situation) -> str | None:
             workloads=sizes,
             loads=(at.load,),
         ),
-        CATALOG,
+        CATALOGS[at.cache],
     )
     planned = Setting(
         drafter=plan.drafter.name if plan.drafter else None,
@@ -87,4 +120,12 @@ def disagreement(at: Situation) -> str | None:
 )
 def test_a_plan_and_a_verdict_select_the_same_setting(seed: int) -> None:
     sample = random.Random(seed).sample(ALL, 40)
+    assert [text for at in sample if (text := disagreement(at))] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cache", [*CATALOGS][1:])
+def test_they_do_for_each_kind_of_cache(cache: str) -> None:
+    situations = [at for at in OF_EACH_CACHE if at.cache == cache]
+    sample = random.Random(0).sample(situations, 12)
     assert [text for at in sample if (text := disagreement(at))] == []

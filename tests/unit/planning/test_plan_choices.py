@@ -315,6 +315,7 @@ def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
     )
     assert [reason.what for reason in given.reasons] == [
         "tensor_parallel_size",
+        "instance_without_speculation",
         "speculation",
         "ami",
         "--no-enable-prefix-caching",

@@ -73,7 +73,13 @@ def test_the_price_of_a_million_tokens_is_price_over_speed() -> None:
     assert made.speed.usd_per_million_tokens == pytest.approx(4.2 / (900 * 3600) * 1e6, abs=1e-4)
     assert made.without_speculation is not None
     alone = made.without_speculation
-    assert (alone.instance_type, alone.drafter, alone.k) == ("ml.g5.12xlarge", None, 0)
+    assert (alone.instance_type, alone.drafter, alone.k) == ("ml.g7e.2xlarge", None, 0)
+    (better,) = [one for one in made.reasons if one.what == "instance_without_speculation"]
+    assert better.value == "ml.g5.12xlarge"
+    made = plan(catalog=MEASURED)
+    assert made.without_speculation is not None
+    assert made.without_speculation.instance_type == "ml.g5.12xlarge"
+    assert because(made, "instance_without_speculation") is None
 
 
 def test_cost_per_token_decides_where_all_speeds_are_known() -> None:

@@ -79,7 +79,7 @@ def test_speculation_that_loses_is_not_planned() -> None:
     assert made.fit.drafter_gib == 0
     assert made.name == "peagle-chat", "what the bare target gives"
     assert because(made, "speculation") == (
-        "1,600 tokens/s without, 1,500 with p-eagle, on the same GPUs"
+        "$0.73 per million output tokens without, $0.78 with p-eagle"
     )
     assert because(made, "k") is None
     assert made.speed is not None

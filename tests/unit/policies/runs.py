@@ -202,8 +202,6 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     terminal.cloud.now += 10 * 3600
     run("reap", "--yes", "--region", "us-east-1")
     by_template(terminal.world, a_plan(), "terraform")
-    run("adopt", "peagle-pair", "--yes")
-    run("destroy", "peagle-pair", "--yes")
     _unlucky(recorder, terminal, patch)
     _copies(recorder, patch)
     _drift_elsewhere(recorder, patch)

@@ -186,7 +186,7 @@ def test_what_only_sagemaker_does_is_refused(make: Callable[[], Plan], words: st
     with raises_code("format-unsupported", Unsupported) as refused:
         render("compose", make(), CATALOG)
     assert words in refused.value.message
-    assert "boto3" in refused.value.fix
+    assert "cloudformation" in refused.value.fix
 
 
 def test_a_format_without_an_endpoint_is_not_named_in_place_of_one() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 import subprocess
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ import yaml
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render, requests
-from peagle.render.requests import plan_arguments
 from peagle.request_validation import request_findings
 from tests.iac.stack import stack_of
 from tests.support import raises_code
@@ -78,7 +74,6 @@ def test_terraform_refuses_and_names_formats_that_can(plan: Plan) -> None:
         render("terraform", plan, CATALOG)
     assert "inference components" in refused.value.message
     assert "cloudformation" in refused.value.fix
-    assert "boto3" in refused.value.fix
 
 
 def test_cloudformation_has_the_component(plan: Plan) -> None:
@@ -105,35 +100,6 @@ def test_a_scale_to_zero_is_in_the_template() -> None:
     assert "RetainAllVariantProperties" not in resources["Endpoint"]["Properties"]
     (variant,) = resources["EndpointConfig"]["Properties"]["ProductionVariants"]
     assert variant["ManagedInstanceScaling"]["MinInstanceCount"] == 0
-
-
-def values_of_script(plan: Plan) -> dict[str, Any]:
-    """The constants of ``deploy.py``."""
-    script, *_ = render("boto3", plan, CATALOG)
-    return {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(script.content).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-
-
-def test_the_script_has_the_component(plan: Plan) -> None:
-    values = values_of_script(plan)
-
-    assert values["CREATE_INFERENCE_COMPONENT"]["RuntimeConfig"] == {"CopyCount": 8}
-    assert values["OPENAI_BASE_URL"].endswith(f"/inference-components/{plan.name}/openai/v1")
-
-
-def test_the_script_wakes_what_scales_to_zero() -> None:
-    scaling = values_of_script(to_zero())["SCALING"]
-
-    assert scaling["register_scalable_target"]["MinCapacity"] == 0
-    assert scaling["wake_up_policy"]["PolicyType"] == "StepScaling"
-    assert scaling["wake_up_alarm"]["AlarmActions"] == ["${ScalingPolicyArn}"]
-    command = plan_arguments(to_zero())
-    assert command[command.index("--copies") + 1] == "4"
-    assert "--scale-to-zero" in command
-    assert "--min-instances" not in command
 
 
 BSD_DATE = """
@@ -187,65 +153,6 @@ def test_a_shell_computes_the_end_with_the_date_of_linux_or_of_macos(
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("status", "serves", "code"),
-    [("InService", "new", 0), ("InService", "earlier", 1), ("Failed", "new", 1)],
-)
-def test_the_script_takes_no_earlier_failure_of_the_copies_for_one_of_its_own(
-    limited: Plan, status: str, serves: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """SageMaker keeps the reason of a failed update; the model that serves tells."""
-    script, *_ = render("boto3", limited, CATALOG)
-    defined: dict[str, Any] = {"__name__": "deploy"}
-    exec(script.content, defined)
-    expected = defined["CREATE_INFERENCE_COMPONENT"]["Specification"]["ModelName"]
-    models = {"new": expected, "earlier": "an-earlier-model"}
-    found = {
-        "InferenceComponentStatus": status,
-        "FailureReason": "no capacity, last week",
-        "Specification": {"ModelName": models["earlier"]},
-        "RuntimeConfig": {"DesiredCopyCount": 8},
-    }
-
-    class SageMaker:
-        def describe_inference_component(self, **_: Any) -> dict[str, Any]:
-            return found
-
-        def update_inference_component(self, **_: Any) -> None:
-            found["Specification"] = {"ModelName": models[serves]}
-
-    assert defined["wait_for_copies"](SageMaker()) == code
-    assert ("no capacity" in capsys.readouterr().err) == bool(code)
-
-
-def test_the_script_deletes_the_copies_before_the_endpoint(limited: Plan) -> None:
-    put: list[dict[str, Any]] = []
-
-    class Client:
-        exceptions = SimpleNamespace(
-            EntityAlreadyExistsException=KeyError, ConflictException=KeyError
-        )
-
-        def __getattr__(self, operation: str) -> Any:
-            if operation == "get_caller_identity":
-                return lambda: {"Account": "1", "Arn": "arn:aws:iam::1:user/a"}
-            if operation == "create_schedule":
-                return lambda **given: put.append(given)
-            return lambda **given: None
-
-    script, *_ = render("boto3", limited, CATALOG)
-    defined: dict[str, Any] = {"__name__": "deploy"}
-    exec(script.content, defined)
-    defined["set_end"](SimpleNamespace(client=lambda service: Client()), "2031-01-31T20:00:00")
-
-    assert [one["ScheduleExpression"] for one in put] == [
-        "at(2031-01-31T19:50:00)",
-        "at(2031-01-31T20:00:00)",
-    ]
-    assert json.loads(put[0]["Target"]["Input"]) == {"InferenceComponentName": limited.name}
-    assert "#END" not in script.content.decode()
-
-
 @pytest.mark.thorough
 def test_templates_update_the_copies_in_batches() -> None:
     options = Options(
@@ -253,7 +160,6 @@ def test_templates_update_the_copies_in_batches() -> None:
     )
     rolling = make_plan(options, CATALOG)
     template, *_ = render("cloudformation", rolling, CATALOG)
-    script, *_ = render("boto3", rolling, CATALOG)
     resources = yaml.safe_load(template.content)["Resources"]
 
     assert "DeploymentConfig" not in resources["Endpoint"]["Properties"]
@@ -261,10 +167,3 @@ def test_templates_update_the_copies_in_batches() -> None:
     batch = config["RollingUpdatePolicy"]["MaximumBatchSize"]
     assert batch == {"Type": "COPY_COUNT", "Value": 4}
     assert resources["AcceptedTokensFilter"]["DependsOn"] == "InferenceComponent"
-    made: dict[str, Any] = {"__name__": "script"}
-    exec(compile(script.content, "deploy.py", "exec"), made)
-    steps = made["steps"]
-    sizes = [steps(count)["DeploymentConfig"]["RollingUpdatePolicy"]["MaximumBatchSize"]["Value"]
-             for count in (2, 5, 8, 100)]  # fmt: skip
-    assert sizes == [1, 2, 4, 5], "of 5 to 50% of the copies that run"
-    assert steps(1) == {}

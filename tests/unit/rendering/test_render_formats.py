@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -19,7 +18,6 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.company import Company
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.formats.boto3 import script
 from peagle.render.image import serve_digest
 from peagle.render.plan_file import read_plan
 from peagle.render.requests import plan_arguments
@@ -27,7 +25,7 @@ from peagle.speed.slo import parse_slo
 from peagle.text import parse_duration
 from tests.golden import assert_golden
 from tests.support import raises_code
-from tests.unit.rendering.plans import BUILT, CATALOG, SHAPES, limited, plan_of
+from tests.unit.rendering.plans import BUILT, CATALOG, limited, plan_of
 
 KUBERNETES = ("hyperpod", "kserve")
 ELSEWHERE = (*KUBERNETES, "compose")
@@ -69,7 +67,7 @@ def test_golden_files(format: str, shape: str) -> None:
             assert_golden(f"rendered/{shape}/{format}/{name}", content)
 
 
-@pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform"])
+@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
 def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
     for file in render(format, plan_of("baked"), CATALOG):
         if file.content in COPIED:
@@ -81,7 +79,7 @@ def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
 def test_an_existing_image_is_not_built_again() -> None:
     with raises_code("format-unsupported", Unsupported) as refused:
         render("dockerfile", plan_of("baked"), CATALOG)
-    assert refused.value.fix == "use boto3, cdk, cloudformation or terraform"
+    assert refused.value.fix == "use cdk, cloudformation or terraform"
 
 
 @pytest.mark.parametrize("format", format_names())
@@ -183,10 +181,9 @@ def test_cloudformation_cannot_mount_two_prefixes() -> None:
     assert raised.value.exit_code == 3
     assert "AdditionalModelDataSources" in raised.value.message
     assert "terraform" in raised.value.fix
-    for name in ("terraform", "boto3"):
-        assert "s3://heads/qwen3-8b/" in "".join(
-            file.content.decode() for file in render(name, plan_of("two-prefixes"), CATALOG)
-        )
+    assert "s3://heads/qwen3-8b/" in "".join(
+        file.content.decode() for file in render("terraform", plan_of("two-prefixes"), CATALOG)
+    )
 
 
 @pytest.mark.parametrize("shape", ["from-hub", "observed"])
@@ -201,29 +198,6 @@ def test_terraform_reads_every_value_and_no_other(shape: str) -> None:
         "execution_role_arn", "model_bucket", "ends_at", "log_kms_key_arn",
     }  # fmt: skip
     assert set(given) - set(declared) == {"region"}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_script_is_python_with_the_requests(shape: str) -> None:
-    plan = plan_of(shape)
-    made = script(plan)
-    text = made
-    for value in (plan.pair, plan.runtime.image, *filter(None, plan.company.tags.values())):
-        text = text.replace(value, "")
-    text = text.replace("@message", "").replace("@logStream", "")  # queries of a dashboard
-    assert "@" not in text, "a placeholder was not filled in"
-    values = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(made).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    assert values["CREATE_MODEL"]["PrimaryContainer"]["Environment"] == plan.environment
-    assert values["REGION"] == plan.region
-    assert plan.pair in values["DESCRIPTION"]
-
-
-def test_the_script_is_executable() -> None:
-    assert files("boto3", plan_of("from-hub"))["deploy.py"].executable
 
 
 @pytest.mark.parametrize("shape", [shape for shape in BUILT if shape != "company"])
@@ -265,9 +239,8 @@ def test_another_partition_has_its_own_domain() -> None:
             if "peagle/peagle_serve/" not in path:
                 wrong = re.findall(rb"cn-north-1\.amazonaws\.com(?!\.cn)", file.content)
                 assert not wrong, (name, path)
-    for name in ("terraform", "boto3"):
-        made = b"".join(file.content for file in render(name, china, CATALOG))
-        assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
+    made = b"".join(file.content for file in render("terraform", china, CATALOG))
+    assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ from peagle.bench.models import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.bench.prompts import Prompt, read_prompts
 from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
-from peagle.speed.models import WORKLOADS, Workload
+from peagle.speed.models import PRESETS, WORKLOADS, Workload
 
 LEAST_REQUESTS = 4
 """Of a repetition: fewer give no percentiles."""
@@ -56,6 +56,14 @@ def find_workload(
         return BenchWorkload(name if found == size else f"{name}-{sizes_text(found)}", found)
     file = Path(name).expanduser()
     if not file.exists():
+        if name in PRESETS:
+            size = PRESETS[name]
+            raise UserError(
+                f"{name} is a workload of peagle plan; bench sends every prompt once, uncached",
+                f"use --prompt-tokens {size.prompt_tokens} --output-tokens {size.output_tokens}, "
+                f"or --workload {'|'.join(WORKLOADS)}|FILE",
+                "unknown-workload",
+            )
         hint = nearest(name, WORKLOADS)
         known = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
         raise UserError(

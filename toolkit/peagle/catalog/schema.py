@@ -109,6 +109,7 @@ class Architecture(CatalogEntry):
     ``shared_expert_size`` is the width of the experts that every token uses.
     ``attention_gate``: queries have a gate of the same size. ``per_layer_embeddings`` is the width
     of a second embedding, for all layers together (Gemma 3n).
+    ``attention_blocks``: attention layers share the weights of so many (Zamba2).
     ``unknown_cache``: what of the cache is not known in vLLM's accounting; it counts as full.
     """
 
@@ -123,7 +124,7 @@ class Architecture(CatalogEntry):
     tied_embeddings: bool = False
     experts: Positive | None = None
     experts_per_token: Positive | None = None
-    feed_forward_layers: Positive | None = None
+    feed_forward_layers: NotNegative | None = None
     feed_forward_matrices: Literal[2, 3] = 3
     dense_layers: NotNegative = 0
     dense_intermediate_size: Positive | None = None
@@ -133,12 +134,13 @@ class Architecture(CatalogEntry):
     latent: LatentAttention | None = None
     recurrent: tuple[RecurrentGroup, ...] = ()
     quantized: QuantizedWeights | None = None
+    attention_blocks: Positive | None = None
     unknown_cache: str = ""
 
     @property
     def blocks(self) -> int:
         """Layers with a feed-forward block."""
-        return self.feed_forward_layers or self.layers
+        return self.layers if self.feed_forward_layers is None else self.feed_forward_layers
 
 
 class EngineSetting(CatalogEntry):

@@ -124,7 +124,8 @@ class PrefixCaching(CatalogEntry):
 
 
 class RuntimeTable(CatalogEntry):
-    """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
+    """All runtimes. ``accounts`` maps a region to the account with AWS's images there, and
+    ``scale_to_zero_refused`` to the month in which users reported that SageMaker refuses it there.
 
     On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``;
     ``ami_reports`` are about other families. ``method_support`` compares methods of speculation;
@@ -135,6 +136,7 @@ class RuntimeTable(CatalogEntry):
     checked: date
     source: str
     accounts: dict[str, str]
+    scale_to_zero_refused: dict[str, str] = {}
     ami_families: tuple[str, ...]
     amis: tuple[Ami, ...] = ()
     ami_reports: tuple[AmiReport, ...] = ()
@@ -147,10 +149,10 @@ def support_of(
     table: RuntimeTable, method: str, parallel_drafting: bool, vllm: str
 ) -> MethodSupport | None:
     """How this version runs the method; ``None`` if the table does not say."""
-    for one in table.method_support:
-        kind = one.parallel_drafting in (None, parallel_drafting)
-        if kind and method in one.methods and in_range(vllm, one.vllm):
-            return one
+    for entry in table.method_support:
+        kind = entry.parallel_drafting in (None, parallel_drafting)
+        if kind and method in entry.methods and in_range(vllm, entry.vllm):
+            return entry
     return None
 
 

@@ -243,8 +243,10 @@ def instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation
 def _architecture(target: Target) -> Iterator[Violation]:
     shape, here = target.architecture, ("architecture",)
     layers = sum(group.layers for group in shape.attention)
-    # Hybrids have layers without a cache or with two; Gemma 3n shares caches among layers.
+    # Hybrids have layers without a cache or with two; Gemma 3n shares caches among layers, and
+    # Nemotron's NAS models lack some.
     one_each = not shape.recurrent and shape.latent is None and not shape.per_layer_embeddings
+    one_each = one_each and shape.feed_forward_layers is None
     if one_each and layers != shape.layers:
         message = f"the groups have {layers} layers in total, the model has {shape.layers}"
         yield (*here, "attention"), message, "correct the number of layers"

@@ -12,17 +12,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention
+from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention, RecurrentGroup
 from peagle.checkpoints.layer_kinds import (
+    GROUP_SIZES,
     Kind,
     feed_forward,
     latent_attention,
     layer_kinds,
+    matrices,
     quantized_weights,
     recurrent_group,
     with_defaults,
 )
-from peagle.errors import CheckpointError, DamagedCheckpoint
+from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
 from peagle_serve.config_numbers import largest_value
 
@@ -33,11 +35,9 @@ _NESTED = (
 )  # fmt: skip
 """Keys of the decoder's config in the config of a larger model."""
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_EXPERTS_PER_TOKEN = (
-    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts",
-    "moe_topk", "moe_k",
-)  # fmt: skip
+_DEFAULT_POSITIONS = {True: 2048, False: 131_072}
+"""Positions where config.json states none, with attention (vLLM's default, config/model.py) and
+without it: the size of states does not depend on them."""
 
 
 def read_architecture(config: Config) -> Architecture:
@@ -46,29 +46,31 @@ def read_architecture(config: Config) -> Architecture:
     ``intermediate_size`` is that of one expert where there are experts. Raises DamagedCheckpoint,
     with the key, for a number that is missing or not a positive whole number.
     """
-    text = with_defaults(decoder_config(config))
+    text = with_defaults(decoder_config(config), config.get("model_type"))
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
     _check_layer_types(text, layers)
     kinds, unknown = layer_kinds(text, layers)
-    if not {"full", "sliding", "both"} & set(kinds):
-        raise CheckpointError(
-            f"the cache of model type {text.get('model_type')} cannot be estimated: it has no "
-            "attention, whose layers share the KV cache with a drafter",
-            "use a model with attention layers",
-            code="not-estimated",
-        )
-    heads, experts = number(text, "num_attention_heads"), _first(text, _EXPERTS)
-    if text.get("enable_moe_block") is False:
-        experts = None
-    wide = "intermediate_size"
-    if experts is None and _count(text, wide) is None and text.get("shared_intermediate_size"):
-        wide = "shared_intermediate_size"
-    elif experts and _count(text, "moe_intermediate_size") is not None:
-        wide = "moe_intermediate_size"
-    latent = latent_attention(text, number)
-    blocks = feed_forward(text, layers, bool(experts))
     recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
     try:
+        states: tuple[RecurrentGroup, ...] = ()
+        if recurrent:
+            states = (recurrent_group(text, recurrent, hidden, number),)
+        attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
+        if not attends and not states:
+            raise DamagedCheckpoint("config.json: no layer has a cache", _FIX, "config-damaged")
+        # Of a model without attention, the states' channels are divided among the GPUs.
+        heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
+        experts = _count(text, "num_experts")
+        if text.get("enable_moe_block") is False:
+            experts = None
+        wide = "intermediate_size"
+        if experts is None and _count(text, wide) is None and text.get("shared_intermediate_size"):
+            wide = "shared_intermediate_size"
+        elif experts and _count(text, "moe_intermediate_size") is not None:
+            wide = "moe_intermediate_size"
+        latent = latent_attention(text, number)
+        blocks = feed_forward(text, layers, bool(experts))
+        dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
             class_name=class_name(config),
             hidden_size=hidden,
@@ -76,20 +78,23 @@ def read_architecture(config: Config) -> Architecture:
             query_heads=heads,
             attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
-            intermediate_size=number(text, wide),
-            max_positions=number(text, "max_position_embeddings"),
+            intermediate_size=number(text, wide) if blocks.layers else hidden,
+            max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS[attends],
             tied_embeddings=_tied(config, text),
             experts=experts,
-            experts_per_token=_first(text, _EXPERTS_PER_TOKEN) if experts else None,
-            feed_forward_layers=None if blocks.layers == layers else blocks.layers,
-            feed_forward_matrices=2 if text.get("mlp_hidden_act") == "relu2" else 3,
+            experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
+            feed_forward_layers=None
+            if blocks.layers == layers and GROUP_SIZES not in text
+            else blocks.layers,
+            feed_forward_matrices=matrices(text),
             dense_layers=blocks.dense,
-            dense_intermediate_size=_dense_size(text) if blocks.dense else None,
+            dense_intermediate_size=dense if blocks.dense else None,
             shared_expert_size=_shared_size(text, wide) if experts else None,
             attention_gate=bool(text.get("attn_output_gate")),
             per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
             latent=latent,
-            recurrent=(recurrent_group(text, recurrent, hidden, number),) if recurrent else (),
+            recurrent=states,
+            attention_blocks=_count(text, "num_mem_blocks"),
             quantized=quantized_weights(quantization_settings(config)),
             unknown_cache=unknown,
         )
@@ -165,10 +170,6 @@ def quantization_settings(config: Config) -> Config:
     return {}
 
 
-def _dense_size(text: Config) -> int:
-    return _count(text, "intermediate_size_mlp") or number(text, "intermediate_size")
-
-
 def _shared_size(text: Config, wide: str) -> int | None:
     """The width of the shared experts, in the notation of each family."""
     keys = (
@@ -180,6 +181,8 @@ def _shared_size(text: Config, wide: str) -> int | None:
         return size
     if str(text.get("model_type", "")).startswith("llama4"):
         return number(text, wide)
+    if text.get("parallel_attn_mlp_res"):  # Arctic's block beside the experts
+        return number(text, "hidden_size")
     shared = _first(text, ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
     return shared * number(text, wide) if shared else None
 
@@ -233,9 +236,9 @@ def _first(text: Config, keys: tuple[str, ...]) -> int | None:
 
 
 def _tied(config: Config, text: Config) -> bool:
-    """Gemma ties its matrices by default; other configs have a key."""
-    default = str(text.get("model_type", "")).startswith("gemma")
-    return bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", default)))
+    """The key of the whole model, else of its decoder or, by default, of the decoder's class."""
+    stated = config.get("tie_word_embeddings")
+    return bool(text.get("tie_word_embeddings") if stated is None else stated)
 
 
 def _attention(
@@ -244,8 +247,16 @@ def _attention(
     """Layers grouped by their KV cache; layers that share another layer's cache are left out."""
     if latent is not None:
         return _latent_groups(latent, sum(kind != "recurrent" for kind in kinds), heads)
-    width = optional_number(text, "head_dim") or hidden // heads
+    width = _count(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        kv_heads = 1
+    if GROUP_SIZES in text:
+        counts = Counter(heads // size for size in text[GROUP_SIZES] if size)
+        return tuple(
+            AttentionGroup(kind="full", layers=count, kv_heads=each, head_dim=width)
+            for each, count in counts.items()
+        )
     shared = min(_count(text, "num_kv_shared_layers") or 0, len(kinds) - 1)
     full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
     if text.get("attention_k_eq_v"):

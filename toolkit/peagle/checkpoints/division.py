@@ -67,12 +67,12 @@ def _problems(shape: Architecture, size: int, expert_parallel: bool) -> Iterator
 def _row_parallel(shape: Architecture) -> dict[str, int]:
     """Inputs of the projections that are divided by rows, by what they belong to."""
     latent = shape.latent
-    per_head = latent.value_dim if latent else max(g.head_dim for g in shape.attention)
+    per_head = latent.value_dim if latent else max((g.head_dim for g in shape.attention), default=0)
     widths = {"attention's output": shape.query_heads * per_head}
     if shape.shared_expert_size:
         widths["the shared expert"] = shape.shared_expert_size
     dense = shape.dense_intermediate_size if shape.experts else shape.intermediate_size
-    return widths | ({"the feed-forward block": dense} if dense else {})
+    return widths | ({"the feed-forward block": dense} if dense and shape.blocks else {})
 
 
 def _of_blocks(shape: Architecture, size: int, widths: Mapping[str, int]) -> Iterator[str]:

@@ -168,9 +168,15 @@ _ENCODERS = {
 
 
 def refuse_other_models(read: Checkpoint) -> None:
-    """Raise CheckpointError for an encoder-decoder, and for a model that generates no text: a
-    reranker, classifier, encoder or embedding model."""
+    """Raise CheckpointError for an encoder-decoder, for a model that no vLLM serves, and for one
+    that generates no text: a reranker, classifier, encoder or embedding model."""
     name = class_name(read.config)
+    if name.lower().startswith(("rwkv", "xlstm")):
+        raise CheckpointError(
+            f"vLLM does not serve {name}: it has no code for its recurrent layers",
+            "use a model of another architecture",
+            code="model-not-served",
+        )
     if read.config.get("is_encoder_decoder") is True:
         raise CheckpointError(
             f"{name} is an encoder-decoder: vLLM has no speculative decoding for it, and its "

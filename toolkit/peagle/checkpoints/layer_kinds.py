@@ -1,8 +1,8 @@
 """What each layer of a decoder keeps of the tokens before it, from its config.json.
 
 vLLM 0.28.0 decides it in the model's own code; the shapes of recurrent states are those of
-``model_executor/layers/mamba/mamba_utils.py``. Public files leave out what the model's class in
-transformers has as its default; ``with_defaults`` adds it.
+``model_executor/layers/mamba/mamba_utils.py``. Public files leave out what the config class of the
+model has as its default; ``with_defaults`` adds it.
 """
 
 from __future__ import annotations
@@ -11,57 +11,34 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
+from peagle.vllm.facts import architectures
 from peagle_serve.config_numbers import PER_LAYER
 
 Config = Mapping[str, Any]
 Kind = Literal["full", "sliding", "recurrent", "both", "none", "unknown"]
 Number = Callable[[Config, str], int]
 
-_GEMMA: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 256, "num_attention_heads": 8}
-_QWEN_HYBRID: dict[str, Any] = {
-    "full_attention_interval": 4, "head_dim": 256, "attn_output_gate": True,
+_PATTERNS = {
+    "gemma2": 2, "gemma3_text": 6, "gemma3n_text": 5, "gpt_oss": 2, "cohere2": 4, "exaone4": 4,
+    "olmo3": 4,
 }  # fmt: skip
+"""The sliding_window_pattern that transformers makes a list of layers of, by ``model_type``."""
+
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma2": _GEMMA | {"sliding_window_pattern": 2},
-    "gemma3_text": _GEMMA
-    | {
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-    },
-    "gemma3n_text": _GEMMA
-    | {
-        "vocab_size": 262400,
-        "hidden_size_per_layer_input": 256,
-        "max_position_embeddings": 32768,
-        "sliding_window": 512,
-        "sliding_window_pattern": 5,
-        "num_key_value_heads": 2,
-    },
-    "gpt_oss": {"sliding_window_pattern": 2},
-    "cohere2": {"sliding_window_pattern": 4},
-    "exaone4": {"sliding_window_pattern": 4},
-    "olmo3": {"sliding_window_pattern": 4},
-    "llama4_text": {
-        "vocab_size": 202048,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "interleave_moe_layer_step": 1,
-    },
     "longcat_flash": {"num_hidden_layers": 56, "moe_layer_freq": 2},
-    "qwen3_next": _QWEN_HYBRID,
-    "qwen3_5_text": _QWEN_HYBRID,
-    "qwen3_5_moe_text": _QWEN_HYBRID,
-}
-"""What transformers 4.57 fills in, by ``model_type``, for keys that public files leave out."""
+    "qwen3_next": {"full_attention_interval": 4, "attn_output_gate": True},
+    "qwen3_5_text": {"full_attention_interval": 4, "attn_output_gate": True},
+    "qwen3_5_moe_text": {"full_attention_interval": 4, "attn_output_gate": True},
+} | {kind: {"sliding_window_pattern": every} for kind, every in _PATTERNS.items()}
+"""What vLLM's code of a model adds, by ``model_type``, to the defaults of its config class."""
 
 _SYNONYMS = {
-    "hidden_size": ("n_embd", "d_model"),
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
     "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
     "num_attention_heads": ("n_head", "n_heads"),
-    "num_key_value_heads": ("multi_query_group_num", "num_attention_groups", "num_kv_heads"),
+    "num_key_value_heads": (
+        "n_head_kv", "num_kv_heads", "kv_n_heads", "multi_query_group_num", "num_attention_groups",
+    ),
     "head_dim": ("attention_head_dim", "kv_channels"),
     "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "block_ff_dim"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
@@ -69,9 +46,17 @@ _SYNONYMS = {
         "model_max_length", "max_seq_len", "seq_length", "n_positions", "max_sequence_length",
     ),
     "vocab_size": ("padded_vocab_size",),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": (
+        "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_k",
+        "moe_top_k",
+    ),
 }  # fmt: skip
 """Names that families give to these keys; vLLM reads them in config/model.py and in
 transformers_utils/model_arch_config_convertor.py, or in the model's code."""
+
+_PARTS = ("attn_config", "ffn_config")
+"""Objects of DBRX's and MPT's files whose keys belong to the decoder."""
 
 _MLA = {
     "axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note",
@@ -95,13 +80,23 @@ _LETTERS: dict[str, Kind] = {
 }  # fmt: skip
 """Nemotron-H's ``hybrid_override_pattern`` and EXAONE's ``sliding_window_pattern``."""
 
-_FOREIGN = ("compress_ratios", "block_configs", "time_mix_extra_dim", "attention_sink_size")
-"""Keys of caches whose accounting in vLLM is not modelled: compressed, of layers with several
-shapes, and of RWKV."""
+GROUP_SIZES = "query heads per key-value head of each layer"
+_WIDTHS = "width of each feed-forward block"
+"""Keys of what ``with_defaults`` makes of ``block_configs``."""
+
+_FOREIGN = (
+    "compress_ratios", "block_configs", "attention_sink_size", "cross_attention_layers",
+    "block_types",
+)  # fmt: skip
+"""Keys of caches whose accounting in vLLM is not modelled: compressed ones, of layers with several
+shapes, of images, and RecurrentGemma's."""
 
 
-_STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "mamba_d_state",
-           "ssm_state_size", "state_size", "attn_type_list")  # fmt: skip
+MAMBA = ("mamba", "mamba2", "falcon_mamba")
+"""``model_type`` of decoders whose layers are one Mamba mixer each."""
+_STATE_SIZES = ("mamba_d_state", "ssm_state_size", "state_size")
+_STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "attn_type_list",
+           *_STATE_SIZES)  # fmt: skip
 """Keys with which ``recurrent_group`` knows the size of a state."""
 
 
@@ -112,19 +107,72 @@ class LayerKinds(NamedTuple):
     unknown: str = ""
 
 
-def with_defaults(text: Config) -> dict[str, Any]:
-    """The decoder's keys without null ones, with the defaults of its model type. Of a number per
-    layer, such as Gemma 3n's ``intermediate_size``, the largest counts."""
-    stated = _DEFAULTS.get(str(text.get("model_type")), {}) | {
-        key: value for key, value in text.items() if value is not None
-    }
-    for key, names in _SYNONYMS.items():
-        stated.setdefault(key, next((stated[name] for name in names if name in stated), None))
+def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
+    """The decoder's keys without null ones, by their usual names, with the defaults of its class.
+
+    ``model_type`` is that of the whole model. A key that is null has no default. Of a number per
+    layer, such as Gemma 3n's ``intermediate_size``, the largest counts.
+    """
+    parts = [text[key] for key in _PARTS if isinstance(text.get(key), Mapping)]
+    stated = _usual_names({**text, **{key: part[key] for part in parts for key in part}})
+    if stated.get("model_max_length"):  # vLLM prefers it (model_arch_config_convertor.py:418)
+        stated["max_position_embeddings"] = stated["model_max_length"]
+    table = architectures()
+    kind = str(text.get("model_type") or model_type)
+    kind = table["decoders"].get(kind, kind)
+    defaults = _usual_names(table["defaults"].get(kind, {}))
+    stated = {**defaults, **_DEFAULTS.get(kind, {}), **stated}
+    stated = {key: value for key, value in stated.items() if value is not None}
+    stated["model_type"] = str(text.get("model_type") or kind)
+    wide, hidden = stated.get("expansion_ratio", 4), stated.get("hidden_size")
+    if kind in _UNGATED and type(wide) is int and type(hidden) is int:
+        stated.setdefault("intermediate_size", wide * hidden)
     for key in PER_LAYER - {"sliding_window"}:
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)
-    return _window_list(stated)
+    return _window_list(_nas_blocks(stated))
+
+
+def _usual_names(config: Config) -> dict[str, Any]:
+    """The keys, those of ``_SYNONYMS`` also by their usual names."""
+    usual = {
+        key: config[name]
+        for key, names in _SYNONYMS.items()
+        for name in reversed((key, *names))
+        if config.get(name) is not None
+    }
+    return {**config, **usual}
+
+
+def _nas_blocks(text: dict[str, Any]) -> dict[str, Any]:
+    """The ``block_configs`` of Nemotron's NAS models as lists with one entry per layer; where
+    feed-forward blocks differ in width, each has their mean (nemotron_nas.py)."""
+    blocks, hidden = text.get("block_configs"), text.get("hidden_size")
+    try:
+        groups, multiples = zip(
+            *(
+                (
+                    0 if block["attention"]["no_op"] else block["attention"]["n_heads_in_group"],
+                    0 if block["ffn"]["no_op"] else block["ffn"]["ffn_mult"],
+                )
+                for block in blocks or ()
+            ),
+            strict=True,
+        )
+        widths = [int(2 * multiple * hidden / 3 + 255) // 256 * 256 for multiple in multiples]
+        heads, used = text["num_attention_heads"], [width for width in widths if width]
+        if any(size and heads % size for size in groups) or not 0 < sum(used) < 2**40:
+            return text
+    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return text  # then they are named as not known
+    left = {key: value for key, value in text.items() if key != "block_configs"}
+    return left | {
+        GROUP_SIZES: groups,
+        _WIDTHS: widths,
+        "intermediate_size": sum(used) // len(used) // 256 * 256,
+        "layer_types": ["full_attention" if size else "moe" for size in groups],
+    }
 
 
 def _window_list(text: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +224,7 @@ def _by_pattern(text: Config, layers: int) -> list[Kind]:
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and len(pattern) >= layers:
         return [_LETTERS.get(letter, "full") for letter in pattern[:layers]]
-    if text.get("model_type") in ("mamba", "mamba2", "falcon_mamba"):
+    if text.get("model_type") in MAMBA:
         return ["recurrent"] * layers
     if text.get("model_type") == "falcon_h1":
         return ["both"] * layers
@@ -242,7 +290,10 @@ def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> R
         return number(text, next((key for key in keys if text.get(key)), keys[0]))
 
     kda = text.get("linear_attn_config")
-    wide = 4 if _state_dtype(text) == "float32" else 2
+    # The file's type, else float32 for Nemotron-H, else the model's (models/config.py:638 and 781).
+    default = "float32" if text.get("model_type") == "nemotron_h" else ""
+    state = text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or default
+    wide = 4 if state == "float32" else 2
     if text.get("linear_num_value_heads"):  # gated_delta_net_state_shape
         keys, values = first("linear_num_key_heads"), first("linear_num_value_heads")
         key_dim, value_dim = first("linear_key_head_dim"), first("linear_value_head_dim")
@@ -266,7 +317,7 @@ def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> R
             layers=layers, channels=width, kernel=first("conv_L_cache"), values=0,
             divided=(width,), parameters=4 * hidden * width,
         )  # fmt: skip
-    if text.get("mamba_d_state") or text.get("ssm_state_size"):
+    if any(text.get(key) for key in _STATE_SIZES):
         return _mamba(text, layers, hidden, number, wide)
     heads = first("num_attention_heads")  # linear_attention_state_shape: Lightning and its kind
     width = _number_or(hidden // heads, text, number, "head_dim")
@@ -278,10 +329,14 @@ def recurrent_group(text: Config, layers: int, hidden: int, number: Number) -> R
 
 def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) -> RecurrentGroup:
     """mamba1_state_shape (without heads) and mamba2_state_shape."""
-    state = _number_or(0, text, number, "mamba_d_state", "ssm_state_size")
+    state = _number_or(0, text, number, *_STATE_SIZES)
     kernel = _number_or(4, text, number, "mamba_d_conv", "conv_kernel")
     expanded = _number_or(2, text, number, "mamba_expand", "expand") * hidden
+    if text.get("model_type") in MAMBA:
+        expanded = _number_or(expanded, text, number, "intermediate_size")
     heads = _number_or(0, text, number, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
+    if text.get("model_type") == "mamba2":
+        heads = _number_or(expanded // 64, text, number, "num_heads")
     if not heads:
         return RecurrentGroup(
             layers=layers, channels=expanded, kernel=kernel, values=expanded * state,
@@ -298,15 +353,34 @@ def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) ->
         values=inner * state, value_bytes=wide,
         divided=(heads, groups) if groups > 1 else (heads,),
         conv_of_drafts=text.get("model_type") == "nemotron_h",
-        parameters=hidden * (3 * inner + 2 * groups * state + heads),
+        parameters=hidden * (3 * inner + 2 * groups * state + heads)
+        + _zamba2_parameters(text, hidden, number) // layers,
     )  # fmt: skip
 
 
-def _state_dtype(text: Config) -> str:
-    """The type of the recurrent state: the file's, else float32 for Nemotron-H, else the model's
-    (model_executor/models/config.py:638 and 781)."""
-    default = "float32" if text.get("model_type") == "nemotron_h" else ""
-    return str(text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or default)
+def _zamba2_parameters(text: Config, hidden: int, number: Number) -> int:
+    """What Zamba2's attention has beyond its heads and feed-forward blocks: it reads two vectors
+    per token, and each hybrid layer has a projection and an adapter of its own (zamba2.py)."""
+    blocks, kinds = text.get("num_mem_blocks"), text.get("layers_block_type")
+    if not blocks or not isinstance(kinds, list):
+        return 0
+    rank = _number_or(128, text, number, "adapter_rank")
+    adapter = rank * (hidden + 2 * number(text, "intermediate_size"))
+    each = hidden**2 + (adapter if text.get("use_shared_mlp_adapter") else 0)
+    return 6 * hidden**2 * number(text, "num_mem_blocks") + each * kinds.count("hybrid")
+
+
+_UNGATED = {
+    "RefinedWeb", "RefinedWebModel", "apertus", "bloom", "falcon", "gpt2", "gpt_bigcode",
+    "gpt_neox", "gptj", "mpt", "opt", "phi", "starcoder2",
+}  # fmt: skip
+"""``model_type`` of decoders whose feed-forward blocks have two matrices."""
+
+
+def matrices(text: Config) -> Literal[2, 3]:
+    """The matrices of a feed-forward block: with a gate three."""
+    squared = "relu2" in (text.get("mlp_hidden_act"), text.get("hidden_act"))
+    return 2 if squared or text.get("model_type") in _UNGATED else 3
 
 
 class FeedForward(NamedTuple):
@@ -318,6 +392,13 @@ class FeedForward(NamedTuple):
 
 def feed_forward(text: Config, layers: int, experts: bool) -> FeedForward:
     """The feed-forward blocks of ``layers`` layers."""
+    if _WIDTHS in text:
+        return FeedForward(sum(width > 0 for width in text[_WIDTHS]), 0)
+    if text.get("model_type") in MAMBA:
+        return FeedForward(0, 0)
+    shared = text.get("num_mem_blocks")  # Zamba2's layers share the weights of a few blocks
+    if type(shared) is int and 0 < shared <= layers:
+        return FeedForward(shared, 0)
     listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
     blocks = listed[:layers] if isinstance(listed, str | list) else ()
     dense = sum(block in ("-", "mlp") for block in blocks)

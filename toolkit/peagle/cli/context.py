@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.errors import NotAFolder, PeagleError, fix_text
+from peagle.errors import NotAFolder, PeagleError, command_line, fix_text
 
 if TYPE_CHECKING:
     from peagle.findings import Finding
@@ -114,7 +113,7 @@ def in_context(
 
 def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
     """``command`` in the context of the user's command line, quoted for a shell."""
-    return shlex.join(in_context(command, ctx))
+    return command_line(in_context(command, ctx))
 
 
 def fix_in_context(fix: str, command: Sequence[str] | None) -> str:

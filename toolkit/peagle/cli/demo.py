@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.output.console import print_status
-from peagle.errors import PeagleError
+from peagle.errors import PeagleError, command_line
 
 NAME = "peagle-demo"
 PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
@@ -58,7 +57,7 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
 
 
 def _run(*arguments: str, check: bool = True) -> None:
-    click.secho(f"\n$ peagle {shlex.join(arguments)}", bold=True)
+    click.secho(f"\n$ peagle {command_line(arguments)}", bold=True)
     code = subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=False).returncode
     if code and check:
         raise DemoFailed(arguments[0], code)

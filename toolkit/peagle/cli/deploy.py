@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,9 +42,18 @@ from peagle.deploy.records import readable_records
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
-from peagle.errors import Fix, NotProved, OptionsConflict, PeagleError, Refused, UserError
+from peagle.errors import (
+    Fix,
+    NotProved,
+    OptionsConflict,
+    PeagleError,
+    Refused,
+    UserError,
+    command_line,
+)
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price
 
@@ -189,35 +197,33 @@ class ProofChoices:
             )
 
 
-def _refuse_second(ctx: click.Context, aws: Aws, found: Preflight, yes: bool) -> None:
-    """A drafter that is not the default gets a name of its own: with --yes, raise Refused for a
-    second paid endpoint of a deployed target that no --name asks for; else the question says so."""
-    typed, plan = ctx.meta[TYPED], found.desired.plan
-    pair = typed.get("pair") or ""
-    names_drafter = typed.get("drafter") or (
-        isinstance(pair, str) and "+" in pair and not is_plan_file(pair)
-    )
-    if found.change != "create" or not names_drafter or typed.get("name"):
+def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool) -> None:
+    """A new endpoint whose name the user did not choose, of a target that has one already: with
+    --yes, raise Refused before a second price is paid; else the question says so."""
+    plan, pair = preflight.desired.plan, ctx.meta[TYPED].get("pair")
+    is_file = isinstance(pair, str) and is_plan_file(pair)
+    if preflight.change != "create" or ctx.params.get("name") or is_file:
         return
+    prefix = ctx.params.get("name_prefix") or DEFAULT_PREFIX
     records, _ = readable_records(aws.scope)
     names = [
         record.name
         for record in records
         if record.region == plan.region
+        and record.name.startswith(prefix)
         and record.serving
         and record.serving.served.pair.partition("+")[0] == plan.target.id
     ]
     if not names:
         return
     message = f"{names[0]} serves {plan.target.id} already; {plan.name} would be a second endpoint"
-    price = format_price(plan.price_per_hour_usd, aws.in_sandbox)
     if yes:
         raise Refused(
-            f"{message} beside it, at {price}",
+            f"{message}, at {format_price(plan.price_per_hour_usd, aws.in_sandbox)}",
             f"add --name {names[0]} to update it, or --name {plan.name} for a second one",
             code="second-endpoint",
         )
-    print_status(f"{message} beside it. To update it instead, add --name {names[0]}.")
+    print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 
 def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
@@ -323,7 +329,7 @@ class _Deploy:
             print_json(deployment_in_context(document))
         elif not self.wait:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, shlex.join(self.again))
+            print_status(requested, command_line(self.again))
         elif not unproved:
             print_calls(document, found, self.account)
         return str(document["state"])

@@ -138,8 +138,6 @@ def _destroy_deployment(
         cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
-    if record.owner:  # what a template left, without its endpoint
-        record = api.adopt(aws, record)
     targets = [one for one in removable if one.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
         api.remove_leftover(aws, leftover)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine
-from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict
+from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict, command_line
 from peagle.images import Image
 from peagle.planning import Plan
 from peagle.render.image import RuntimeKind
@@ -222,7 +221,7 @@ def _print_engine(engine: LocalEngine) -> None:
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
                "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
     print_line(f"OpenAI base URL:  {engine.openai_base_url}")
-    click.echo(f"Send a request:   {shlex.join(request)}")
+    click.echo(f"Send a request:   {command_line(request)}")
     click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
     click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 

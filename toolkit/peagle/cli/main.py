@@ -52,7 +52,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "compare": "Serve a second plan next to the first, and compare them.",
         "promote": "Let the compared plan serve alone.",
         "drop": "Remove the compared plan.",
-        "adopt": "Take over a deployment that a template made.",
         "rollback": "Return to the previous revision.",
         "scale": "Change the number of instances, or its bounds.",
         "destroy": "Delete everything that deploy created.",

@@ -90,7 +90,7 @@ class OneOf(click.Choice[str]):
         return f"{message}: {hint}" if hint else message
 
 
-class _Number(click.IntRange):
+class ParsedNumber(click.IntRange):
     """A whole number from 1 on, as ``parse`` reads it."""
 
     def __init__(self, parse: Callable[[str], int]) -> None:
@@ -105,14 +105,14 @@ class _Number(click.IntRange):
             return self.fail(str(error), param, ctx)
 
 
-TOKENS = _Number(parse_tokens)
+TOKENS = ParsedNumber(parse_tokens)
 """The type of options that are a number of tokens, such as ``8192`` or ``8k``."""
 
-REQUESTS = _Number(parse_requests)
+REQUESTS = ParsedNumber(parse_requests)
 """The type of options that are a number of requests, such as ``5000``."""
 
 
-BATCH = _Number(parse_batch)
+BATCH = ParsedNumber(parse_batch)
 """The type of options that are the number of requests of a batch, such as ``1m``."""
 
 

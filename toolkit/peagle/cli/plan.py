@@ -25,7 +25,7 @@ from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
 from peagle.cli.project import ProjectCommand
-from peagle.errors import OptionMissing, OptionsConflict, UserError
+from peagle.errors import OptionMissing, OptionsConflict, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
@@ -141,10 +141,10 @@ def plan(
 def _deploy_command(ctx: click.Context, output: Path | None) -> str:
     """What to type next. It takes option names from this command, since loading the module of
     ``deploy`` also loads boto3."""
-    known = {option for one in ctx.command.params for option in one.opts} - NOT_OF_DEPLOY
+    options = {name for option in ctx.command.params for name in option.opts} - NOT_OF_DEPLOY
     if output:
-        return shlex.join(in_context(("peagle", "deploy", str(output)), ctx, known))
-    return shlex.join(typed_command(ctx, "deploy", options=known))
+        return command_line(in_context(("peagle", "deploy", str(output)), ctx, options))
+    return command_line(typed_command(ctx, "deploy", options=options))
 
 
 def _compare(
@@ -172,14 +172,14 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
     For a pair, options that it does not have are those of the command. Raises what planning raises,
     and UserError for text that is not a command line.
     """
-    pair, own = options_in(ctx, text, "--compare")
+    pair, typed = options_in(ctx, text, "--compare")
     shared: dict[str, Any] = {}
     if not is_plan_file(pair):
         shared = {
             name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
         }
     with not_about_own_options():
-        return planned(ctx, pair, {**shared, **own})
+        return planned(ctx, pair, {**shared, **typed})
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
@@ -197,15 +197,15 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     typed = ctx.meta.get(TYPED)
     other = plan.make_context("plan", words, parent=ctx.parent)
     ctx.meta[TYPED] = typed
-    own = {
+    values = {
         name: other.params[name]
         for name in other.params
         if other.get_parameter_source(name) is ParameterSource.COMMANDLINE
         or (name in Company.model_fields and other.params[name])
     }
-    pair = own.pop("pair")
-    if unusable := own.keys() - PLAN_FIELDS:
-        flags = (max(one.opts, key=len) for one in plan.params if one.name in unusable)
+    pair = values.pop("pair")
+    if unusable := values.keys() - PLAN_FIELDS:
+        flags = (max(option.opts, key=len) for option in plan.params if option.name in unusable)
         message = f"{next(flags)} cannot be used within {flag}"
         raise UserError(message, "use planning options only")
-    return pair, own
+    return pair, values

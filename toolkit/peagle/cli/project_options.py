@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 from pydantic import Field
 
-from peagle.cli.parameter_types import REQUESTS, TOKENS, USD
+from peagle.cli.parameter_types import Decimal, Parsed, ParsedNumber
 from peagle.errors import UserError
 from peagle.project.choosing import ProjectValue
 from peagle.project.reading import FileOptions, OptionKey, Project
@@ -87,9 +87,9 @@ def _type_of(option: click.Option) -> Any:
     if "," in (option.metavar or ""):
         return int | str | tuple[int | str, ...]
     kind = option.type
-    if kind in (TOKENS, REQUESTS) or kind.name == "copies":
+    if isinstance(kind, Parsed | ParsedNumber):
         return int | str
-    if kind is USD:
+    if isinstance(kind, Decimal):
         return float | str
     if isinstance(kind, click.Choice):
         return Literal[tuple(kind.choices)]
@@ -99,7 +99,7 @@ def _type_of(option: click.Option) -> Any:
         known: Any = {one: at for one, at in limits.items() if at is not None}
         number = int if isinstance(kind, click.IntRange) else float
         return Annotated[number, Field(**known)]
-    return int if kind.name == "integer" else float if kind is click.FLOAT else str
+    return float if kind is click.FLOAT else str
 
 
 def _is_mapping(option: click.Option) -> bool:

@@ -133,7 +133,7 @@ def prove(
         print_json({"name": chosen, "region": aws.region, **proved.document()})
     else:
         _show(chosen, proved)
-    pair = api.request_of_revision(record.current, catalog).pair if record else "PAIR"
+    pair = api.request_of_revision(record.current, catalog).pair if record else ""
     api.require_passed(proved, pair, chosen)
     return None
 
@@ -157,7 +157,7 @@ def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
 
 def _pair_of(plan: Plan | None) -> str:
     """The pair in the commands of a fix, where the plan is known."""
-    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else "PAIR"
+    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
 
 
 def _show(name: str, proved: Proof) -> None:

@@ -47,10 +47,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    findings = list(api.findings_of_format(plan, format))
-    if format == "boto3":
-        findings += api.plan_request_findings(plan)
-    refuse_errors(list(dict.fromkeys(findings)))
+    refuse_errors(list(dict.fromkeys(api.findings_of_format(plan, format))))
     files = api.render(format, plan, command_catalog())
     api.write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]

@@ -16,6 +16,7 @@ from peagle.cli.output.console import json_option, print_json, print_line, print
 from peagle.cli.parameter_types import OneOf, WholeNumber
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
+from peagle.errors import command_line
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.state import EngineKind
 
@@ -111,7 +112,7 @@ def env(region: str, as_json: bool) -> None:
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {shlex.join(api.conflicting_variables(os.environ))}")
+    click.echo(f"unset {command_line(api.conflicting_variables(os.environ))}")
 
 
 def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,7 +35,15 @@ from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.engine.runner import LocalOptions
-from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, Refused, UserError
+from peagle.errors import (
+    Fix,
+    OptionMissing,
+    OptionsConflict,
+    PeagleError,
+    Refused,
+    UserError,
+    command_line,
+)
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
@@ -138,7 +145,7 @@ def _collect_locally(
     restore = [] if to else [*typed_command(ctx, "local", "up", without=_NOT_FOR_UP)]
     if restore and not gpus:
         restore.append("--compile")
-    print_local(artifact, shlex.join(restore))
+    print_local(artifact, command_line(restore))
 
 
 def _writable_folder(to: str | None) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from typing import Any
 
@@ -41,7 +40,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_line,
 )
-from peagle.errors import Fix, NotFound, OptionsConflict, Refused
+from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company
 from peagle.text import format_size
 from peagle.weights.inspect import StoredWeights
@@ -130,7 +129,7 @@ def sync_command(
         with bar:
             result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over, company)
         seconds = time.monotonic() - begun
-    use = shlex.join(use_command(pair, place, result.manifest, region, account))
+    use = command_line(use_command(pair, place, result.manifest, region, account))
     if as_json:
         print_json(sync_document(pair, plan, result, seconds, price, use))
     else:

@@ -2,8 +2,8 @@
 
 The tags are the truth; a record on this machine is a cache. A deployment that is found here
 becomes the same ``Deployment`` as that of a record, so that every command works on it. Only
-``peagle deploy`` and ``peagle adopt`` make resources that this toolkit may change (``owner`` is
-empty); those of a template are shown and proved, and changed by their owner.
+what ``peagle deploy`` made may be changed by this toolkit (``owner`` is empty); the resources of a
+template are shown and proved, and changed by their owner.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def find_deployments(
     for name, found in sorted(by_name.items()):
         try:
             if not is_endpoint_name(name):
-                raise ValueError(f"{sanitize(name, 80)!r} is no name of an endpoint")
+                raise ValueError(f"{sanitize(name, 80)!r} is not the name of an endpoint")
             deployment = _deployment(aws, name, found, prices, stored=False)
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             resources = ", ".join(f"{one.kind} {one.name}" for one in found)

@@ -166,7 +166,7 @@ def _read(path: Path) -> Deployment:
         return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        reason = lines[0].removeprefix(f"{path} ")
+        reason = lines[0].replace(f"{path} ", "it ", 1)
         if isinstance(error, ValidationError):
             reason = first_problem(error, Deployment)
         damaged = DamagedRecord(

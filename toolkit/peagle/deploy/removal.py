@@ -109,7 +109,8 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         alarms.remove(context, resource)
         return True
     owner = sagemaker.owner(context.aws, resource.type, resource.name)
-    if owner not in (None, context.record.id):
+    # What a template left carries no deployment id.
+    if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
         return False
     if resource.type != "Endpoint":
         sagemaker.delete(context.aws, resource.type, resource.name)

@@ -334,7 +334,7 @@ def _profiles() -> set[str]:
         ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
         ("AWS_CONFIG_FILE", "config"),
     ):
-        file = Path(os.environ.get(variable) or Path.home() / ".aws" / default).expanduser()
+        file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
         parser = RawConfigParser(strict=False)
         with suppress(ParsingError):
             parser.read(file, encoding="utf-8")

@@ -198,8 +198,11 @@ def _attention(case: FitCase) -> float:
         width = 2 * (shape.latent.nope_dim + shape.latent.rope_dim) + 2 * shape.latent.value_dim
         return 2 * shape.hidden_size + shape.query_heads * width / tp
     return 2 * shape.hidden_size + max(
-        (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
-        for group in shape.attention
+        (
+            (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
+            for group in shape.attention
+        ),
+        default=0,
     )
 
 
@@ -221,7 +224,7 @@ def _feed_forward(case: FitCase) -> float:
 def _attention_width(shape: Architecture) -> int:
     if shape.latent:
         return shape.query_heads * shape.latent.value_dim
-    return shape.query_heads * max(group.head_dim for group in shape.attention)
+    return shape.query_heads * max((group.head_dim for group in shape.attention), default=0)
 
 
 def _expert_width(case: FitCase) -> int:

@@ -130,9 +130,12 @@ def layout_of(
         for group in recurrent.groups
     ]
     latent = any(group.kind == "latent" for group in groups)
-    target = _token_bytes(groups[0], tensor_parallel_size, element_bytes)
-    block = _aligned_block(max((size for _, size in states), default=0), target, latent)
-    page = max(token_bytes for _, _, token_bytes in kinds) * block
+    state = max((size for _, size in states), default=0)
+    block, page = 1, state
+    if groups:
+        target = _token_bytes(groups[0], tensor_parallel_size, element_bytes)
+        block = _aligned_block(state, target, latent)
+        page = max(token_bytes for _, _, token_bytes in kinds) * block
     layers = [*counts.values(), *(count for count, _ in states)]
     smallest, largest = min(layers), max(layers)
     size = largest if largest < padding_ratio * smallest else smallest

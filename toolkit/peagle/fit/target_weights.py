@@ -178,12 +178,12 @@ def has_query_key_norm(target: TargetModel) -> bool:
 
 def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
     """The kinds of attention, each with the number of layers that have its projections: also those
-    that read another layer's cache. An indexer has none of its own."""
+    that read another layer's cache, and once for layers that share them. An indexer has none."""
     if shape.latent:
         yield shape.attention[0], shape.attention[0].layers
         return
     for group in shape.attention:
-        yield group, group.layers
+        yield group, min(group.layers, shape.attention_blocks or group.layers)
     if not shape.recurrent and shape.feed_forward_layers is None:
         yield _like(shape), max(shape.layers - sum(g.layers for g in shape.attention), 0)
 

@@ -331,7 +331,7 @@ def repository_part(address: str) -> str:
 
 def _configure(folder: Path, hosts: Sequence[str]) -> None:
     """A Docker configuration with names of registries and without secrets."""
-    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    own = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
     for kept in _KEPT:
         if (own / kept).is_dir():
             (folder / kept).symlink_to(own / kept)

@@ -58,7 +58,7 @@ class Measurer(Planner):
             min_drafts=min_drafts,
             say=say or silent,
         )
-        pair = api.request_of_revision(record.current, self.catalog).pair if record else "PAIR"
+        pair = api.request_of_revision(record.current, self.catalog).pair if record else ""
         api.require_passed(proof, pair, name)
         return proof
 
@@ -103,7 +103,7 @@ class Measurer(Planner):
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
         proof = api.prove_url(asked, self.catalog, say=say or silent)
         again = ("peagle", "prove", "--url", url)
-        pair = api.pair_in_catalogue(plan.target, plan.drafter) if plan else "PAIR"
+        pair = api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         api.require_passed(proof, pair, url, again)
         return proof
 

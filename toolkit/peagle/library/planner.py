@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from peagle import api
 from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.store import write_output
+from peagle.text import sanitize
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -84,11 +84,9 @@ class Planner:
         """
         from peagle.planning.options import Options
 
-        given = _known(options, Options.model_fields, "plan")
+        given = _known({**options, "region": options.get("region") or self.region}, Options, "plan")
         if isinstance(given.get("slo"), str):
             given["slo"] = api.parse_slo(given["slo"])
-        if self.region is not None:
-            given.setdefault("region", self.region)
         own = api.with_own_target(self.catalog, pair, self._reader(online))
         given["target_checkpoint"] = own.checkpoint
         needs_head = online and not api.find_pair(own.catalog, pair).target.drafters
@@ -147,7 +145,7 @@ class Planner:
         *,
         gpu: str | None = None,
         instance_type: str | None = None,
-        concurrency: Sequence[int] | None = None,
+        concurrency: Sequence[int] | int | None = None,
         workload: WorkloadName | None = None,
         prompt_tokens: int | None = None,
         cached_prompt_tokens: int | None = None,
@@ -175,14 +173,19 @@ class Planner:
             UserError: neither GPU nor instance type, or only one number of tokens.
             Refused: not even the target alone fits.
         """
+        from peagle.planning.options import Options
         from peagle.planning.verdict import VerdictRequest
 
         if gpu is None and instance_type is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
+        typed = {"workload": workload, "prompt_tokens": prompt_tokens, "vllm": vllm}
+        typed |= {"cached_prompt_tokens": cached_prompt_tokens, "output_tokens": output_tokens}
+        _known(typed, Options, "verdict")
         sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
-        given: dict[str, Any] = {"loads": tuple(concurrency)} if concurrency else {}
+        loads = (concurrency,) if isinstance(concurrency, int) else tuple(concurrency or ())
+        given: dict[str, Any] = {"loads": loads} if loads else {}
         request = VerdictRequest(
             pair, gpu, instance_type, workloads=sizes, vllm=vllm, region=self.region, **given
         )
@@ -211,8 +214,7 @@ class Planner:
         """
         from peagle.checks.report import HUB, CheckRequest
 
-        known = {one.name for one in fields(CheckRequest)}
-        given = _known(options, known, "check")
+        given = _known(options, CheckRequest, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         own = api.with_own_target(self.catalog, pair, lambda location: read(at or location))
@@ -239,7 +241,7 @@ class Planner:
         """
         from peagle.fit.request import FitRequest
 
-        given = _known(options, {one.name for one in fields(FitRequest)}, "fit")
+        given = _known(options, FitRequest, "fit")
         if pair is not None and "target" not in given and api.is_own_target(self.catalog, pair):
             own = api.with_own_target(self.catalog, pair, self._reader(online=True))
             given["target"] = own.checkpoint.location if own.checkpoint else None
@@ -309,19 +311,34 @@ class Planner:
         return read
 
 
-def _known(given: Mapping[str, Any], names: Iterable[str], of: str) -> dict[str, Any]:
-    """The options, lists as tuples. Raises UserError for one that ``of`` does not have."""
-    known = set(names) - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
-    for name in given:
-        if name not in known:
+def _known(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
+    """The options of the model or dataclass ``kind`` that are not ``None``, lists as tuples. Raises
+    UserError for a name that ``of`` does not have, and for a value of another type."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    types = get_type_hints(kind, include_extras=True)
+    names = types.keys() - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in names:
             raise UserError(
-                f"{of} has no option {name!r}", nearest(name, known), code="unknown-option"
+                f"{of} has no option {name!r}", nearest(name, names), code="unknown-option"
             )
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in given.items()
-        if value is not None
-    }
+        if value is None:
+            continue
+        values[name] = tuple(value) if isinstance(value, list) else value
+        if name == "slo" and isinstance(value, str):  # parsed later
+            continue
+        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        try:
+            TypeAdapter(types[name], config=config).validate_python(values[name])
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]["msg"]
+            raise UserError(
+                f"{name} of {of} cannot be {sanitize(repr(value), 60)}",
+                problem.replace("Input should be", "use"),
+            ) from None
+    return values
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

@@ -65,11 +65,12 @@ class PairLoad:
         """Tokens of one request, prompt and output together."""
         return self.workload.prompt_tokens + self.workload.output_tokens
 
-    @property
-    def cache_share(self) -> float:
-        """The tokens of each request that the KV cache must hold, as a share of the context."""
+    def cache_share(self, case: FitCase) -> float:
+        """What the KV cache of ``case`` must hold of each request, as a share of one of
+        max-model-len: in plans and in verdicts."""
         least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
-        return min(1.0, max(least, self.request_tokens / self.max_model_len))
+        tokens = self.request_tokens
+        return min(1.0, max(least, tokens / self.max_model_len, share_of_request(case, tokens)))
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
 def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
     """The model on this many of the instance's GPUs."""
     case = planned_fit(work, instance, tensor_parallel_size)
-    share = max(work.cache_share, share_of_request(case, work.request_tokens))
-    return InstanceFit(instance, case, fit_of(case), min(share, 1.0))
+    return InstanceFit(instance, case, fit_of(case), work.cache_share(case))
 
 
 def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:
@@ -197,8 +197,8 @@ class Candidate:
         """The origin of the speed as text."""
         if self.engines == 1:
             return self.performance.source
-        one = "instance" if self.copies == 1 else "copy"
-        each = f"{self.engines} times one {one} with {format_concurrency(self.load)}"
+        unit = "instance" if self.copies == 1 else "copy"
+        each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
 
     @property
@@ -223,8 +223,8 @@ class Candidate:
         instances ``900 tokens/s, 2 times one measured instance``."""
         if self.tokens_per_second is None:
             return "speed unknown"
-        one = "instance" if self.copies == 1 else "copy"
-        basis = basis_text(self.performance.basis, self.busy, one)
+        unit = "instance" if self.copies == 1 else "copy"
+        basis = basis_text(self.performance.basis, self.busy, unit)
         text = f"{self.tokens_per_second:,.0f} tokens/s{basis}"
         low, high = self.total(self.performance.low), self.total(self.performance.high)
         if self.performance.basis == "measured" or low is None or high is None:
@@ -234,21 +234,21 @@ class Candidate:
     def excess(self, options: Options) -> float | None:
         """How far it is from what the options require of speed and times: at most 1 where all is
         met, ``None`` if one is unknown, 0 without requirements."""
-        required, found = options.min_tokens_per_second, [0.0]
+        required, ratios = options.min_tokens_per_second, [0.0]
         if required is None and options.slo is None:
             return 0.0
         if required is not None:
             speed = self.tokens_per_second
             if not speed:
                 return None
-            found.append(required / speed)
+            ratios.append(required / speed)
         if options.slo is not None:
-            one = self.performance
-            times = options.slo.excess(one.ttft_seconds, one.itl_seconds)
+            performance = self.performance
+            times = options.slo.excess(performance.ttft_seconds, performance.itl_seconds)
             if times is None:
                 return None
-            found.append(times)
-        return max(found)
+            ratios.append(times)
+        return max(ratios)
 
     def meets(self, options: Options) -> bool:
         """Whether it is known to meet what the options require."""
@@ -282,35 +282,34 @@ def rank(
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
     """
-    found = [(one, one.excess(options)) for one in candidates]
-    if len(found) < 2:
-        return [one for one, _ in found]
-    some_meet = any(_meets(excess) for _, excess in found)
+    rated = [(candidate, candidate.excess(options)) for candidate in candidates]
+    if len(rated) < 2:
+        return [candidate for candidate, _ in rated]
+    some_meet = any(_meets(excess) for _, excess in rated)
 
     def key(
-        one: Candidate, excess: float | None
+        candidate: Candidate, excess: float | None
     ) -> tuple[bool, bool, int, float, float, float, float, int, str]:
-        speed = one.tokens_per_second or 0.0
-        price = math.inf if one.usd_per_hour is None else one.usd_per_hour
-        cost = one.usd_per_million_tokens if by_cost else None
-        cost = (
-            math.inf if cost is None else cost * (1.0 if one.drafter else TARGET_ALONE_COST_FACTOR)
-        )
+        speed = candidate.tokens_per_second or 0.0
+        price = math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour
+        cost = candidate.usd_per_million_tokens if by_cost else None
+        factor = 1.0 if candidate.drafter else TARGET_ALONE_COST_FACTOR
+        cost = math.inf if cost is None else cost * factor
         after = 1 if (excess is None) is some_meet else 2
         missed = 0 if _meets(excess) else after
         return (
-            not one.within(options.max_price_per_hour),
-            not one.holds_load,
+            not candidate.within(options.max_price_per_hour),
+            not candidate.holds_load,
             missed,
             (excess or 0.0) if missed else 0.0,
             cost,
             price,
             -speed,
-            one.fit.tensor_parallel_size,
-            one.instance.type,
+            candidate.fit.tensor_parallel_size,
+            candidate.instance.type,
         )
 
-    ranked = sorted(((key(*one), one[0]) for one in found), key=itemgetter(0))
+    ranked = sorted(((key(*pair), pair[0]) for pair in rated), key=itemgetter(0))
     if by_cost:
         (*first, least), tied = ranked[0][0][:5], 0
         while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
@@ -318,19 +317,19 @@ def rank(
                 break
             tied += 1
         ranked[:tied] = sorted(ranked[:tied], key=lambda pair: (pair[0][5], pair[0]))
-    return [one for _, one in ranked]
+    return [candidate for _, candidate in ranked]
 
 
 def best_of(
-    options: Options, own: Sequence[Candidate], others: Iterable[Candidate]
+    options: Options, of_pair: Sequence[Candidate], others: Iterable[Candidate]
 ) -> list[Candidate]:
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
-    ranked = rank(options, [*own, *others])[:1]
-    if not ranked or not own or ranked[0].drafter is None:
+    ranked = rank(options, [*of_pair, *others])[:1]
+    if not ranked or not of_pair or ranked[0].drafter is None:
         return ranked
-    first, mine = ranked[0], rank(options, own)[0]
+    first, usual = ranked[0], rank(options, of_pair)[0]
     least = (1 - SAME_SPEED_SHARE) * (first.tokens_per_second or 0.0)
-    alike = mine.usd_per_hour == first.usd_per_hour and mine.holds_load == first.holds_load
-    alike = alike and mine.meets(options) == first.meets(options)
-    return [mine] if alike and (mine.tokens_per_second or 0.0) >= least else ranked
+    alike = usual.usd_per_hour == first.usd_per_hour and usual.holds_load == first.holds_load
+    alike = alike and usual.meets(options) == first.meets(options)
+    return [usual] if alike and (usual.tokens_per_second or 0.0) >= least else ranked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ with the lowest price per hour and the lowest cost per token."""
 @dataclass(frozen=True)
 class InstanceChoice:
     """The selected candidate, the speeds on its GPUs, others for comparison, and the target alone
-    on its own best instance."""
+    on the user's instance type, else on its own best."""
 
     candidate: Candidate
     compared: SpeedsByK
@@ -50,20 +50,25 @@ def choose_instance(
     ranked = evaluator.fitting() or evaluator.fitting(anywhere=True)
     if options.instance_type is None and not ranked:
         return _largest(evaluator)
-    alone = (target_alone or evaluator.with_drafter(None)).fitting()
+    without = target_alone or evaluator.with_drafter(None)
+    alone = _fitting(without)
     considered = _candidate(evaluator, ranked)
-    either = _with_or_without(evaluator, considered, alone)
+    drafter = considered.drafter or evaluator.pair.drafter
+    speculating = _fitting(evaluator.with_drafter(drafter)) if drafter else []
+    either = WithOrWithout(evaluator, considered, speculating, alone)
     candidate = either.instead() or considered
     unknown = None if candidate is considered else considered
     if unknown is not None:
-        ranked, either = alone, replace(either, candidate=candidate)
+        ranked, either = without.fitting(), replace(either, candidate=candidate)
     reasons = [_parallel_reason(candidate)]
     if options.instance_type is None:
         reasons.insert(0, _instance_reason(options, candidate, ranked))
+    else:
+        reasons += _without_reason(without, alone)
     choice = InstanceChoice(
         candidate,
         evaluator.compared(candidate),
-        tuple(_alternative(options, one) for one in _shown(options, ranked)),
+        tuple(_alternative(options, other) for other in _shown(options, ranked)),
         _alternative(options, alone[0]) if alone else None,
     )
     if evaluator.pair.drafter is not None:
@@ -89,6 +94,25 @@ def _candidate(evaluator: CandidateEvaluator, ranked: Sequence[Candidate]) -> Ca
     return evaluator.candidate(find_instance(evaluator.work.catalog.instances, named))
 
 
+def _fitting(evaluator: CandidateEvaluator) -> list[Candidate]:
+    """The candidate on the user's instance type if it fits; without one, the ranking of all."""
+    if evaluator.options.instance_type is None:
+        return evaluator.fitting()
+    candidate = _candidate(evaluator, ())
+    return [candidate] if candidate.fit.fits else []
+
+
+def _without_reason(evaluator: CandidateEvaluator, alone: Sequence[Candidate]) -> Iterator[Reason]:
+    """What would be chosen without speculation if the user had not named the type of ``alone``."""
+    best = next(iter(evaluator.fitting()), None)
+    if best is None or not alone or best.instance == alone[0].instance:
+        return
+    because = "price unknown" if best.usd_per_hour is None else best.cost_text
+    if best.usd_per_million_tokens is not None:
+        because += f", {format_usd(best.usd_per_million_tokens)} per million output tokens"
+    yield Reason(what="instance_without_speculation", value=best.text, because=because)
+
+
 def _largest(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     """The largest type, with the error that nothing fits."""
     candidate = evaluator.largest()
@@ -98,31 +122,23 @@ def _largest(evaluator: CandidateEvaluator) -> Decision[InstanceChoice]:
     return Decision(choice, (reason,), (finding,))
 
 
-def _with_or_without(
-    evaluator: CandidateEvaluator, candidate: Candidate, alone: Sequence[Candidate]
-) -> WithOrWithout:
-    drafter = candidate.drafter or evaluator.pair.drafter
-    speculating = evaluator.with_drafter(drafter).fitting() if drafter else []
-    return WithOrWithout(evaluator, candidate, speculating, alone)
-
-
 def _shown(options: Options, ranked: Sequence[Candidate]) -> list[Candidate]:
     """The best, the best on another GPU, and those with the lowest price per hour and the lowest
     cost per token; none above the price limit or below what is required, unless all are."""
-    allowed = [one for one in ranked if one.within(options.max_price_per_hour)] or list(ranked)
-    allowed = [one for one in allowed if one.meets(options)] or allowed
-    best = allowed[:BEST]
-    another = (one for one in allowed if one.instance.gpu != best[0].instance.gpu)
-    for one in (next(another, None), cheapest_of(options, allowed), _least_cost_of(allowed)):
-        if one is not None and one not in best:
-            best.append(one)
+    allowed = [other for other in ranked if other.within(options.max_price_per_hour)] or ranked
+    allowed = [other for other in allowed if other.meets(options)] or allowed
+    best = [*allowed[:BEST]]
+    another = (other for other in allowed if other.instance.gpu != best[0].instance.gpu)
+    for other in (next(another, None), cheapest_of(options, allowed), _least_cost_of(allowed)):
+        if other is not None and other not in best:
+            best.append(other)
     return best
 
 
 def _least_cost_of(candidates: Sequence[Candidate]) -> Candidate | None:
     """The lowest cost per token of those that hold the load."""
-    known = [one for one in candidates if one.usd_per_million_tokens and one.holds_load]
-    return min(known, key=lambda one: one.usd_per_million_tokens or 0.0, default=None)
+    priced = [other for other in candidates if other.usd_per_million_tokens and other.holds_load]
+    return min(priced, key=lambda other: other.usd_per_million_tokens or 0.0, default=None)
 
 
 def speed_of(candidate: Candidate) -> SpeedEstimate:
@@ -131,21 +147,21 @@ def speed_of(candidate: Candidate) -> SpeedEstimate:
 
 
 def _speed(candidate: Candidate) -> dict[str, Any]:
-    one = candidate.performance
+    speed, acceptance = candidate.performance, candidate.performance.acceptance
     return {
         "tokens_per_second": candidate.tokens_per_second,
-        "low": candidate.total(one.low),
-        "high": candidate.total(one.high),
-        "basis": one.basis,
-        "ttft_seconds": _rounded(one.ttft_seconds),
-        "itl_seconds": _rounded(one.itl_seconds),
+        "low": candidate.total(speed.low),
+        "high": candidate.total(speed.high),
+        "basis": speed.basis,
+        "ttft_seconds": _rounded(speed.ttft_seconds),
+        "itl_seconds": _rounded(speed.itl_seconds),
         "usd_per_million_tokens": candidate.usd_per_million_tokens,
-        "acceptance_length": None if one.acceptance.basis == "unknown" else one.acceptance.length,
-        "acceptance_basis": one.acceptance.basis,
+        "acceptance_length": None if acceptance.basis == "unknown" else acceptance.length,
+        "acceptance_basis": acceptance.basis,
         "source": candidate.source,
-        "cached_prompt_tokens": one.cached_prompt_tokens,
-        "conversations": one.conversations,
-        "extrapolated": one.extrapolated,
+        "cached_prompt_tokens": speed.cached_prompt_tokens,
+        "conversations": speed.conversations,
+        "extrapolated": speed.extrapolated,
     }
 
 
@@ -274,14 +290,14 @@ def _reason(candidate: Candidate, because: str) -> Reason:
 def _parallel_reason(candidate: Candidate) -> Reason:
     """Why an engine runs on this many GPUs."""
     size, count = candidate.fit.tensor_parallel_size, candidate.fit.gpu_count
-    known = candidate.performance.basis != "unknown"
+    is_known = candidate.performance.basis != "unknown"
     if count == 1:
         because = "the instance has one GPU"
     elif not candidate.fit.fits:
         because = "needs the least additional memory"
     elif not candidate.holds_load:
         because = f"holds the most requests on the {count} GPUs"
-    elif known:
+    elif is_known:
         because = f"the fastest on up to {count} GPUs ({candidate.performance.basis})"
     elif size == 1:
         because = (

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from peagle.case import MOST_COUNT
+from peagle.catalog.tables import RuntimeTable
 from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.candidates import Candidate, PairLoad
@@ -40,7 +41,11 @@ def check_scaling(options: Options) -> None:
     """Raise UserError for bounds that contradict each other or the other options."""
     low, high, count = options.min_instances, options.max_instances, options.instance_count
     if options.scale_to_zero:
-        _check_zero(options)
+        if options.min_instances is not None:
+            raise OptionsConflict(
+                "--min-instances and --scale-to-zero exclude each other", "omit one of them"
+            )
+        _check_target(options.target_concurrency)
         if high is None or high == 1 == (count or 1):
             return
         low = 1
@@ -76,15 +81,6 @@ def _check_target(target: float | None) -> None:
         raise OutOfRange(f"--target-concurrency {target:g} is not a positive number", "use 1")
 
 
-def _check_zero(options: Options) -> None:
-    """Raise UserError for what ``--scale-to-zero`` excludes."""
-    if options.min_instances is not None:
-        raise OptionsConflict(
-            "--min-instances and --scale-to-zero exclude each other", "omit one of them"
-        )
-    _check_target(options.target_concurrency)
-
-
 def choose_scaling(
     options: Options,
     work: PairLoad,
@@ -115,33 +111,30 @@ def choose_scaling(
         max_copies=highest * copies.per_instance if copies else None,
         wake_up_seconds=start_seconds if options.scale_to_zero else None,
     )
-    one = counted(1, scaling.scales_copies)
+    unit = counted(1, scaling.scales_copies)
     reasons = [_cooldown_reason(scaling)]
-    found = [*_price_findings(options, candidate, scaling)]
+    findings = [*_price_findings(options, candidate, scaling)]
     if target is None:
-        value = f"{most} per {one}"
+        value = f"{most} per {unit}"
         reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
     elif target > most:
-        message = f"--target-concurrency {target:g} is more than one {one} should get: {because}"
+        message = f"--target-concurrency {target:g} is more than one {unit} should get: {because}"
         fix = Fix(
             f"use --target-concurrency {most}, or omit it",
             options=("--target-concurrency", f"{most}"),
         )
-        found.append(warning("scaling-target-high", "target_concurrency", message, fix))
-    return Decision(scaling, tuple(reasons), tuple(found))
+        findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
+    return Decision(scaling, tuple(reasons), tuple(findings))
 
 
 def _cooldown_reason(scaling: Scaling) -> Reason:
     seconds = scaling.scale_in_cooldown_seconds
-    one = "a copy" if scaling.scales_copies else "an instance"
-    because = f"starting {one} again takes about this long (start_time)"
+    unit = "a copy" if scaling.scales_copies else "an instance"
+    because = f"starting {unit} again takes about this long (start_time)"
     if seconds == SHORTEST_SCALE_IN_SECONDS:
         because = "AWS's own; a start takes less"
     return Reason(what="scale_in_cooldown", value=format_duration(seconds), because=because)
 
-
-_ZERO_REFUSED = {"eu-west-3": "2026-08"}
-"""Region -> when users reported that SageMaker refuses there to scale a component to zero."""
 
 _ZERO_REFUSED_CODE = "scale-to-zero-refused"
 """SageMaker is reported to refuse scale to zero in the region.
@@ -150,11 +143,11 @@ Fix: use another region, or --max-instances without --scale-to-zero
 """
 
 
-def zero_findings(options: Options, region: str) -> Iterator[Finding]:
+def zero_findings(options: Options, table: RuntimeTable, region: str) -> Iterator[Finding]:
     """A warning where a scale to zero is reported to be refused."""
-    if options.scale_to_zero and region in _ZERO_REFUSED:
-        message = f"SageMaker is reported to refuse scale to zero in {region}"
-        message += f" ({_ZERO_REFUSED[region]})"
+    reported = table.scale_to_zero_refused.get(region)
+    if options.scale_to_zero and reported:
+        message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
         fix = "use another --region, or --max-instances without --scale-to-zero"
         yield warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix)
 
@@ -213,8 +206,8 @@ class _LoadOfOne:
         return pair_performance(self._work, self._on.case, load, fit=self._on.fit)
 
     def _excess(self, load: int) -> float | None:
-        one = self._performance(load)
-        return self._slo.excess(one.ttft_seconds, one.itl_seconds) if self._slo else None
+        times = self._performance(load)
+        return self._slo.excess(times.ttft_seconds, times.itl_seconds) if self._slo else None
 
     def _breaks(self, load: int) -> bool:
         excess = self._excess(load)
@@ -222,10 +215,10 @@ class _LoadOfOne:
 
     def _times(self, load: int) -> str:
         """``ttft 0.482 s, itl 0.0124 s, estimated``."""
-        one = self._performance(load)
+        times = self._performance(load)
         parts = []
-        if one.ttft_seconds is not None:
-            parts.append(f"ttft {one.ttft_seconds:.3g} s")
-        if one.itl_seconds is not None:
-            parts.append(f"itl {one.itl_seconds:.3g} s")
-        return ", ".join([*parts, one.basis])
+        if times.ttft_seconds is not None:
+            parts.append(f"ttft {times.ttft_seconds:.3g} s")
+        if times.itl_seconds is not None:
+            parts.append(f"itl {times.itl_seconds:.3g} s")
+        return ", ".join([*parts, times.basis])

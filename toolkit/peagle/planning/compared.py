@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from peagle.case import CaseOptions, build_case
@@ -12,17 +12,9 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.checks import check
 from peagle.findings import errors
-from peagle.fit.estimate import fit_of
-from peagle.fit.models import Fit, FitCase
-from peagle.planning.candidates import InstanceFit, PairLoad, planned_fit
-from peagle.planning.pair_speed import (
-    likely_acceptance,
-    names_of,
-    pair_acceptance,
-    pair_performance,
-    runs_of,
-)
-from peagle.planning.speculation import compared_ks
+from peagle.planning.candidates import InstanceFit, PairLoad
+from peagle.planning.load_cache import LoadCache, cache_for
+from peagle.planning.pair_speed import likely_acceptance, pair_acceptance, pair_performance, runs_of
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting
 
@@ -31,33 +23,32 @@ class ComparedSettings:
     """The target of ``work`` on ``gpus`` GPUs of ``instance``: with each drafter and K, and alone.
 
     ``work`` has no drafter; its concurrency is the largest load, which one engine serves.
-    ``refused`` says by drafter why it cannot run.
+    ``refused`` says by drafter why it cannot run. Fits and speeds are those of plans.
     """
 
     def __init__(self, work: PairLoad, instance: Instance, gpus: int) -> None:
         self.work, self.instance, self.gpus = work, instance, gpus
         self.refused: dict[str, str] = {}
         self.runs = runs_of(work)
-        self._cases: dict[tuple[Setting, int], tuple[FitCase, Fit]] = {}
 
     def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
         """The target alone, and every drafter with each K that runs and fits."""
-        found = [NO_SPECULATION]
+        settings = [NO_SPECULATION]
         for drafter in drafters:
             if reason := self.refusal(drafter):
                 self.refused[drafter.name] = reason
                 continue
-            own = [Setting(drafter=drafter.name, k=k) for k in self._ks(drafter)]
-            fitting = [one for one in own if self._fitted(one, 1)[1].fits]
+            ks = cache_for(self.work).ks(drafter)
+            drafting = [Setting(drafter=drafter.name, k=k) for k in ks]
+            fitting = [
+                setting
+                for setting in drafting
+                if self._engine(setting, self.work.workload, 1)[1].fit.fits
+            ]
             if not fitting:
                 self.refused[drafter.name] = "does not fit in addition to the target"
-            found += fitting
-        return tuple(found)
-
-    def is_compared(self, setting: Setting) -> bool:
-        """Whether the setting is one of those that run and fit."""
-        case = self._cases.get((setting, 1))
-        return case is not None and case[1].fits
+            settings += fitting
+        return tuple(settings)
 
     def drafter(self, setting: Setting) -> Drafter | None:
         """The catalogue's entry."""
@@ -66,60 +57,37 @@ class ComparedSettings:
 
     def performance(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed of one engine, measured or estimated."""
-        return self._performance(setting, workload, load, self.acceptance(setting))
+        drafter, (cache, on) = self.drafter(setting), self._engine(setting, workload, load)
+        return _unknown(drafter, workload, on) or cache.performance(on, drafter, setting.k, load)
 
     def holds_load(self, setting: Setting, workload: Workload, load: float) -> bool:
         """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
-        case, fit = self._fitted(setting, load)
-        share = replace(self.work, workload=workload).cache_share
-        return InstanceFit(self.instance, case, fit, share).holds(load)
+        return self._engine(setting, workload, load)[1].holds(load)
 
     def assumed(self, setting: Setting, workload: Workload, load: float) -> Performance:
         """The speed if the drafter has a likely acceptance, which nobody has measured."""
-        return self._performance(setting, workload, load, likely_acceptance(setting.k))
+        on = self._engine(setting, workload, load)[1]
+        work, likely = self._work(setting, workload), likely_acceptance(setting.k)
+        return _unknown(work.drafter, workload, on) or pair_performance(
+            work, on.case, load, acceptance=likely, fit=on.fit
+        )
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
-        return pair_acceptance(self._work(setting))
+        return pair_acceptance(self._work(setting, self.work.workload))
 
-    def _work(self, setting: Setting) -> PairLoad:
-        """The pair and its load with this setting."""
-        return replace(self.work, drafter=self.drafter(setting), k=setting.k)
-
-    def _performance(
-        self, setting: Setting, workload: Workload, load: float, acceptance: Acceptance
-    ) -> Performance:
+    def _work(self, setting: Setting, workload: Workload) -> PairLoad:
         drafter = self.drafter(setting)
-        most = drafter.max_positions if drafter else None
-        tokens = workload.prompt_tokens + workload.output_tokens
-        if most is not None and tokens > most:
-            lacking = f"{setting.drafter} drafts nothing in requests above {most:,} tokens"
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        longer = drafter.long_context if drafter else None
-        if longer is not None and tokens >= longer.request_tokens:
-            lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        case, fit = self._fitted(setting, load)
-        if not fit.fits:
-            lacking = "it does not fit"
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        work = self._work(setting)
-        return pair_performance(work, case, load, workload=workload, acceptance=acceptance, fit=fit)
+        return replace(self.work, drafter=drafter, k=setting.k, workload=workload)
 
-    def _fitted(self, setting: Setting, load: float) -> tuple[FitCase, Fit]:
-        """The memory of an engine that is planned for this load, as a plan has it."""
+    def _engine(
+        self, setting: Setting, workload: Workload, load: float
+    ) -> tuple[LoadCache, InstanceFit]:
+        """What is computed for an engine that is planned for this load, and its memory."""
         concurrency = min(math.ceil(load), self.work.concurrency)
-        key = setting, concurrency
-        if key not in self._cases:
-            work = replace(self._work(setting), concurrency=concurrency)
-            case = planned_fit(work, self.instance, self.gpus)
-            self._cases[key] = case, fit_of(case)
-        return self._cases[key]
-
-    def _ks(self, drafter: Drafter) -> Sequence[int]:
-        recommended = Setting(drafter=drafter.name, k=drafter.k_recommended)
-        names = names_of(self._work(recommended))
-        return compared_ks(drafter, self.runs, names, self.acceptance(recommended))
+        cache = cache_for(replace(self.work, workload=workload, concurrency=concurrency))
+        drafter = self.drafter(setting)
+        return cache, cache.fit(self.instance, self.gpus, drafter, setting.k)
 
     def refusal(self, drafter: Drafter | None) -> str | None:
         """The first error of a check of this drafter, or of the target alone, with this version on
@@ -133,5 +101,21 @@ class ComparedSettings:
             instance_type=self.instance.type,
             tensor_parallel_size=self.gpus,
         )
-        found = errors(check(build_case(work.catalog, work.target, drafter, options)))
-        return found[0].message if found else None
+        findings = errors(check(build_case(work.catalog, work.target, drafter, options)))
+        return findings[0].message if findings else None
+
+
+def _unknown(drafter: Drafter | None, workload: Workload, on: InstanceFit) -> Performance | None:
+    """The unknown speed of what does not fit, or does not draft for requests of this size."""
+    tokens = workload.prompt_tokens + workload.output_tokens
+    most = drafter.max_positions if drafter else None
+    longer = drafter.long_context if drafter else None
+    if drafter and most is not None and tokens > most:
+        lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
+    elif longer is not None and tokens >= longer.request_tokens:
+        lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
+    elif not on.fit.fits:
+        lacking = "it does not fit"
+    else:
+        return None
+    return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)

@@ -15,7 +15,7 @@ from peagle.planning.copies import Copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
 from peagle.planning.overrides import refuse_secrets, settings_of, with_variables
-from peagle.planning.pair_speed import with_break_even
+from peagle.planning.pair_speed import break_even_decision, with_break_even
 from peagle.planning.pins import choose_pins, pin_variables
 from peagle.planning.plan import Decisions, RuntimeChoice, Speculation
 from peagle.planning.settings import engine_arguments, engine_environment
@@ -59,6 +59,8 @@ def configure_engine(placement: Placement, runtime: Runtime, decisions: Decision
     streamed = stream(placement.sizes, on_instance, runtime, runtimes, region)
     speculation = build_speculation(work.drafter, work.k) if work.drafter else None
     speculation = with_break_even(speculation, work, on_instance, load)
+    if placement.candidate.performance.extrapolated:
+        decisions.record(break_even_decision(work, on_instance, load))
     arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
     extra = decisions.record(engine_environment(options, work, on_instance, placed))
     planned = to_environment(arguments) | extra | decisions.record(streamed)
@@ -90,9 +92,9 @@ def check_engine(placement: Placement, engine: PlannedEngine) -> tuple[Finding, 
         network_isolation=options.network_isolation,
         kms_key=options.kms_key,
     )
-    own = options.target_checkpoint
-    read = Checkpoints(own, options.drafter_checkpoint, own_target=own is not None)
+    checkpoint = options.target_checkpoint
+    read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
     pair = placement.pair
-    found = check(build_case(placement.catalog, pair.target, pair.drafter, planned, read))
-    refuse_secrets(found)
-    return found
+    findings = check(build_case(placement.catalog, pair.target, pair.drafter, planned, read))
+    refuse_secrets(findings)
+    return findings

@@ -21,9 +21,8 @@ from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
-from peagle.planning.pair_speed import names_of, pair_acceptance, runs_of
 from peagle.planning.prices import price_in
-from peagle.planning.speculation import SpeedsByK, other_drafters, usual_k
+from peagle.planning.speculation import SpeedsByK, usual_k
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -52,8 +51,8 @@ class CandidateEvaluator:
     """Evaluates instance types for one load.
 
     ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
-    ``others`` are compared with that drafter, by default those of the target. ``by_load``
-    caches fits and speeds, ``by_options`` the candidates of evaluators with the same options.
+    ``others`` are compared with that drafter, ``None`` for the target alone. ``by_load`` caches
+    fits and speeds, ``by_options`` the candidates of evaluators with the same options.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class CandidateEvaluator:
         pair: SelectedPair,
         work: PairLoad,
         region: str,
-        others: tuple[Drafter | None, ...] | None = None,
+        others: tuple[Drafter | None, ...],
         by_load: LoadCache | None = None,
         by_options: _CandidateCache | None = None,
     ) -> None:
@@ -70,21 +69,7 @@ class CandidateEvaluator:
         self._region = region
         self._by_load = by_load or cache_for(work)
         self._by_options = by_options or _CandidateCache()
-        if others is None:
-            length, tokens = work.max_model_len, work.request_tokens
-            named = other_drafters(options, pair, work.vllm, length, tokens)
-            others = tuple(one for one in named if self._may_be_known(one))
         self._others = others
-        self._draft_with_what_is_known()
-
-    def _draft_with_what_is_known(self) -> None:
-        """Another drafter of the target takes the place of one whose speed cannot be known."""
-        known = next((one for one in self._others if one is not None), None)
-        if known is None or self._may_be_known(self.pair.drafter):
-            return
-        self.pair = replace(self.pair, drafter=known)
-        self.work = replace(self.work, drafter=known, k=usual_k(self.options, known))
-        self._others = tuple(one for one in self._others if one != known)
 
     def fitting(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
@@ -95,47 +80,48 @@ class CandidateEvaluator:
         """
         oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
         types = self.work.catalog.instances.instances
-        own = [
+        by_type = [
             (instance, self._on(instance, self.pair.drafter))
             for instance in types
             if instance.capability >= oldest
             and (anywhere or instance.hosted_in(self._region) is not False)
         ]
-        priced = [one for _, found in own for one in found if one.usd_per_hour is not None]
-        by_cost = all(one.tokens_per_second is not None for one in priced)
+        priced = [engine for _, engines in by_type for engine in engines if engine.usd_per_hour]
+        by_cost = all(engine.tokens_per_second is not None for engine in priced)
         best: list[Candidate] = []
-        for instance, found in own:
-            others = self._with_others(instance, found, by_cost or bool(found))
-            best += best_of(self.options, found, others)
+        for instance, engines in by_type:
+            others = self._with_others(instance, engines, by_cost or bool(engines))
+            best += best_of(self.options, engines, others)
         ranked = rank(self.options, best, by_cost)
-        first = [self.candidate(one.instance) for one in ranked[:FULLY_EVALUATED_TYPES]]
+        first = [self.candidate(engine.instance) for engine in ranked[:FULLY_EVALUATED_TYPES]]
         return [*rank(self.options, first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
 
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
-        own = self._on(instance, self.pair.drafter)
-        others = [*self._with_others(instance, own, True)]
-        engines = [*own, *others]
+        of_pair = self._on(instance, self.pair.drafter)
+        others = [*self._with_others(instance, of_pair, True)]
+        engines = [*of_pair, *others]
         counted = (
-            self._with_count(one.on_instance, one.drafter, self._ks(one.drafter)) for one in engines
+            self._with_count(engine.on_instance, engine.drafter, self._ks(engine.drafter))
+            for engine in engines
         )
-        sizes = dict.fromkeys((one.fit.tensor_parallel_size, one.count) for one in counted)
+        sizes = dict.fromkeys((engine.fit.tensor_parallel_size, engine.count) for engine in counted)
         drafters = (self.pair.drafter, *(self._others if others else ()))
         decided = [self._decided(instance, *size, drafters) for size in sizes]
         if engines:
-            return rank(self.options, [one for one in decided if one] or engines)[0]
+            return rank(self.options, [engine for engine in decided if engine] or engines)[0]
         drafter = self.pair.drafter
         tried = self._fits_on(instance, drafter)
         least = min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
-        found = self.shared(least, drafter, self.options.instance_count or 1)
-        none = Performance("unknown", found.performance.acceptance, "it does not fit")
-        return replace(found, k=usual_k(self.options, drafter), performance=none)
+        nearest = self.shared(least, drafter, self.options.instance_count or 1)
+        none = Performance("unknown", nearest.performance.acceptance, "it does not fit")
+        return replace(nearest, k=usual_k(self.options, drafter), performance=none)
 
     def largest(self) -> Candidate:
         """The candidate on the type with the most GPU memory, of those with a GPU for each copy."""
         shape = self.work.target.architecture
-        types = self.work.catalog.instances.instances
-        types = tuple(one for one in types if sizes_of_copies(self.options, shape, one))
+        every = self.work.catalog.instances.instances
+        types = filter(lambda i: sizes_of_copies(self.options, shape, i), every)
         return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
     def with_drafter(self, drafter: Drafter | None) -> CandidateEvaluator:
@@ -159,19 +145,19 @@ class CandidateEvaluator:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
         instance, load = candidate.instance, self.work.concurrency / candidate.busy
         size = candidate.fit.tensor_parallel_size
-        found: dict[tuple[str | None, int], Performance] = {}
+        speeds: dict[tuple[str | None, int], Performance] = {}
         drafters = (self.pair.drafter, candidate.drafter, None, *self._others)
-        for name, drafter in {name_of(one): one for one in drafters}.items():
+        for name, drafter in {name_of(drafter): drafter for drafter in drafters}.items():
             ks = {*self._by_load.ks(drafter), *self._ks(drafter)}
             on_instance = self._by_load.fit(instance, size, drafter, max(self._ranking_ks(drafter)))
             if drafter == candidate.drafter:
                 on_instance = candidate.on_instance
             if on_instance.fit.fits:
                 for k in sorted(ks):
-                    found[name, k] = self._by_load.performance(
+                    speeds[name, k] = self._by_load.performance(
                         on_instance, drafter, k, load, candidate.busy
                     )
-        return SpeedsByK(load, found)
+        return SpeedsByK(load, speeds)
 
     def work_on(self, candidate: Candidate) -> PairLoad:
         """The workload with this candidate's drafter and K."""
@@ -183,9 +169,9 @@ class CandidateEvaluator:
         """``count`` instances whose engines share the load evenly, with the best of ``ks``, by
         default the few by which candidates are ranked; the usual K where no speed is known."""
         tried = [self._sharing(on, drafter, count, k) for k in ks or self._ranking_ks(drafter)]
-        if known := [one for one in tried if one.performance.basis != "unknown"]:
+        if comparable := [engine for engine in tried if engine.performance.basis != "unknown"]:
             return min(
-                _measured_first(known),
+                _measured_first(comparable),
                 key=lambda c: (not c.meets(self.options), -(c.tokens_per_second or 0)),
             )
         return self._sharing(on, drafter, count, usual_k(self.options, drafter))
@@ -200,17 +186,17 @@ class CandidateEvaluator:
     ) -> Candidate:
         """``count`` instances whose engines share the load evenly, with this K. ``by_load`` has
         ``on``."""
-        copies = self._copies(on)
-        busy = min(count * copies, self.work.concurrency)
+        copies, busy = self._engines(on.instance, on.fit.tensor_parallel_size, count)
         load = self.work.concurrency / busy
         usd = self._usd_per_hour(on.instance, count)
         performance = (by_load or self._by_load).performance(on, drafter, k, load, busy)
         return Candidate(on, drafter, k, count, math.ceil(load), busy, usd, performance, copies)
 
-    def _copies(self, on: InstanceFit) -> int:
-        """The engines on one instance."""
-        gpus = on.fit.tensor_parallel_size
-        return copies_on(self.options, on.instance, gpus, self.work.concurrency)
+    def _engines(self, instance: Instance, size: int, count: int) -> tuple[int, int]:
+        """The engines with ``size`` GPUs on one instance, and how many on ``count`` instances have
+        requests."""
+        copies = copies_on(self.options, instance, size, self.work.concurrency)
+        return copies, min(count * copies, self.work.concurrency)
 
     def _decided(
         self, instance: Instance, size: int, count: int, drafters: Sequence[Drafter | None]
@@ -218,22 +204,25 @@ class CandidateEvaluator:
         """``count`` instances with engines on ``size`` GPUs, with the drafter of these and the K
         that a verdict selects for the load of one engine (``rank_settings``): of those that hold
         the load and meet what is required, if any do. ``None`` where no speed is known."""
-        work = replace(self.work, concurrency=self._load_of_engine(instance, size, count))
+        _, busy = self._engines(instance, size, count)
+        work = replace(self.work, concurrency=math.ceil(self.work.concurrency / busy))
         by_load = self._by_load if work == self.work else cache_for(work)
         settings: dict[Setting, Candidate] = {}
-        for name, drafter in {name_of(one): one for one in drafters}.items():
+        for name, drafter in {name_of(drafter): drafter for drafter in drafters}.items():
             for k in self._ks(drafter):
                 on, planned = (
                     cache.fit(instance, size, drafter, k) for cache in (by_load, self._by_load)
                 )
                 if on.fit.fits and planned.fit.fits:
-                    found = self._sharing(on, drafter, count, k, by_load)
-                    if found.tokens_per_second:
-                        settings[Setting(drafter=name, k=k)] = found
-        settings = {key: one for key, one in settings.items() if one.holds_load} or settings
-        meeting = {key: one for key, one in settings.items() if one.meets(self.options)}
+                    engine = self._sharing(on, drafter, count, k, by_load)
+                    if engine.tokens_per_second:
+                        settings[Setting(drafter=name, k=k)] = engine
+        settings = {
+            key: engine for key, engine in settings.items() if engine.holds_load
+        } or settings
+        meeting = {key: engine for key, engine in settings.items() if engine.meets(self.options)}
         settings = meeting or settings
-        speeds = {key: one.performance for key, one in settings.items()}
+        speeds = {key: engine.performance for key, engine in settings.items()}
         tied = rank_settings(speeds, self.work.target.default_drafter).tied
         if not tied:
             return None
@@ -241,39 +230,34 @@ class CandidateEvaluator:
         on = self._by_load.fit(instance, size, best.drafter, best.k)
         return self._sharing(on, best.drafter, count, best.k)
 
-    def _load_of_engine(self, instance: Instance, size: int, count: int) -> int:
-        """The most concurrent requests of one engine."""
-        engines = count * copies_on(self.options, instance, size, self.work.concurrency)
-        return math.ceil(self.work.concurrency / min(engines, self.work.concurrency))
-
     def _with_others(
-        self, instance: Instance, own: list[Candidate], allowed: bool
+        self, instance: Instance, of_pair: list[Candidate], allowed: bool
     ) -> Iterator[Candidate]:
         """Candidates without speculation and with the target's other drafters, where speeds can be
         compared: with a measured one those that are measured, too."""
-        if not allowed or any(one.tokens_per_second is None for one in own):
+        if not allowed or any(engine.tokens_per_second is None for engine in of_pair):
             return
-        measured = any(one.performance.basis == "measured" for one in own)
+        measured = any(engine.performance.basis == "measured" for engine in of_pair)
         bases = ("measured",) if measured else ("measured", "estimated")
         for drafter in self._others:
-            found = self._on(instance, drafter)
-            yield from (one for one in found if one.performance.basis in bases)
+            engines = self._on(instance, drafter)
+            yield from (engine for engine in engines if engine.performance.basis in bases)
 
     def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
         """As ``_fits_on``, with as many instances as the load needs; only on GPUs that were
         measured, if any were. Types with equal GPUs differ in their prices only."""
         key = (instance.type, name_of(drafter))
-        found = self._by_options
-        if key not in found.on_type:
+        cache = self._by_options
+        if key not in cache.on_type:
             equal = (*gpu_key(instance), instance.gpu_count, name_of(drafter))
-            if equal not in found.on_equal_gpus:
+            if equal not in cache.on_equal_gpus:
                 fits = self._fits_on(instance, drafter)
-                found.on_equal_gpus[equal] = _measured_first(
-                    [self._with_count(one, drafter) for one in fits if one.fit.fits]
+                cache.on_equal_gpus[equal] = _measured_first(
+                    [self._with_count(on, drafter) for on in fits if on.fit.fits]
                 )
-            candidates = found.on_equal_gpus[equal]
-            found.on_type[key] = [self._moved(one, instance) for one in candidates]
-        return found.on_type[key]
+            candidates = cache.on_equal_gpus[equal]
+            cache.on_type[key] = [self._moved(candidate, instance) for candidate in candidates]
+        return cache.on_type[key]
 
     def _moved(self, candidate: Candidate, to: Instance) -> Candidate:
         """The candidate on another type with the same GPUs."""
@@ -298,7 +282,8 @@ class CandidateEvaluator:
             return self.shared(on, drafter, self.options.instance_count, ks)
         least, limit = self.options.min_instances or 1, self.options.max_instances or MOST_INSTANCES
         most = max(least, min(self.work.concurrency, limit))
-        held = max(on.most_requests, 1) * self._copies(on)
+        copies, _ = self._engines(on.instance, on.fit.tensor_parallel_size, 1)
+        held = max(on.most_requests, 1) * copies
         low = min(most, math.ceil(self.work.concurrency / held))
         low = max(least, low)
         fewest = self.shared(on, drafter, low, ks)
@@ -306,7 +291,7 @@ class CandidateEvaluator:
             return fewest
         enough = self.shared(on, drafter, most, ks)
         if not enough.meets(self.options):
-            return min(fewest, enough, key=lambda one: one.excess(self.options) or math.inf)
+            return min(fewest, enough, key=lambda engine: engine.excess(self.options) or math.inf)
         while enough.count - low > 1:
             middle = self.shared(on, drafter, (low + enough.count) // 2, ks)
             if middle.meets(self.options):
@@ -322,12 +307,12 @@ class CandidateEvaluator:
         if self.options.copies is not None or not sizes:
             return [self._by_load.fit(instance, size, drafter, k) for size in sizes]
         *some, most = sizes
-        found: list[InstanceFit] = []
+        fits: list[InstanceFit] = []
         for size in some:
-            found.append(self._by_load.fit(instance, size, drafter, k))
-            if found[-1].holds(self.work.concurrency):
+            fits.append(self._by_load.fit(instance, size, drafter, k))
+            if fits[-1].holds(self.work.concurrency):
                 break
-        return [*found, self._by_load.fit(instance, most, drafter, k)]
+        return [*fits, self._by_load.fit(instance, most, drafter, k)]
 
     def _ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """The user's K, else all that are compared."""
@@ -340,14 +325,7 @@ class CandidateEvaluator:
         ks = self._ks(drafter)
         return tuple(k for k in ks if k == usual_k(self.options, drafter) or k == SMALL_K) or ks
 
-    def _may_be_known(self, drafter: Drafter | None) -> bool:
-        """Whether there can be a speed: measured, or from a known acceptance."""
-        work = replace(self.work, drafter=drafter, k=1, own_head=False)
-        names = names_of(work)
-        measured = (row.drafter in names for run in runs_of(work) for row in run.speeds)
-        return pair_acceptance(work).basis != "unknown" or any(measured)
-
 
 def _measured_first(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
-    return [one for one in candidates if one.performance.basis == "measured"] or candidates
+    return [engine for engine in candidates if engine.performance.basis == "measured"] or candidates

@@ -255,11 +255,10 @@ class Review:
             because = "fewer do not finish in time"
         elif held * (candidate.count - 1) < work.concurrency:
             because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
-            reserved = math.ceil(work.cache_share * work.max_model_len)
+            share = candidate.on_instance.cache_share
+            reserved = math.ceil(share * work.max_model_len)
             if reserved > 2 * work.request_tokens:
-                because += (
-                    f", each with {reserved:,} tokens ({work.cache_share:.0%} of the context)"
-                )
+                because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
                 because += ", of which a lower --max-model-len takes less"
         message = f"{count} instances are planned and billed, because {because}"
         fix = Fix(sentence, options=("--instance-count", count))
@@ -281,14 +280,14 @@ def _fitting_options(work: PairLoad, instance: Instance) -> list[Fix]:
 
         return _largest(low, getattr(work, field), fits)
 
-    found = []
+    fixes = []
     if length := largest(max(_SHORTEST, work.request_tokens), "max_model_len"):
-        found.append(_lower("--max-model-len", _rounded(length, work.request_tokens)))
+        fixes.append(_lower("--max-model-len", _rounded(length, work.request_tokens)))
     if load := largest(1, "concurrency"):
-        found.append(_lower("--concurrency", load))
+        fixes.append(_lower("--concurrency", load))
     if work.drafter is not None and (k := largest(1, "k")):
-        found.append(_lower("--k", k))
-    return [combine_fixes(found, " or ")] if found else []
+        fixes.append(_lower("--k", k))
+    return [combine_fixes(fixes, " or ")] if fixes else []
 
 
 def _rounded(length: int, least: int) -> int:
@@ -348,17 +347,17 @@ def _costs_clearly_less(better: Candidate, candidate: Candidate) -> bool:
 def _with_copies(evaluator: CandidateEvaluator, candidate: Candidate) -> Candidate | None:
     """The best with copies on the same type, if that is known to be better than the candidate. A
     number of copies that the user chose stays unquestioned while it leaves no GPU idle."""
-    known = candidate.tokens_per_second is not None and candidate.fit.gpu_count > 1
+    is_known = candidate.tokens_per_second is not None and candidate.fit.gpu_count > 1
     chosen = evaluator.options.copies
     is_questioned = chosen is None or (chosen != AUTO and candidate.idle_gpus > 0)
-    if not is_questioned or not known:
+    if not is_questioned or not is_known:
         return None
     allowed = evaluator.with_options(copies=AUTO, capture_data=None, rollout=None)
-    found = allowed.candidate(candidate.instance)
-    if found.tokens_per_second is None or found.copies == 1:
+    better = allowed.candidate(candidate.instance)
+    if better.tokens_per_second is None or better.copies == 1:
         return None
-    ranked = rank(evaluator.options, (candidate, found))
-    return found if ranked[0] is found else None
+    ranked = rank(evaluator.options, (candidate, better))
+    return better if ranked[0] is better else None
 
 
 def _described(better: Candidate) -> str:
@@ -368,8 +367,8 @@ def _described(better: Candidate) -> str:
     return f"{better.copies} copies of the engine with {gpus} each generate {_speed(better)}"
 
 
-def _speed(one: Candidate) -> str:
+def _speed(candidate: Candidate) -> str:
     """The speed, and the cost per token where it is known."""
-    usd = one.usd_per_million_tokens
-    cost = "" if usd is None else f" at {format_usd(usd)} per million tokens"
-    return f"{one.tokens_per_second:,.0f} tokens/s{cost}"
+    usd = candidate.usd_per_million_tokens
+    cost = "" if usd is None else f" at {format_usd(usd)} per million output tokens"
+    return f"{candidate.tokens_per_second:,.0f} tokens/s{cost}"

@@ -83,9 +83,10 @@ def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
 def choose_load(options: Options, target: Target) -> Decision[None]:
     """Reasons and findings of the length, the workload and the concurrency."""
     length = choose_length(options, target)
-    found = (length, choose_workload(options, target, length.value), choose_concurrency(options))
-    reasons = tuple(reason for one in found for reason in one.reasons)
-    return Decision(None, reasons, tuple(finding for one in found for finding in one.findings))
+    choices = (length, choose_workload(options, target, length.value), choose_concurrency(options))
+    reasons = tuple(reason for choice in choices for reason in choice.reasons)
+    findings = tuple(finding for choice in choices for finding in choice.findings)
+    return Decision(None, reasons, findings)
 
 
 def choose_concurrency(options: Options) -> Decision[int]:
@@ -103,16 +104,16 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
 
     Raises UserError for less than one token, and for a prompt that is all in the cache.
     """
-    for flag, given in (
+    for flag, tokens in (
         ("--prompt-tokens", options.prompt_tokens),
         ("--output-tokens", options.output_tokens),
     ):
-        if given is not None and given < 1:
-            raise OutOfRange(f"{flag} {given} is less than 1", "use the tokens of a usual request")
+        if tokens is not None and tokens < 1:
+            raise OutOfRange(f"{flag} {tokens} is less than 1", "use the tokens of a usual request")
     workload = size_of_requests(options, max_model_len)
     longest = target.architecture.max_positions
-    given = options.prompt_tokens is not None or options.output_tokens is not None
-    findings = _above_context(workload, options, max_model_len, longest) if given else ()
+    is_sized = options.prompt_tokens is not None or options.output_tokens is not None
+    findings = _above_context(workload, options, max_model_len, longest) if is_sized else ()
     if options.prompt_tokens is not None and options.output_tokens is not None:
         return Decision(workload, findings=findings)
     because = "single prompts; --workload, --prompt-tokens and --output-tokens change them"

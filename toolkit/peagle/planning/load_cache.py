@@ -29,7 +29,6 @@ class LoadCache:
 
     def __init__(self, load: PairLoad) -> None:
         self._load = load
-        self._works: dict[tuple[str | None, int], PairLoad] = {}
         self._acceptances: dict[tuple[str | None, int], Acceptance] = {}
         self._cases: dict[tuple[object, ...], FitCase] = {}
         self._fits: dict[tuple[object, ...], InstanceFit] = {}
@@ -39,19 +38,19 @@ class LoadCache:
     def fit(self, instance: Instance, size: int, drafter: Drafter | None, k: int) -> InstanceFit:
         """The memory fit on ``size`` GPUs of this type, computed once for types with equal GPUs."""
         key = (*gpu_key(instance), size, name_of(drafter), k)
-        found = self._fits.get(key)
-        if found is None:
+        on_instance = self._fits.get(key)
+        if on_instance is None:
             case = self._case(instance, size, drafter, k)
-            found = InstanceFit(instance, case, fit_of(case), self._load.cache_share)
-            self._fits[key] = found
-        if instance is found.instance:
-            return found
+            on_instance = InstanceFit(instance, case, fit_of(case), self._load.cache_share(case))
+            self._fits[key] = on_instance
+        if instance is on_instance.instance:
+            return on_instance
         # Of a type with equal GPUs, and perhaps with another number of them.
         moved_key = (instance.type, *key)
         moved = self._fits.get(moved_key)
         if moved is None:
-            fit = found.fit.model_copy(update={"gpu_count": instance.gpu_count})
-            moved = self._fits[moved_key] = replace(found, instance=instance, fit=fit)
+            fit = on_instance.fit.model_copy(update={"gpu_count": instance.gpu_count})
+            moved = self._fits[moved_key] = replace(on_instance, instance=instance, fit=fit)
         return moved
 
     def performance(
@@ -62,18 +61,18 @@ class LoadCache:
         engine = on.case.engine
         gpus = engine.gpu, on.instance.gpu_memory_mib, engine.tensor_parallel_size
         key = (*gpus, name_of(drafter), engine.k, k, load, engines)
-        found = self._speeds.get(key)
-        if found is None:
+        speed = self._speeds.get(key)
+        if speed is None:
             case = on.case
             if k != engine.k:
                 case = replace(case, engine=replace(engine, k=k))
             acceptance = self._acceptance(drafter, k)
             work = self._work(drafter, k)
-            found = pair_performance(
+            speed = pair_performance(
                 work, case, load, acceptance=acceptance, fit=on.fit, engines=engines
             )
-            self._speeds[key] = found
-        return found
+            self._speeds[key] = speed
+        return speed
 
     def ks(self, drafter: Drafter | None) -> tuple[int, ...]:
         """The values of K to compare."""
@@ -102,10 +101,7 @@ class LoadCache:
         return self._acceptances[key]
 
     def _work(self, drafter: Drafter | None, k: int) -> PairLoad:
-        key = (name_of(drafter), k)
-        if key not in self._works:
-            self._works[key] = replace(self._load, drafter=drafter, k=k)
-        return self._works[key]
+        return replace(self._load, drafter=drafter, k=k)
 
 
 def cache_for(load: PairLoad) -> LoadCache:
@@ -132,8 +128,10 @@ class _Load:
     work: PairLoad
 
     def __hash__(self) -> int:
-        one = self.work
-        return hash((one.target.id, one.vllm, one.max_model_len, one.concurrency, one.workload))
+        load = self.work
+        return hash(
+            (load.target.id, load.vllm, load.max_model_len, load.concurrency, load.workload)
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Load):

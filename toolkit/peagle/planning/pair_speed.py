@@ -8,10 +8,10 @@ from dataclasses import replace
 from peagle.catalog.schema import SpeedRun
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.candidates import InstanceFit, PairLoad, planned_fit
-from peagle.planning.plan import Speculation
+from peagle.planning.plan import Decision, Reason, Speculation
 from peagle.speed.acceptance import acceptance_of
 from peagle.speed.estimate import break_even_length, performance
-from peagle.speed.models import Acceptance, Performance, Workload, names_in_runs
+from peagle.speed.models import Acceptance, Performance, names_in_runs
 
 LIKELY_LENGTH = 2.0
 """Tokens per step that a drafter without a known acceptance is assumed to make, to find its
@@ -36,12 +36,18 @@ def pair_acceptance(work: PairLoad) -> Acceptance:
     return acceptance_of(work.drafter, work.k, runs, names, decay=decay)
 
 
+def may_be_known(work: PairLoad) -> bool:
+    """Whether there can be a speed of the pair: measured, or from a known acceptance."""
+    names = names_of(work)
+    measured = (row.drafter in names for run in runs_of(work) for row in run.speeds)
+    return pair_acceptance(work).basis != "unknown" or any(measured)
+
+
 def pair_performance(
     work: PairLoad,
     case: FitCase,
     load: float,
     *,
-    workload: Workload | None = None,
     acceptance: Acceptance | None = None,
     fit: Fit | None = None,
     engines: int = 1,
@@ -50,11 +56,11 @@ def pair_performance(
     requests.
 
     ``case`` is the pair on its GPUs, with the K of ``work``, and ``fit`` its memory fit if known
-    already. The size of requests and the acceptance are those of the pair unless given.
+    already. The acceptance is that of the pair unless given.
     """
     return performance(
         case,
-        workload or work.workload,
+        work.workload,
         load,
         acceptance or pair_acceptance(work),
         work.catalog.speed_model,
@@ -81,20 +87,32 @@ def with_break_even(
     """
     if speculation is None or work.drafter is None or speculation.acceptance_floor is not None:
         return speculation
-    floor = _break_even(work, on, load)
-    if floor is None or floor <= 1:
+    floor, acceptance = _break_even(work, on, load), pair_acceptance(work)
+    most = work.k + 1 if acceptance.basis == "unknown" else acceptance.length
+    if floor is None or not 1 < floor <= most:
         return speculation
     changes = {"acceptance_floor": floor, "acceptance_floor_source": "break-even"}
     return speculation.model_copy(update=changes)
 
 
+def break_even_decision(work: PairLoad, on: InstanceFit, load: float) -> Decision[None]:
+    """The reason ``break_even``: the acceptance length above which the drafter pays with ``load``
+    requests on these GPUs, or why there is none."""
+    length = _break_even(work, on, load)
+    value, because = "unknown", "the speed with the drafter or without it is unknown here"
+    if length is not None and length > work.k + 1:
+        value, because = "none", f"the target alone is faster even if all {work.k} drafts count"
+    elif length is not None:
+        value, because = f"{length:g} tokens per step", "with fewer, the target alone is faster"
+    return Decision(None, (Reason(what="break_even", value=value, because=because),))
+
+
 def _break_even(work: PairLoad, on: InstanceFit, load: float) -> float | None:
-    known = pair_acceptance(work)
-    assumed = likely_acceptance(work.k) if known.basis == "unknown" else known
+    acceptance = pair_acceptance(work)
+    assumed = likely_acceptance(work.k) if acceptance.basis == "unknown" else acceptance
     gpus = on.case.engine.tensor_parallel_size
     alone = replace(work, drafter=None, k=0)
     drafting = pair_performance(work, on.case, load, acceptance=assumed, fit=on.fit)
     target = pair_performance(alone, planned_fit(alone, on.instance, gpus), load)
     length = break_even_length(drafting, target, work.workload, load)
-    most = work.k + 1 if known.basis == "unknown" else known.length
-    return None if length is None or length > most else round(length, 2)
+    return None if length is None else round(length, 2)

@@ -116,8 +116,8 @@ class Speculation(Frozen):
     @property
     def floor_source(self) -> FloorSource | None:
         """The origin of the floor, also in a plan of an earlier version."""
-        known = self.acceptance_floor_source
-        return known or ("catalogue" if self.acceptance_floor is not None else None)
+        source = self.acceptance_floor_source
+        return source or ("catalogue" if self.acceptance_floor is not None else None)
 
 
 class RuntimeChoice(Frozen):
@@ -225,11 +225,11 @@ class Plan(Frozen):
     contains a secret: ``DescribeModel`` returns the environment.
     ``alternatives`` are the best instances for this load, the planned one among them unless the
     user named another; ``copies`` of the engine share each instance, ``None`` for one engine
-    without inference components; ``without_speculation`` is the target alone on its own best
-    instance. Requests have ``prompt_tokens``, of which ``cached_prompt_tokens`` are in the prefix
-    cache, and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is when the
-    deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of earlier
-    versions.
+    without inference components; ``without_speculation`` is the target alone on the user's
+    instance type, else on its own best. Requests have ``prompt_tokens``, of which
+    ``cached_prompt_tokens`` are in the prefix cache, and ``output_tokens``, by the preset
+    ``workload`` if there is one. ``limit`` is when the deployment ends. These keys, ``speed`` and
+    ``slo`` are ``None`` or empty in plans of earlier versions.
     """
 
     format: int = PLAN_FORMAT
@@ -295,7 +295,7 @@ def without_old_speeds(fields: dict[str, Any]) -> dict[str, Any]:
     """A plan's fields without the speeds of an earlier version, which had no range and no basis."""
     others = fields.get("alternatives")
     speeds = [fields.get("speed"), *(others if isinstance(others, list) else ())]
-    if all(not isinstance(one, dict) or "basis" in one for one in speeds):
+    if all(not isinstance(speed, dict) or "basis" in speed for speed in speeds):
         return fields
     return {key: value for key, value in fields.items() if key not in ("speed", "alternatives")}
 
@@ -333,8 +333,8 @@ class Decisions:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Errors first, otherwise in order, without duplicates."""
-        found = dict.fromkeys(self._findings)
-        return tuple(sorted(found, key=severity))
+        unique = dict.fromkeys(self._findings)
+        return tuple(sorted(unique, key=severity))
 
 
 def price_origin(plan: Plan) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from peagle.catalog.schema import Catalog, Target
-from peagle.catalog.tables import Instance, Price
+from peagle.catalog.schema import Catalog
 from peagle.planning.batch import (
     check_batch,
     choose_load_of_batch,
@@ -46,6 +45,7 @@ from peagle.planning.overrides import (
     check_overrides,
     settings_of,
 )
+from peagle.planning.pair_speed import may_be_known
 from peagle.planning.pins import choose_pins
 from peagle.planning.plan import (
     Decision,
@@ -75,11 +75,12 @@ from peagle.planning.settings import (
 from peagle.planning.speculation import (
     check_k,
     k_decision,
+    other_drafters,
     speculation_findings,
     usual_k,
 )
 from peagle.planning.start_time import choose_start_time
-from peagle.planning.weights import PlacedWeights, WeightSizes, place_weights
+from peagle.planning.weights import PlacedWeights, place_weights
 
 T = TypeVar("T")
 
@@ -113,6 +114,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     count = record(count_decision(options, candidate))
     copies = record(copies_decision(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
+    drafters = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
     placement = Placement(
         options=options,
         catalog=catalog,
@@ -123,7 +125,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         count=count,
         copies=copies,
         placed=placed,
-        sizes=_weight_sizes(placed, work),
+        sizes=[(placed.target, work.target.weight_bytes), *drafters],
         runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
     )
     engine = configure_engine(placement, runtime, decisions)
@@ -134,14 +136,25 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         name=name,
         pair=pair.name,
         region=region,
-        target=_target_choice(pair.target, placed),
+        target=TargetChoice(
+            id=pair.target.id,
+            licence=pair.target.licence,
+            weight_bytes=pair.target.weight_bytes,
+            weights=placed.target,
+        ),
         drafter=_drafter_choice(pair, placed),
         speculation=engine.speculation,
         runtime=placement.runtime,
         instance_type=candidate.instance.type,
         instance_count=count,
         copies=copies,
-        **_load_fields(options, work),
+        max_model_len=work.max_model_len,
+        concurrency=work.concurrency,
+        workload=options.workload,
+        prompt_tokens=work.workload.prompt_tokens,
+        cached_prompt_tokens=work.workload.cached_prompt_tokens,
+        output_tokens=work.workload.output_tokens,
+        slo=options.slo,
         batch=plan_batch(
             options, work.workload.output_tokens, candidate.tokens_per_second, usd_per_hour
         ),
@@ -150,8 +163,12 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         mounts=placed.mounts,
         fit=candidate.fit,
         price_per_hour_usd=usd_per_hour,
-        **_speed_fields(ranked.value),
-        proof=_proof(pair, image, catalog),
+        speed=speed_of(candidate),
+        without_speculation=ranked.value.alone,
+        alternatives=ranked.value.alternatives,
+        proof=ProofPlan(
+            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
+        ),
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,
@@ -179,7 +196,9 @@ def _operation_fields(
     """How the endpoint starts, is updated, scales, ends and is observed; and the price's date."""
     record, options, region = decisions.record, placement.options, placement.region
     candidate, copies, sizes = placement.candidate, placement.copies, placement.sizes
-    price = record(_price(options, candidate.instance, region))
+    price = price_of(candidate.instance, region)
+    if price.value is not None or options.max_price_per_hour is None:
+        record(price)  # with a limit, the error of the limit says that the price is unknown
     download_seconds = record(choose_download_timeout(options, sizes))
     gpus = candidate.fit.tensor_parallel_size
     floor = speculation.acceptance_floor if speculation else None
@@ -188,12 +207,12 @@ def _operation_fields(
     startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
     start_seconds = record(choose_start_time(options, sizes, gpus, work, candidate.instance))
     scaling = record(choose_scaling(options, work, candidate, start_seconds, copies))
-    decisions.report(tuple(zero_findings(options, region)))
+    decisions.report(tuple(zero_findings(options, placement.catalog.runtimes, region)))
     most = highest_price(usd, count, scaling)
     longest_start = download_seconds + startup_seconds
     limit = record(choose_limit(options, region, most, longest_start, copies is not None))
     return {
-        "price_date": price.date.isoformat() if price else None,
+        "price_date": price.value.date.isoformat() if price.value else None,
         "download_timeout_seconds": download_seconds,
         "startup_timeout_seconds": startup_seconds,
         "rollout": rollout,
@@ -201,41 +220,6 @@ def _operation_fields(
         "limit": limit,
         "observe": record(choose_observe(options, region, floor)),
     }
-
-
-def _load_fields(options: Options, work: PairLoad) -> dict[str, Any]:
-    """The load that is planned for."""
-    return {
-        "max_model_len": work.max_model_len,
-        "concurrency": work.concurrency,
-        "workload": options.workload,
-        "prompt_tokens": work.workload.prompt_tokens,
-        "cached_prompt_tokens": work.workload.cached_prompt_tokens,
-        "output_tokens": work.workload.output_tokens,
-        "slo": options.slo,
-    }
-
-
-def _speed_fields(choice: InstanceChoice) -> dict[str, Any]:
-    """The speed of the selected candidate, and others for comparison."""
-    return {
-        "speed": speed_of(choice.candidate),
-        "without_speculation": choice.alone,
-        "alternatives": choice.alternatives,
-    }
-
-
-def _proof(pair: SelectedPair, image: str, catalog: Catalog) -> ProofPlan:
-    """The target's prompts, and where the drafts of this image are counted."""
-    source = proof_source(image, catalog.runtimes)
-    return ProofPlan(**pair.target.proof.model_dump(), source=source)
-
-
-def _price(options: Options, instance: Instance, region: str) -> Decision[Price | None]:
-    """The price of one instance. With a limit, its error says that the price is unknown."""
-    choice = price_of(instance, region)
-    limited = options.max_price_per_hour is not None
-    return Decision(None) if choice.value is None and limited else choice
 
 
 def _target_alone_in_batch(
@@ -280,7 +264,18 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
         own_head=pair.own is not None,
         of_one_size=options.requests is not None,
     )
-    return CandidateEvaluator(options, pair, work, region)
+    others = tuple(
+        other
+        for other in other_drafters(options, pair, work.vllm, length, work.request_tokens)
+        if may_be_known(replace(work, drafter=other, k=1))
+    )
+    alternative = next(filter(None, others), None)
+    if alternative is not None and not may_be_known(replace(work, k=1)):
+        # Its speed can be known, that of the pair's drafter cannot.
+        pair = replace(pair, drafter=alternative)
+        work = replace(work, drafter=alternative, k=usual_k(options, alternative))
+        others = tuple(other for other in others if other != alternative)
+    return CandidateEvaluator(options, pair, work, region, others)
 
 
 def _pair_on(
@@ -297,25 +292,10 @@ def _pair_on(
         decisions.report(requested.findings)
         pair = replace(asked, drafter=candidate.drafter)
     if pair.drafter is not None:
-        own = pair.own is not None
-        decisions.record(k_decision(options, pair.drafter, own, candidate.k, choice.compared))
+        is_own = pair.own is not None
+        decisions.record(k_decision(options, pair.drafter, is_own, candidate.k, choice.compared))
         decisions.report(speculation_findings(options, pair, candidate.k, choice.compared))
     return pair
-
-
-def _weight_sizes(placed: PlacedWeights, work: PairLoad) -> WeightSizes:
-    """Target and drafter with their sizes in bytes."""
-    drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
-    return [(placed.target, work.target.weight_bytes), *drafter]
-
-
-def _target_choice(target: Target, placed: PlacedWeights) -> TargetChoice:
-    return TargetChoice(
-        id=target.id,
-        licence=target.licence,
-        weight_bytes=target.weight_bytes,
-        weights=placed.target,
-    )
 
 
 def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice | None:

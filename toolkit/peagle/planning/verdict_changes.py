@@ -37,33 +37,33 @@ def changes_of(
     yield from _caveats(compared, decided)
     for finding in of_price:
         yield VerdictChange(kind="evidence", text=finding.message)
-    yield from _versions(compared)
+    yield from _versions(compared, question)
 
 
 def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
     """The load at which speculation is nearest to losing, and the one at which it is nearest to
     winning."""
     wins = [(load, speed) for load in size.loads if load.best and (speed := load.speed(load.best))]
-    paying = [(load.concurrency, one) for load, one in wins if one.setting.k]
+    paying = [(load.concurrency, speed) for load, speed in wins if speed.setting.k]
     tight = max(paying, key=lambda pair: _share(pair[1]), default=None)
     if tight is not None and tight[1].break_even_acceptance_length is not None:
         yield _at_length(size, *tight, "pays")
     losing = [
-        (load.concurrency, one)
+        (load.concurrency, speed)
         for load, best in wins
-        if best.setting == NO_SPECULATION and (one := _nearest_to_paying(load))
+        if best.setting == NO_SPECULATION and (speed := _nearest_to_paying(load))
     ]
     near = min(losing, key=lambda pair: _share(pair[1]), default=None)
     if near is not None and _share(near[1]) > 1:
         yield _at_length(size, *near, "would pay")
 
 
-def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str) -> VerdictChange:
+def _at_length(size: WorkloadVerdict, load: float, speed: SettingSpeed, pays: str) -> VerdictChange:
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
-    origin = origins.get(one.acceptance_basis, one.acceptance_basis)
+    origin = origins.get(speed.acceptance_basis, speed.acceptance_basis)
     text = (
-        f"{size.name}, {load:,g} at a time: {one.setting.text} {pays} above "
-        f"{one.break_even_acceptance_length:.2f} tokens per step; {one.acceptance_length:.2f} "
+        f"{size.name}, {load:,g} at a time: {speed.setting.text} {pays} above "
+        f"{speed.break_even_acceptance_length:.2f} tokens per step; {speed.acceptance_length:.2f} "
         f"is {origin}"
     )
     return VerdictChange(kind="acceptance", text=text)
@@ -71,16 +71,16 @@ def _at_length(size: WorkloadVerdict, load: float, one: SettingSpeed, pays: str)
 
 def _nearest_to_paying(load: LoadVerdict) -> SettingSpeed | None:
     """The drafting setting that needs the least more acceptance to be as fast as the target."""
-    known = [
-        one
-        for one in load.speeds
-        if one.tokens_per_second is not None and one.break_even_acceptance_length is not None
+    speeds = [
+        speed
+        for speed in load.speeds
+        if speed.tokens_per_second is not None and speed.break_even_acceptance_length is not None
     ]
-    return min(known, key=_share, default=None)
+    return min(speeds, key=_share, default=None)
 
 
-def _share(one: SettingSpeed) -> float:
-    return (one.break_even_acceptance_length or 1.0) / one.acceptance_length
+def _share(speed: SettingSpeed) -> float:
+    return (speed.break_even_acceptance_length or 1.0) / speed.acceptance_length
 
 
 def _evidence(
@@ -90,7 +90,7 @@ def _evidence(
     estimated = []
     for size in decided:
         wins = [(load, load.speed(load.best)) for load in size.loads if load.best]
-        guessed = [load.concurrency for load, one in wins if one and one.basis == "estimated"]
+        guessed = [load.concurrency for load, speed in wins if speed and speed.basis == "estimated"]
         if guessed:
             loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} at a time"
             estimated.append(f"{size.name}, {loads}")
@@ -101,9 +101,9 @@ def _evidence(
     for size in decided:
         yield from _faster_estimates(size)
     unknown = {
-        one.drafter: basis.source
-        for one in question.settings
-        if one.drafter and (basis := compared.acceptance(one)).basis == "unknown"
+        setting.drafter: basis.source
+        for setting in question.settings
+        if setting.drafter and (basis := compared.acceptance(setting)).basis == "unknown"
     }
     if unknown:
         text = f"not compared, because the acceptance is unknown: {_listed(unknown)}"
@@ -145,10 +145,10 @@ def _faster_estimates(size: WorkloadVerdict) -> Iterator[VerdictChange]:
         best = load.speed(load.best)
         if best is None or best.basis != "measured" or not best.tokens_per_second:
             continue
-        for one in load.speeds:
-            gain = (one.tokens_per_second or 0) / best.tokens_per_second - 1
-            if one.basis == "estimated" and gain > ESTIMATE_MUST_WIN_BY:
-                faster.setdefault(one.setting, []).append((load.concurrency, gain))
+        for speed in load.speeds:
+            gain = (speed.tokens_per_second or 0) / best.tokens_per_second - 1
+            if speed.basis == "estimated" and gain > ESTIMATE_MUST_WIN_BY:
+                faster.setdefault(speed.setting, []).append((load.concurrency, gain))
     if faster:
         setting, gains = max(faster.items(), key=lambda item: max(gain for _, gain in item[1]))
         most = max(gain for _, gain in gains)
@@ -164,44 +164,44 @@ _MOST_LISTED = 9
 
 
 def _listed(values: Collection[object]) -> str:
-    texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in values]
+    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
     if len(texts) > _MOST_LISTED:
         texts = [*texts[: _MOST_LISTED - 1], f"{len(texts) - _MOST_LISTED + 1} more"]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def _versions(compared: ComparedSettings) -> Iterator[VerdictChange]:
+def _versions(compared: ComparedSettings, question: Question) -> Iterator[VerdictChange]:
     """The first newer version of the catalogue that adapts the drafted length, and what was
     measured with other versions on these GPUs."""
     work, table = compared.work, compared.work.catalog.runtimes
-    newer = [one.vllm for one in table.runtimes if versions.compare(one.vllm, work.vllm) > 0]
-    drafters = [one for one in work.target.drafters if one.public]
+    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, work.vllm) > 0]
+    drafters = [drafter for drafter in work.target.drafters if drafter.public]
 
     def adapts(drafter: Drafter, vllm: str) -> MethodSupport | None:
-        found = support_of(table, drafter.method, drafter.parallel_drafting, vllm)
-        return found if found and found.adaptive else None
+        support = support_of(table, drafter.method, drafter.parallel_drafting, vllm)
+        return support if support and support.adaptive else None
 
     for vllm in sorted(newer, key=versions.parse):
         gained = {
-            one.name: support
-            for one in drafters
-            if (support := adapts(one, vllm)) and not adapts(one, work.vllm)
+            drafter.name: support
+            for drafter in drafters
+            if (support := adapts(drafter, vllm)) and not adapts(drafter, work.vllm)
         }
         if not gained:
             continue
-        without = [one.name for one in drafters if one.parallel_drafting]
+        without = [drafter.name for drafter in drafters if drafter.parallel_drafting]
         text = f"vLLM {vllm} can adapt the drafted length of {_listed(gained)} to the load"
         text += f", not that of {_listed(without)}" if without else ""
-        notes = dict.fromkeys(one.note for one in gained.values() if one.note)
+        notes = dict.fromkeys(support.note for support in gained.values() if support.note)
         yield VerdictChange(kind="version", text="; ".join([text, *notes]))
         break
     for run in compared.runs:
         here = is_on(run, compared.instance.gpu, compared.gpus)
         if here and versions.compare(run.vllm, work.vllm) != 0:
-            yield _measured_with(run, compared)
+            yield _measured_with(run, compared, question)
 
 
-def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
+def _measured_with(run: SpeedRun, compared: ComparedSettings, question: Question) -> VerdictChange:
     """What is fastest in a run of another version, compared with the verdict's version."""
     best: dict[tuple[int, int | None, int | None], Speed] = {}
     for row in run.speeds:
@@ -215,7 +215,7 @@ def _measured_with(run: SpeedRun, compared: ComparedSettings) -> VerdictChange:
     for (load, prompt, answer), row in best.items():
         if (row.drafter, row.k) != (drafter, k) or not prompt or not answer:
             continue
-        if compared.is_compared(setting):
+        if setting in question.settings:
             here = compared.performance(setting, Workload(prompt, answer), load).tokens_per_second
             ratios += [row.output_tokens_per_second / here] if here else []
     text = f"measured with vLLM {run.vllm}: {setting.text} is fastest in {count} of {len(best)}"

@@ -17,15 +17,15 @@ from peagle.text import format_usd
 def cheapest_of(options: Options, candidates: Sequence[Candidate]) -> Candidate | None:
     """The lowest price per hour of those that hold the load, and that meet what the options
     require, if any does."""
-    priced = [one for one in candidates if one.usd_per_hour is not None and one.holds_load]
-    priced = [one for one in priced if one.meets(options)] or priced
-    return min(priced, key=lambda one: one.usd_per_hour or 0.0, default=None)
+    priced = [other for other in candidates if other.usd_per_hour is not None and other.holds_load]
+    priced = [other for other in priced if other.meets(options)] or priced
+    return min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
 
 
 @dataclass(frozen=True)
 class WithOrWithout:
     """``candidate``, planned or considered, and all that fit with its drafter (else the pair's)
-    and without speculation, best first."""
+    and without speculation, best first; of the user's instance type only, if there is one."""
 
     evaluator: CandidateEvaluator
     candidate: Candidate
@@ -35,32 +35,29 @@ class WithOrWithout:
     def instead(self) -> Candidate | None:
         """The target alone, to plan instead of the candidate: where the speed with its drafter is
         unknown, the user did not name it, and it costs more per hour or may be too slow."""
-        options, one = self.evaluator.options, self.candidate
-        unknown = one.tokens_per_second is None and one.fit.fits
-        if one.drafter is None or not unknown or is_drafter_named(options):
+        options, candidate = self.evaluator.options, self.candidate
+        unknown = candidate.tokens_per_second is None and candidate.fit.fits
+        if candidate.drafter is None or not unknown or is_drafter_named(options):
             return None
-        if options.instance_type is not None:
-            best = cheapest = self.evaluator.with_drafter(None).candidate(one.instance)
-        elif self.alone:
-            best, cheapest = self.alone[0], cheapest_of(options, self.alone) or self.alone[0]
-        else:
+        if not self.alone:
             return None
-        if not best.fit.fits or (one.holds_load and not best.holds_load):
+        best, cheapest = self.alone[0], cheapest_of(options, self.alone) or self.alone[0]
+        if candidate.holds_load and not best.holds_load:
             return None
-        certain = best.meets(options) and not one.meets(options)
-        return best if certain or _is_cheaper(cheapest, one) else None
+        certain = best.meets(options) and not candidate.meets(options)
+        return best if certain or _is_cheaper(cheapest, candidate) else None
 
     def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
         """What speculation changes: the cost per output token, else the speed.
 
         ``unknown`` is what was not planned since its speed is unknown.
         """
-        one = self.candidate
+        candidate = self.candidate
         if unknown is not None:
             because = self._not_known(unknown)
         else:
             because = self._costs() or self._speeds(compared) or self._default()
-        value = f"{one.drafter.name}, K={one.k}" if one.drafter else "none"
+        value = f"{candidate.drafter.name}, K={candidate.k}" if candidate.drafter else "none"
         return Reason(what="speculation", value=value, because=because)
 
     def _not_known(self, unknown: Candidate) -> str:
@@ -80,39 +77,40 @@ class WithOrWithout:
 
     def _costs(self) -> str:
         """Costs per token of the candidate and of the best of the others; empty where unknown."""
-        one = self.candidate
-        others = self.alone if one.drafter is not None else self.speculating
-        ours = one.usd_per_million_tokens
+        candidate = self.candidate
+        others = self.alone if candidate.drafter is not None else self.speculating
+        ours = candidate.usd_per_million_tokens
         if ours is None or not others or not others[0].holds_load:
             return ""
         best, theirs = others[0], others[0].usd_per_million_tokens
         if theirs is None:
             return ""
-        here = "with it" if one.drafter is not None else "without"
-        there = "without" if one.drafter is not None else f"with {_name(best)}"
-        if best.text != one.text:
+        here = "with it" if candidate.drafter is not None else "without"
+        there = "without" if candidate.drafter is not None else f"with {_name(best)}"
+        if best.text != candidate.text:
             there += f" on {best.text}"
         text = f"{format_usd(ours)} per million output tokens {here}, {format_usd(theirs)} {there}"
         options = self.evaluator.options
-        misses = one.meets(options) and not best.meets(options)
+        misses = candidate.meets(options) and not best.meets(options)
         return f"{text}, which is not known to meet what is required" if misses else text
 
     def _speeds(self, compared: SpeedsByK) -> str:
         """Speeds of all instances with and without speculation; empty where one is unknown."""
-        one = self.candidate
+        candidate = self.candidate
         others = {
             name: speed.tokens_per_second
             for (name, _), speed in sorted(
                 compared.speeds.items(), key=lambda item: item[1].tokens_per_second or 0.0
             )
-            if (name is None) is (one.drafter is not None) and speed.tokens_per_second is not None
+            if (name is None) is (candidate.drafter is not None)
+            and speed.tokens_per_second is not None
         }
-        if one.tokens_per_second is None or not others:
+        if candidate.tokens_per_second is None or not others:
             return ""
         name, fastest = list(others.items())[-1]
-        here = "with it" if one.drafter is not None else "without"
+        here = "with it" if candidate.drafter is not None else "without"
         there = "without" if name is None else f"with {name}"
-        ours, theirs = one.tokens_per_second, one.total(fastest) or 0
+        ours, theirs = candidate.tokens_per_second, candidate.total(fastest) or 0
         return f"{ours:,.0f} tokens/s {here}, {theirs:,.0f} {there}, on the same GPUs"
 
     def _default(self) -> str:
@@ -125,27 +123,28 @@ class WithOrWithout:
     def costs_more(self) -> Iterator[Finding]:
         """A warning when the target alone does the same for less, and the user named the
         drafter."""
-        options, one = self.evaluator.options, self.candidate
-        if one.drafter is None or not is_drafter_named(options) or not self.alone:
+        options, candidate = self.evaluator.options, self.candidate
+        if candidate.drafter is None or not is_drafter_named(options) or not self.alone:
             return
         best = self.alone[0]
-        ours, theirs = one.usd_per_million_tokens, best.usd_per_million_tokens
+        ours, theirs = candidate.usd_per_million_tokens, best.usd_per_million_tokens
         if ours is None or theirs is None or theirs >= ours or not best.holds_load:
             return
-        if best.meets(options) or not one.meets(options):
+        if best.meets(options) or not candidate.meets(options):
             message = (
                 f"without speculation, {best.text}{best.at_cost} costs {format_usd(theirs)} per "
-                f"million output tokens ({best.speed_text}); with {one.drafter.title}, "
-                f"{one.text}{one.at_cost} costs {format_usd(ours)} ({one.speed_text})"
+                f"million output tokens ({best.speed_text}); with {candidate.drafter.title}, "
+                f"{candidate.text}{candidate.at_cost} costs {format_usd(ours)} "
+                f"({candidate.speed_text})"
             )
             yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
 
 
-def _is_cheaper(one: Candidate, other: Candidate) -> bool:
+def _is_cheaper(candidate: Candidate, other: Candidate) -> bool:
     """Whether it has the lower price per hour; any is lower than an unknown one."""
-    if one.usd_per_hour is None:
+    if candidate.usd_per_hour is None:
         return False
-    return other.usd_per_hour is None or one.usd_per_hour < other.usd_per_hour
+    return other.usd_per_hour is None or candidate.usd_per_hour < other.usd_per_hour
 
 
 def _name(candidate: Candidate) -> str:

@@ -110,7 +110,7 @@ def alarm_text(
 ) -> str:
     """The description of an alarm of this kind, whose engines are ``copies`` of an inference
     component or one for each instance; ``command`` switches speculation off, in the files of the
-    template or script that is the ``owner``, which then applies them."""
+    template that is the ``owner``, which then applies them."""
     if kind == "acceptance":
         text = f"The acceptance length is below {threshold:g}."
         then = f", then {owner}" if owner else ""
@@ -134,7 +134,6 @@ _APPLY = {
     "cloudformation": "update the stack with that template",
     "cdk": "cdk deploy",
     "terraform": "terraform apply",
-    "boto3": "run the script",
 }
 """Format -> how its owner applies a rendered plan. No format has a parameter that switches
 speculation off: variables of the container, weights and alarms change together."""

@@ -33,7 +33,6 @@ class RenderedFile:
 
     path: str
     content: bytes
-    executable: bool = False
 
 
 class PlainDumper(yaml.SafeDumper):
@@ -75,9 +74,9 @@ def json_file(path: str, document: Any) -> RenderedFile:
     return text_file(path, _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
+def text_file(path: str, text: str) -> RenderedFile:
     """A text file, without control characters other than tabs and ends of lines."""
-    return RenderedFile(path, _CONTROL.sub("", text).encode(), executable)
+    return RenderedFile(path, _CONTROL.sub("", text).encode())
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -210,7 +209,7 @@ _PROVING = """
 `peagle prove {name} --region {region}` measures whether drafts are accepted, and exits with 3 if
 not. `peagle drift plan.json` compares the endpoint with the plan in this folder. `peagle list`,
 `status` and `logs` find the endpoint by its tags. `peagle deploy`, `rollback`
-and `destroy` leave it to its owner until `peagle adopt {name}`.
+and `destroy` leave it to its owner.
 """
 
 
@@ -310,7 +309,7 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = Fals
 def _write(path: Path, file: RenderedFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)
-    path.chmod(0o755 if file.executable else 0o644)
+    path.chmod(0o644)
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:

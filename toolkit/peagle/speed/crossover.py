@@ -35,21 +35,21 @@ def crossovers(
     """
     first = 0
     decided = [number for number, point in enumerate(points) if point.side]
-    for one, other in pairwise(decided):
-        if points[one].side == points[other].side:
+    for here, there in pairwise(decided):
+        if points[here].side == points[there].side:
             continue
-        back = (n for n in range(other + 1, len(points)) if points[n].side == points[one].side)
+        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
         end = next(back, len(points))
-        before = next(n for n in range(one, other) if _passes_one(points[n], points[n + 1]))
+        before = next(n for n in range(here, there) if _passes_one(points[n], points[n + 1]))
         yield _crossover(points[first:end], before - first, equal, price_of)
-        first = other
+        first = there
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:
-    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million tokens;
-    measured.``"""
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
     price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million tokens" if price is not None else ""
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
     low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
     between = f" ({low} to {high})" if low != high else ""
     return (
@@ -98,16 +98,16 @@ def _equal_range(
     above, below = (1 + equal, 1 - equal) if before.ratio > 1 else (1 - equal, 1 + equal)
     low, high = before.load, after.load
     left = points[: points.index(after) + 1]
-    for one, other in reversed(list(pairwise(left))):
-        if _outside(one, above):
-            low = _load_at(one, other, above)
+    for point, next_point in reversed(list(pairwise(left))):
+        if _outside(point, above):
+            low = _load_at(point, next_point, above)
             break
-        low = one.load
-    for one, other in pairwise(points[points.index(before) :]):
-        if _outside(other, below):
-            high = _load_at(one, other, below)
+        low = point.load
+    for point, next_point in pairwise(points[points.index(before) :]):
+        if _outside(next_point, below):
+            high = _load_at(point, next_point, below)
             break
-        high = other.load
+        high = next_point.load
     return low, high
 
 

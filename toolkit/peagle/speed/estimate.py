@@ -62,8 +62,13 @@ def performance(
     ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
     case's drafter in them. ``fit`` is the case's memory fit if it is known already; ``engines``
     share the requests of all conversations. The basis is ``unknown`` without an acceptance length,
-    on a GPU that speed_model.yaml does not have, and where no request of the workload fits.
+    on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
+    context or the KV cache.
     """
+    size, context = workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len
+    if size > context:
+        lacking = f"requests of {size:,} tokens exceed the context of {context:,}"
+        return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
     if workload.cached_prompt_tokens:
         fit = fit or fit_of(case)
@@ -244,8 +249,8 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     if below is not above:
         share = (load - below.concurrency) / (above.concurrency - below.concurrency)
 
-    def at(one: float | None, other: float | None) -> float | None:
-        return None if one is None or other is None else one + share * (other - one)
+    def at(lower: float | None, upper: float | None) -> float | None:
+        return None if lower is None or upper is None else lower + share * (upper - lower)
 
     speeds = below.output_tokens_per_second, above.output_tokens_per_second
     tokens = speeds[0] + share * (speeds[1] - speeds[0])

@@ -96,7 +96,21 @@ def _at(items: Mapping[str, list[dict[str, Any]]], version: str) -> dict[str, di
 
 
 @cache
+def architectures() -> dict[str, Any]:
+    """``defaults`` of config classes by model type, ``decoders``: the model type of the decoder of
+    larger models, and ``not_served``: classes with the last version that served them, if any.
+
+    ``tools/model_defaults.py`` writes the file from vLLM and transformers.
+    """
+    return _read("architectures.json")
+
+
+@cache
 def _table() -> dict[str, Any]:
-    text = (data_folder("model_catalog") / FILE).read_text(encoding="utf-8")
-    table: dict[str, Any] = json_reader.read(text, FILE)
+    return _read(FILE)
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = (data_folder("model_catalog") / name).read_text(encoding="utf-8")
+    table: dict[str, Any] = json_reader.read(text, name)
     return table

@@ -1,8 +1,8 @@
 """A variable that nothing in the image reads: the setting that it means stays off, silently.
 
-vLLM ignores variables that its version does not have. ``OPTION_*`` is read by AWS's LMI images
-only; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other images. Fields of the
-endpoint's variant are no variables of the container.
+vLLM ignores variables that its version does not have. AWS's LMI images (DJL Serving) have variables
+of their own; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other images. Fields of
+the endpoint's variant are no variables of the container.
 """
 
 from difflib import get_close_matches
@@ -15,6 +15,16 @@ RULE = Rule("variable-ignored", about="version", vllm_notices="never")
 
 _OPTION, _VLLM = "OPTION_", "VLLM_"
 _SPECULATIVE = "OPTION_SPECULATIVE"
+
+_LMI = {
+    _SPECULATIVE: "remove it, and name the drafter with PAIR or --drafter, and its K with --k",
+    _OPTION: "remove it",
+    "HF_MODEL_": "remove it: PAIR and --model-source name the model",
+    "SERVING_": "remove it",
+    "LMI_": "remove it",
+    "DJL_": "remove it",
+}
+"""Variables of AWS's LMI images by their beginning, and the fix."""
 
 _FIELDS = {
     "containerstartuphealthchecktimeout": "use --startup-timeout",
@@ -34,17 +44,16 @@ def check(case: Case) -> Findings:
     for name in sorted(case.environment):
         upper = name.upper()
         field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
-        if upper.startswith(_SPECULATIVE):
-            message = f"{name} is of AWS's LMI images; vLLM's image ignores it and does not draft"
-            fix = "remove it, and name the drafter with PAIR or --drafter, and its K with --k"
-            yield RULE.error("environment", message, fix)
-        elif upper.startswith(_OPTION):
-            argument = upper.removeprefix(_OPTION).lower().replace("_", "-")
-            fix = "remove it"
-            if argument in facts.arguments:
-                fix = f"use --set {argument}=VALUE, or the plan's own option, instead"
+        lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
+        if lmi is not None:
             message = f"{name} is of AWS's LMI images; vLLM's image ignores it"
-            yield RULE.warning("environment", message, fix)
+            if upper.startswith(_SPECULATIVE):
+                yield RULE.error("environment", f"{message} and does not draft", lmi)
+                continue
+            argument = upper.removeprefix(_OPTION).lower().replace("_", "-")
+            if upper.startswith(_OPTION) and argument in facts.arguments:
+                lmi = f"use --set {argument}=VALUE, or the plan's own option, instead"
+            yield RULE.warning("environment", message, lmi)
         elif field in _FIELDS:
             message = f"{name} is a field of the endpoint, which a container does not read"
             yield RULE.warning("environment", message, _FIELDS[field])

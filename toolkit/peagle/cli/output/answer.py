@@ -83,9 +83,16 @@ def _load_text(plan: Plan) -> str:
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
+def is_priced(plan: Plan) -> bool:
+    """Whether prices and speeds are of requests that fit the context; the engine rejects others."""
+    return all(finding.code != "requests-above-context" for finding in plan.findings)
+
+
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    because = {reason.what: reason.because for reason in plan.reasons}
-    why = because.get("speculation", "")
+    if not is_priced(plan):
+        return
+    reasons = {reason.what: reason for reason in plan.reasons}
+    why = reasons["speculation"].because if "speculation" in reasons else ""
     yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     where = f"{plan.instance_count} x {plan.instance_type} ({_gpus(plan)}{copies}) in {plan.region}"
@@ -116,8 +123,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     alone, other = plan.without_speculation, other_choice(plan)
     least = None if plan.batch else least_cost(plan)
     if alone is not None and plan.speculation is not None:
-        misses = "; not known to meet what is required" if _misses(plan, alone) else ""
-        yield "without", f"{_alternative_text(plan, alone, '')}{misses}"
+        text = _alternative_text(plan, alone, "")
+        text += "; not known to meet what is required" if _misses(plan, alone) else ""
+        if best := reasons.get("instance_without_speculation"):
+            text += f"; the best type without speculation is {best.value}: {best.because}"
+        yield "without", text
     if other is not None:
         yield "or", f"{_other_text(plan, other)}{_tie(plan, other) if other == least else ''}"
     if least is not None and least != other:
@@ -208,8 +218,8 @@ def speed_text(
     text += f", {format_usd(speed.usd_per_million_tokens)} per million output tokens"
     if not ranged or price is None:
         return text
-    found = (usd_per_million(price, one) for one in (speed.high, speed.low))
-    costs = [format_usd(usd) for usd in found if usd is not None]
+    ends = (usd_per_million(price, rate) for rate in (speed.high, speed.low))
+    costs = [format_usd(usd) for usd in ends if usd is not None]
     return f"{text} ({' to '.join(costs)})"
 
 
@@ -233,38 +243,41 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
-def is_planned(plan: Plan, one: Alternative) -> bool:
+def is_planned(plan: Plan, other: Alternative) -> bool:
     """Whether an alternative has the planned instances."""
     ours = (plan.instance_type, plan.instance_count)
-    return (one.instance_type, one.instance_count) == ours
+    return (other.instance_type, other.instance_count) == ours
 
 
 def other_choice(plan: Plan) -> Alternative | None:
     """The cheapest other instances that meet what is required: those with the lowest price
     per hour, else the next best."""
     others = [
-        one
-        for one in plan.alternatives
-        if not is_planned(plan, one) and one != plan.without_speculation and not _misses(plan, one)
+        other
+        for other in plan.alternatives
+        if not (is_planned(plan, other) or _misses(plan, other))
+        and other != plan.without_speculation
     ]
     price = plan.price_per_hour_usd
-    for one in sorted(others, key=lambda one: one.price_per_hour_usd or math.inf):
-        if one.price_per_hour_usd and price and one.price_per_hour_usd < price:
-            return one
-    another_gpu = (one for one in others if one.gpu != plan.fit.gpu)
+    for other in sorted(others, key=lambda other: other.price_per_hour_usd or math.inf):
+        if other.price_per_hour_usd and price and other.price_per_hour_usd < price:
+            return other
+    another_gpu = (other for other in others if other.gpu != plan.fit.gpu)
     return next(another_gpu, others[0] if others else None)
 
 
 def least_cost(plan: Plan) -> Alternative | None:
     """The other instances with the lowest cost per token, if that is below the plan's."""
     ours = _cost(plan.speed)
-    lower = [one for one in plan.alternatives if not _misses(plan, one) and _cost(one) < ours]
+    lower = [
+        other for other in plan.alternatives if not _misses(plan, other) and _cost(other) < ours
+    ]
     return min(lower, key=_cost, default=None) if ours < math.inf else None
 
 
 def _cost(speed: SpeedEstimate | None) -> float:
-    known = speed.usd_per_million_tokens if speed is not None else None
-    return math.inf if known is None else known
+    usd = speed.usd_per_million_tokens if speed is not None else None
+    return math.inf if usd is None else usd
 
 
 def _other_text(plan: Plan, other: Alternative) -> str:
@@ -285,29 +298,29 @@ def _tie(plan: Plan, least: Alternative) -> str:
 _REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
 
 
-def _misses(plan: Plan, one: Alternative) -> bool:
+def _misses(plan: Plan, other: Alternative) -> bool:
     """Whether the plan's load has requirements that these instances are not known to meet."""
     required = plan.slo is not None or any(f.code in _REQUIREMENTS for f in plan.findings)
-    return required and not one.verified
+    return required and not other.verified
 
 
-def _alternative_text(plan: Plan, one: Alternative, how: str) -> str:
+def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
     price = "price unknown"
-    if one.price_per_hour_usd is not None:
-        price = f"{format_usd(one.price_per_hour_usd)} per hour"
-    if is_planned(plan, one):
+    if other.price_per_hour_usd is not None:
+        price = f"{format_usd(other.price_per_hour_usd)} per hour"
+    if is_planned(plan, other):
         where = "the same instance"
     else:
-        gpus = one.tensor_parallel_size * (one.copies or 1)
-        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{one.gpu}"
-        gpu += _copies(one.copies, one.instance_count)
-        where = f"{one.instance_count} x {one.instance_type} ({gpu}){how}, {price}"
-    each = "copy" if one.copies else "instance"
-    speed = speed_text(one, engines=min(one.engines, plan.concurrency), each=each)
+        gpus = other.tensor_parallel_size * (other.copies or 1)
+        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{other.gpu}"
+        gpu += _copies(other.copies, other.instance_count)
+        where = f"{other.instance_count} x {other.instance_type} ({gpu}){how}, {price}"
+    each = "copy" if other.copies else "instance"
+    speed = speed_text(other, engines=min(other.engines, plan.concurrency), each=each)
     if plan.batch is None:
         return f"{where}: {speed}"
-    output, usd = plan.output_tokens or 0, one.price_per_hour_usd
-    batch = api.batch_at(plan.batch, output, one.tokens_per_second, usd)
+    output, usd = plan.output_tokens or 0, other.price_per_hour_usd
+    batch = api.batch_at(plan.batch, output, other.tokens_per_second, usd)
     if batch.seconds is not None and batch.usd is not None:
         speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
     return f"{where}: {speed}"
@@ -325,7 +338,10 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
         parts.append(f"acceptance length{length} {about}")
     if speed.extrapolated and plan.speculation:
-        parts.append(f"no acceptance is known of K={plan.speculation.k} or more: extrapolated")
+        extrapolated = f"no acceptance is known of K={plan.speculation.k} or more: extrapolated"
+        for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
+            extrapolated += f"; break-even: {reason.value} ({reason.because})"
+        parts.append(extrapolated)
     if speed.cached_prompt_tokens:
         parts.append("hits of the prefix cache are assumed")
     if speed.basis == "estimated":
@@ -337,10 +353,10 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
 
 def _finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
     """Errors with their fixes, else two warnings; how many others there are."""
-    urgent = [one for one in findings if one.level == "error"]
-    urgent = urgent or [one for one in findings if one.level == "warning"][:2]
+    urgent = [finding for finding in findings if finding.level == "error"]
+    urgent = urgent or [finding for finding in findings if finding.level == "warning"][:2]
     lines = [line for finding in urgent for line in _finding_text(finding, width)]
-    return [*lines, *_rest([one for one in findings if one not in urgent], width)]
+    return [*lines, *_rest([finding for finding in findings if finding not in urgent], width)]
 
 
 def _finding_text(finding: Finding, width: int) -> list[str]:

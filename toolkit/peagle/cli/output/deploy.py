@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, Resource
-from peagle.errors import NotProved, PeagleError
+from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
@@ -299,7 +298,7 @@ def remaining_resources_shown(
 
 def _show_command(label: str, command: Sequence[str]) -> None:
     """A command on stderr, in one line however long."""
-    click.echo(f"{label:<9}{shlex.join(command)}", err=True)
+    click.echo(f"{label:<9}{command_line(command)}", err=True)
 
 
 def show_nothing_remains() -> None:

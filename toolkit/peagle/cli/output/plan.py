@@ -11,6 +11,7 @@ from rich.text import Text
 
 from peagle.cli.output.answer import (
     is_planned,
+    is_priced,
     speed_of_plan,
     times_text,
 )
@@ -180,8 +181,11 @@ def _dollars(amount: float | None) -> str:
 
 
 def print_details(plan: Plan) -> None:
-    """The whole plan on stdout, after its answer."""
+    """The whole plan on stdout, after its answer; the findings only, where it has no price."""
     console = make_console()
+    if not is_priced(plan):
+        print_findings(console, plan.findings)
+        return
     console.print(f"\n[bold]{escape(plan.pair)}[/]\n")
     for name, value in _facts(plan).items():
         text = indented(value, console.width, _FACTS)

@@ -24,7 +24,7 @@ _UNKNOWN = "-"
 def document(usage: Usage) -> dict[str, Any]:
     """What ``--json`` prints; times are in seconds, shares from 0 to 1."""
     at = datetime.fromtimestamp(usage.at, UTC).isoformat(timespec="seconds")
-    return asdict(usage) | {"at": at, "variants": [document(one) for one in usage.variants]}
+    return asdict(usage) | {"at": at, "variants": [document(variant) for variant in usage.variants]}
 
 
 def screen(usage: Usage, width: int) -> list[str]:
@@ -48,16 +48,19 @@ def _columns(usage: Usage, width: int) -> Iterator[str]:
     variants = usage.variants
     column = (width - _LABEL - 2 * (1 + len(variants))) // len(variants)
     facts: list[dict[str, str]] = [
-        {"": f"{one.variant}, {one.instances} x {one.instance_type}", **dict(_facts(one, column))}
-        for one in variants
+        {
+            "": f"{variant.variant}, {variant.instances} x {variant.instance_type}",
+            **dict(_facts(variant, column)),
+        }
+        for variant in variants
     ]
     for label in facts[0]:
-        cells = [wrapped(one[label], column) for one in facts]
+        cells = [wrapped(texts[label], column) for texts in facts]
         for number, row in enumerate(zip_longest(*cells, fillvalue="")):
             name = "" if number else label
-            styled = zip(variants, row, strict=True)
-            texts = (_cell(one, label, f"{text:<{column}}") for one, text in styled)
-            yield f"  {name:<{_LABEL}}{'  '.join(texts)}".rstrip()
+            texts = zip(variants, row, strict=True)
+            styled = (_cell(variant, label, f"{text:<{column}}") for variant, text in texts)
+            yield f"  {name:<{_LABEL}}{'  '.join(styled)}".rstrip()
     together = (_requests(usage, 0), _in_progress(usage), _cost(usage))
     yield f"  {'together':<{_LABEL}}{indented('; '.join(together), width, _LABEL + 2)}"
 
@@ -78,8 +81,8 @@ def _heading(usage: Usage) -> str:
     instances = f"{len(usage.variants)} variants" if usage.variants else instances
     place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
     over = f"last {format_duration(usage.window_seconds)}"
-    found = ", ".join(filter(None, (usage.state, instances, place, over)))
-    return f"{usage.name}: {found}"
+    state = ", ".join(filter(None, (usage.state, instances, place, over)))
+    return f"{usage.name}: {state}"
 
 
 def _facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
@@ -154,7 +157,7 @@ def _cost(usage: Usage) -> str:
         return "unknown price"
     text = f"{format_usd(usage.usd_per_hour)} per hour"
     if usage.usd_per_million_tokens is not None:
-        text += f", {format_usd(usage.usd_per_million_tokens)} per million tokens"
+        text += f", {format_usd(usage.usd_per_million_tokens)} per million output tokens"
     return f"{text} on AWS" if usage.where == "sandbox" else text
 
 

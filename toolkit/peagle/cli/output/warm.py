@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from peagle.cli.context import command_text
 from peagle.cli.output.console import print_line, print_status
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
+from peagle.errors import command_line
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_size, format_usd
 from peagle.warm.collect import CollectedWarmStart
@@ -53,7 +53,7 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
 
 def say_interrupted(removed: str, again: Sequence[str]) -> None:
     """Say what was removed after an interrupt, and the command that starts over."""
-    print_status(f"Interrupted: {removed}. Nothing was kept. Start over", shlex.join(again))
+    print_status(f"Interrupted: {removed}. Nothing was kept. Start over", command_line(again))
 
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:

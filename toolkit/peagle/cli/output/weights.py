@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from peagle.cli.account import Account
 from peagle.cli.context import command_text, findings_in_context, in_context
 from peagle.cli.output.console import print_line, print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
-from peagle.errors import PeagleError, Refused
+from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import (
     format_duration,
@@ -143,15 +142,17 @@ def resume_hint(
         failed = bar.started and not isinstance(error, Refused)
         if failed or isinstance(error, KeyboardInterrupt):
             if bar.progress is None:
-                print_status(f"This run copied no file to {place.uri}. Resume", shlex.join(resume))
+                print_status(
+                    f"This run copied no file to {place.uri}. Resume", command_line(resume)
+                )
             else:
                 done, total = format_size(bar.progress.done), format_size(bar.progress.total)
                 print_status(
                     f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
                     "storage."
                 )
-                print_status("Resume", shlex.join(resume))
-                print_status("Remove", shlex.join(remove))
+                print_status("Resume", command_line(resume))
+                print_status("Remove", command_line(remove))
         raise
 
 

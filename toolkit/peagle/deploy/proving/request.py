@@ -46,7 +46,7 @@ class ProofRequest:
     speculates: bool
     floor: float | None
     source: proof.Source
-    pair: str = "PAIR"
+    pair: str = ""
     min_drafts: int = MIN_DRAFTS
     floor_source: FloorSource | None = None
     revision_started: float = 0.0
@@ -99,7 +99,7 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
-        pair=proof.pair_in_catalogue(target, drafter) if served.pair else "PAIR",
+        pair=proof.pair_in_catalogue(target, drafter) if served.pair else "",
         floor_source=None if floor is None else "catalogue",
         two_turns=caches_prefixes(served.settings),
     )

@@ -77,7 +77,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     )
     return (
         text_file(COMPOSE, compose_text(service, heading)),
-        *(RenderedFile(f"{CONTEXT}/{one.path}", one.content, one.executable) for one in context),
+        *(RenderedFile(f"{CONTEXT}/{one.path}", one.content) for one in context),
         how_to,
     )
 
