@@ -42,8 +42,6 @@ VARIABLES = {
     "AWS_PLAN_ROLE": "arn:aws:iam::123456789012:role/peagle-plan",
     "AWS_IMAGE_ROLE": "arn:aws:iam::123456789012:role/peagle-image",
 }
-MINUTE_SECONDS = 3
-"""How long a minute of the rollout's baking time and of alarms lasts in the sandbox."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
