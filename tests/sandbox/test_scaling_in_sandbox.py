@@ -105,6 +105,17 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(account: Account)
     assert policies["ScalingPolicies"] == []
 
 
+def test_copies_sleep_and_wake_with_the_first_request(account: Account) -> None:
+    name, sandbox = "peagle-asleep", account.sandbox
+    place = ("--name", name, "--instance-type", "ml.g6.12xlarge", "--sandbox", "--yes")
+    sandbox.json("deploy", "tiny", "--copies", "1", "--scale-to-zero", *place)
+    until(lambda: sandbox.json("status", name, "--sandbox")["copies_running"], lambda now: now == 0)
+    set_scaling_speed(1)  # it stays awake then
+    answer = sandbox.json("invoke", name, "hello", "--max-tokens", "4", "--sandbox")
+    assert answer["waited_seconds"] > 0
+    sandbox.json("destroy", name, "--sandbox", "--yes")
+
+
 def refusal(call: Any, **parameters: Any) -> str:
     with pytest.raises(ClientError) as refused:
         call(**parameters)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from moto.core.exceptions import ServiceException
 
-from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, decide, set_speed, step
+from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, decide, set_speed
 
 NOW = 1_800_000_000.0
 POLICY = Tracking(target=4, scale_in_cooldown=600, scale_out_cooldown=60)
@@ -24,7 +24,7 @@ class Scene:
     now: float = NOW
     policy: Tracking | None = POLICY
     bounds: tuple[int, int] = (1, 4)
-    wake: int | None = None
+    is_woken: bool = False
 
     def __post_init__(self) -> None:
         self.scaler = Autoscaler()
@@ -38,7 +38,7 @@ class Scene:
     def variant(self, load: float = 0.0) -> ScaledTarget:
         return ScaledTarget(
             "us-east-1", RESOURCE, DIMENSION, load / max(self.count, 1), *self.bounds,
-            self.policy, self.count, self.busy, self.set_count, self.wake,
+            self.policy, self.count, self.busy, self.set_count, self.is_woken,
         )  # fmt: skip
 
     def set_count(self, count: int) -> None:
@@ -161,7 +161,7 @@ def test_a_request_without_a_copy_wakes_one_at_once() -> None:
     scene = Scene(bounds=(0, 4))
     scene.pass_seconds(1000, load=0)
     assert scene.count == 0
-    scene.wake = 1
+    scene.is_woken = True
     scene.pass_seconds(1, load=0)
 
     assert scene.count == 1
@@ -174,15 +174,3 @@ def test_nothing_is_left_once_nobody_asks_for_15_minutes() -> None:
     scene.pass_seconds(30, load=0)
 
     assert scene.count == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "count"),
-    [("ChangeInCapacity", 1, 3), ("ExactCapacity", 1, 1), ("PercentChangeInCapacity", 50, 3)],
-)
-def test_what_a_step_makes_of_two(kind: str, change: int, count: int) -> None:
-    far = {"MetricIntervalLowerBound": 10.0, "ScalingAdjustment": 9}
-    near = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": change}
-
-    assert step({"AdjustmentType": kind, "StepAdjustments": [far, near]}, 2) == count
-    assert step({"AdjustmentType": kind, "StepAdjustments": [far]}, 2) == 2

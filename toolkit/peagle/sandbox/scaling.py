@@ -57,8 +57,8 @@ class Tracking:
 class ScaledTarget:
     """A variant, or an inference component, with a scalable target. ``load`` is the requests in
     progress of an average instance or copy. ``policy`` is ``None`` for one that the sandbox does
-    not follow; ``set_count`` starts or ends engines and may raise ServiceException; ``wake`` is the
-    number that a step policy asks for now."""
+    not follow; ``set_count`` starts or ends engines and may raise ServiceException; ``is_woken``: a
+    request found no copy."""
 
     region: str
     resource: str
@@ -70,7 +70,7 @@ class ScaledTarget:
     count: int
     is_busy: bool
     set_count: Callable[[int], object]
-    wake: int | None = None
+    is_woken: bool = False
 
 
 def decide(
@@ -85,8 +85,8 @@ def decide(
     count, policy = target.count, target.policy
     if not target.minimum <= count <= target.maximum:
         return min(max(count, target.minimum), target.maximum)
-    if target.wake is not None:
-        return min(max(target.wake, target.minimum), target.maximum)
+    if target.is_woken:
+        return max(count, 1)
     if policy is None:
         return count
     periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
@@ -209,7 +209,7 @@ def scaled_targets() -> Iterator[ScaledTarget]:
 
 def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
     parts, sagemaker = target.resource_id.split("/"), backend_of(region)
-    wake = None
+    is_woken = False
     if target.scalable_dimension == DIMENSION:
         _, name, _, variant = parts
         endpoint = sagemaker.endpoints.get(name)
@@ -229,7 +229,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
             return
         variant = component.parameters["VariantName"]
         fleet, is_busy, count = component.current, component.is_busy, component.copies
-        wake = _wake(region, backend, target) if component.refused_at else None
+        is_woken = component.refused_at > 0 and _is_woken(region, backend, target)
 
         def set_count(count: int) -> None:
             component.refused_at = 0.0
@@ -239,7 +239,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
     bounds = target.min_capacity, target.max_capacity
     yield ScaledTarget(
         region, target.resource_id, target.scalable_dimension, _load(fleet, variant), *bounds,
-        _tracking(backend, target), count, is_busy, set_count, wake,
+        _tracking(backend, target), count, is_busy, set_count, is_woken,
     )  # fmt: skip
 
 
@@ -272,33 +272,16 @@ def _tracking(backend: Any, target: Any) -> Tracking | None:
     return None
 
 
-def _wake(region: str, backend: Any, target: Any) -> int | None:
-    """The number of copies that the first step policy makes of none, which an alarm calls; ``None``
-    without one."""
+def _is_woken(region: str, backend: Any, target: Any) -> bool:
+    """Whether a step policy starts a copy when an alarm sees a request that found none."""
     alarms = list(cloudwatch_backends[ACCOUNT][region].alarms.values())
     called = {action for alarm in alarms for action in alarm.alarm_actions or ()}
-    for policy in list(backend.policies.values()):
-        config = policy.step_scaling_policy_configuration
-        if config and policy.resource_id == target.resource_id and policy.policy_arn in called:
-            return step(config, 0)
-    return None
-
-
-def step(config: Mapping[str, Any], count: int) -> int:
-    """The number that a StepScalingPolicyConfiguration makes of ``count``, by the step of a metric
-    at its threshold."""
-    for adjustment in config.get("StepAdjustments") or ():
-        low = adjustment.get("MetricIntervalLowerBound")
-        high = adjustment.get("MetricIntervalUpperBound")
-        if (low is not None and low > 0) or (high is not None and high <= 0):
-            continue
-        change = int(adjustment["ScalingAdjustment"])
-        if config.get("AdjustmentType") == "ExactCapacity":
-            return change
-        if config.get("AdjustmentType") == "PercentChangeInCapacity":
-            return count + count * change // 100
-        return count + change
-    return count
+    return any(
+        policy.step_scaling_policy_configuration
+        and policy.resource_id == target.resource_id
+        and policy.policy_arn in called
+        for policy in list(backend.policies.values())
+    )
 
 
 def _backends() -> Mapping[str, Any] | None:
