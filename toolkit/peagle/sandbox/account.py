@@ -101,11 +101,11 @@ def quota_codes() -> dict[str, str]:
     """Every instance type that endpoints may have -> its quota code: botocore's types and the
     catalogue's, which may be newer. A code that the catalogue does not know is derived from the
     name, so that it is stable."""
-    known = {instance.type: instance.quota_code for instance in _instances()}
+    codes = {instance.type: instance.quota_code for instance in _instances()}
     enum = service_model(QUOTA_SERVICE).shape_for("ProductionVariantInstanceType").enum
     return {
-        name: known.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
-        for name in dict.fromkeys([*enum, *known])
+        name: codes.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
+        for name in dict.fromkeys([*enum, *codes])
     }
 
 

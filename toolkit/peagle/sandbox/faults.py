@@ -92,13 +92,13 @@ class Fault:
         service, _, operation = self.operation.rpartition(":")
         if service and service not in SERVICES:
             raise ValueError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
-        known = sorted(operation_names(service))
-        if operation not in known:
-            hint = nearest(operation, known)
+        operations = sorted(operation_names(service))
+        if operation not in operations:
+            hint = nearest(operation, operations)
             raise ValueError(f"unknown operation {self.operation!r}{': ' if hint else ''}{hint}")
         if operation not in (expected := ENDPOINT_OPERATIONS.get(self.kind, (operation,))):
-            operations = " and ".join(expected)
-            raise ValueError(f"{self.kind} is a fault of {operations}, not of {operation}")
+            names = " and ".join(expected)
+            raise ValueError(f"{self.kind} is a fault of {names}, not of {operation}")
         if self.instance_type and self.kind not in ENDPOINT:
             raise ValueError(f"{self.kind} has no instance type: it fails the call itself")
         if not 0 <= self.seconds <= LONGEST_SECONDS:  # false for NaN

@@ -207,10 +207,10 @@ class StandIn:
 def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
     """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind."""
     target = environment.get(MODEL) or environment.get(HUB_MODEL) or "the model"
-    own = sorted(_BELONGS_TO_TARGET & environment.keys())
-    notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in own]
+    left_out = sorted(_BELONGS_TO_TARGET & environment.keys())
+    notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in left_out]
     changed = {
-        **{name: value for name, value in environment.items() if name not in own},
+        **{name: value for name, value in environment.items() if name not in left_out},
         MODEL: TARGET_PATH,
         SERVED_NAME: environment.get(SERVED_NAME, target),
     }
@@ -317,10 +317,10 @@ def is_local_image(name: str) -> bool:
 def _cpu_image(docker: Docker, name: str) -> Image | None:
     """The image of that name if it is on this machine and made for a CPU."""
     try:
-        found = show_image(docker, name)
+        image = show_image(docker, name)
     except PeagleError:
         return None  # an image of AWS, which is not here and would need a GPU
-    return found if found.runtime == "cpu" else None
+    return image if image.runtime == "cpu" else None
 
 
 class ModelDataError(Exception):

@@ -155,9 +155,9 @@ class CloudWatchOperations(CloudWatchResponse):
         """DescribeAlarms, whose filters act together."""
         answer = super().describe_alarms()
         if state := self._get_param("StateValue"):
-            found = cast(dict[str, list[Any]], answer.result)
-            for kind, alarms in found.items():
-                found[kind] = [alarm for alarm in alarms if alarm.state_value == state]
+            listed = cast(dict[str, list[Any]], answer.result)
+            for kind, alarms in listed.items():
+                listed[kind] = [alarm for alarm in alarms if alarm.state_value == state]
         return answer
 
 

@@ -53,6 +53,7 @@ class SandboxStack(Stack):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.status_reason: str | None = None
+        self._is_changing = False
         super().__init__(*arguments, **named)
 
     @property
@@ -61,7 +62,7 @@ class SandboxStack(Stack):
         with LOCK:
             endpoints = [one for one in self.stack_resources if isinstance(one, SandboxEndpoint)]
             is_busy = any(endpoint.is_busy for endpoint in endpoints)
-            if self._status.endswith(_BUSY) and not is_busy:
+            if self._status.endswith(_BUSY) and not (is_busy or self._is_changing):
                 failed = [
                     endpoint.failure_reason or f"the endpoint is {endpoint.endpoint_status}"
                     for endpoint in endpoints
@@ -122,7 +123,7 @@ class SandboxStack(Stack):
         self.output_map = self._create_output_map()
 
     def _begin(self, word: str, work: Callable[[], object]) -> None:
-        self.status = f"{word}{_BUSY}"
+        self.status, self._is_changing = f"{word}{_BUSY}", True
         kinds = {
             document["Type"]
             for document in self.template_dict["Resources"].values()
@@ -140,6 +141,8 @@ class SandboxStack(Stack):
             if not isinstance(error, ServiceException):
                 traceback.print_exception(error)
             self._finish("FAILED", str(getattr(error, "message", "") or error))
+        finally:
+            self._is_changing = False
 
     def _finish(self, status: str, *reasons: str) -> None:
         word = self._status.partition("_")[0]
