@@ -42,8 +42,6 @@ VARIABLES = {
     "AWS_PLAN_ROLE": "arn:aws:iam::123456789012:role/peagle-plan",
     "AWS_IMAGE_ROLE": "arn:aws:iam::123456789012:role/peagle-image",
 }
-MINUTE_SECONDS = 3
-"""How long a minute of the rollout's baking time and of alarms lasts in the sandbox."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,8 +78,6 @@ def _in_account(kind: str, log: Transcript, wheel: Path, account: Machine, engin
     account.run("peagle engine install")
     account.run("peagle sandbox start | head -1")
     account.run(f"peagle sandbox quota set {INSTANCE_TYPE} 8")
-    minute = f"from peagle.sandbox.client import set_minute; set_minute({MINUTE_SECONDS})"
-    account.run(f"python -c '{minute}'")
     variables = json.loads(_quiet(account).run("peagle sandbox env --json"))
     repository = folder / "models"
     (repository / "wheels").mkdir(parents=True)

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.protocol import request_body
-from peagle.sandbox.rehearsal import set_scaling_speed
+from peagle.sandbox.client import set_scaling_speed
 from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 

@@ -12,8 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.protocol import request_body
-from peagle.sandbox.client import set_minute
-from peagle.sandbox.rehearsal import set_scaling_speed
+from peagle.sandbox.client import set_scaling_speed
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
@@ -61,7 +60,6 @@ def test_copies_are_proved_one_by_one_sleep_and_wake_with_the_first_requests(
     assert (deployed["copies_running"], deployed["instances_running"]) == (2, 1)
     assert_each_copy_drafts(deployed["proof"])
     set_scaling_speed(SPEED)
-    set_minute(2)  # an alarm's 30 seconds are one
     try:
         asleep = until(lambda: status(sandbox), lambda now: now["instances_running"] == 0)
         assert (asleep["copies_running"], asleep["price_per_hour_usd"]) == (0, 0.0)
@@ -73,7 +71,6 @@ def test_copies_are_proved_one_by_one_sleep_and_wake_with_the_first_requests(
         other.join()
     finally:
         set_scaling_speed(1)
-        set_minute(60)
 
     assert answer["output_tokens"] > 0
     assert other.tokens > 0, "no request is lost"

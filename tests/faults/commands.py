@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.sandbox.rehearsal import add_fault, clear_faults, list_faults
+from peagle.sandbox.client import add_fault, clear_faults, list_faults
 from tests.faults.account import NAME, Inventory, Resources
 from tests.faults.calls import (
     LATE_SECONDS,

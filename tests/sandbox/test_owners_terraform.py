@@ -86,6 +86,8 @@ def test_what_a_module_made(machine: Machine, tmp_path: Path) -> None:
 
     again = run(module, "plan", "-detailed-exitcode", *OPTIONS)
     assert again.returncode == 0, f"the tag of the proof is no change: {again.stdout}"
+    done = run(module, "destroy", "-auto-approve", *OPTIONS)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pipelines.steps import build_commands, run_steps
-from peagle.sandbox.client import set_minute, set_quota
+from peagle.sandbox.client import set_quota
 from tests.sandbox.owners import TYPE, Machine
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import run_in_process
@@ -26,16 +26,13 @@ EDITS = {
     "  region: us-east-1": f"  region: us-east-1\n  instance_type: {TYPE}",
     "    min_drafts: 200": "    min_drafts: 10",
 }
-MINUTE_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _room(sandbox: Sandbox) -> Iterator[None]:
     with sandbox.at_home():
         set_quota(TYPE, 40)
-        set_minute(MINUTE_SECONDS)
         yield
-        set_minute(60)
         set_quota(TYPE, 2)
 
 

@@ -6,19 +6,17 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import set_minute, set_quota
+from peagle.sandbox.client import add_fault, clear_faults, set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
-from tests.sandbox.test_prove import engine_file
 
 pytestmark = pytest.mark.sandbox
 
-MINUTE = 1.0
 _APART_SECONDS = 0.05  # each request takes 10 ms of processor time
 NAME = "peagle-rolled"
 DEPLOY = (
@@ -27,14 +25,13 @@ DEPLOY = (
 
 
 @pytest.fixture(autouse=True)
-def _pace(account: Account) -> Iterator[None]:
-    """Short minutes, and enough instances."""
+def _room(account: Account) -> Iterator[None]:
+    """Enough instances, and no fault that stays."""
     with account.sandbox.at_home():
-        set_minute(MINUTE)
         set_quota(INSTANCE_TYPE, 8)
         yield
         set_quota(INSTANCE_TYPE, 2)
-        set_minute(60)
+        clear_faults()
 
 
 @contextmanager
@@ -143,33 +140,36 @@ def test_an_update_in_steps_bakes_and_loses_no_request(account: Account, kind: s
 def test_an_alarm_returns_what_served_before(account: Account, kind: str) -> None:
     name = f"undone-{kind}"
     prepared(account, name, 2)
+    add_fault("UpdateEndpoint", "alarm-fires", 1)
 
-    with traffic(account, name, {"do": "status", "status": 500, "text": "broken"}) as lost:
+    with traffic(account, name, {"prompt": "a"}) as lost:
         update(account, name, policy(kind, wait=1800))
         seen, found = stages(account, name)
 
     assert lost == []
-    assert "Baking" in seen
+    assert "RollingBack" in seen
     assert seen[-1] == "InService"
     assert found["EndpointConfigName"] == name
     assert f"{name}-5xx" in found["FailureReason"]
     assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
     assert account.invoke(name, {"prompt": "a"})["choices"]
+
+    update(account, name, policy(kind))  # the alarm is quiet again
+    assert stages(account, name)[1]["EndpointConfigName"] == f"{name}-next"
     account.delete(name)
 
 
-def test_errors_of_the_old_instances_do_not_undo_an_update(account: Account) -> None:
-    name = "old-errors"
+def test_an_alarm_that_a_client_sets_undoes_an_update(account: Account) -> None:
+    name = "set-by-a-client"
     prepared(account, name, 1)
-    for _ in range(20):
-        with suppress(ClientError):
-            account.invoke(name, {"do": "status", "status": 500, "text": "broken"})
+    cloudwatch = account.client("cloudwatch")
+    cloudwatch.set_alarm_state(AlarmName=f"{name}-5xx", StateValue="ALARM", StateReason="a test")
 
     update(account, name, {})
-    seen, found = stages(account, name)
+    _, found = stages(account, name)
 
-    assert "RollingBack" not in seen
-    assert found["EndpointConfigName"] == f"{name}-next"
+    assert f"{name}-5xx" in found["FailureReason"]
+    assert found["EndpointConfigName"] == name
     account.delete(name)
 
 
@@ -193,9 +193,9 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     first = sandbox.json(*DEPLOY)
     cloudwatch = account.client("cloudwatch")
     rollout = ("--rollout", "all-at-once", "--baking-time", "30m")
-    body = {"prompt": "a", "max_tokens": 500}
+    sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", "alarm-fires", "--times", "once")
 
-    with engine_file(sandbox, "acceptance", "1.1"), traffic(account, NAME, body) as lost:
+    with traffic(account, NAME, {"prompt": "a", "max_tokens": 500}) as lost:
         failed = sandbox.peagle(*DEPLOY, "--k", "3", *rollout, "--json")
 
     assert lost == []
@@ -204,7 +204,6 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     error = json.loads(failed.stderr.splitlines()[-1])["error"]
     assert error["code"] == "rolled-back-on-alarm"
     assert f"{NAME}-acceptance" in error["message"]
-    assert "--no-speculation" in json.dumps(error)
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     found = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]
     assert found == [], "the plan that serves again has none"

@@ -1,5 +1,5 @@
-"""AWS clients work with the sandbox: plain boto3 and the AWS CLI; Terraform does in
-test_owners_terraform.py."""
+"""AWS clients work with the sandbox: plain boto3, the AWS CLI and curl; Terraform does in
+test_owners_terraform.py, CloudFormation in test_sandbox_stacks.py."""
 
 from __future__ import annotations
 
@@ -69,3 +69,17 @@ def test_the_aws_cli_works(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
     assert "weights" in aws("s3", "ls", "s3://models/cli/")
     group = f"/aws/sagemaker/Endpoints/{live}"
     assert "fake: INFO starting" in aws("logs", "filter-log-events", "--log-group-name", group)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not on this machine")
+def test_curl_signs_its_requests(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
+    key = sandbox.address.key
+    shown = in_shell(
+        sandbox, "curl", "-sS", "--aws-sigv4", "aws:amz:us-east-1:sagemaker",
+        "--user", f"{key.id}:{key.secret}", "-H", "X-Amz-Target: SageMaker.ListEndpoints",
+        "-H", "Content-Type: application/x-amz-json-1.1", "-d", "{}", sandbox.address.url,
+        folder=tmp_path,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    (endpoint,) = json.loads(shown.stdout)["Endpoints"]
+    assert endpoint["EndpointName"] == live

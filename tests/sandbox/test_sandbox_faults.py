@@ -14,7 +14,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from peagle.sandbox.rehearsal import forget_calls, recorded_calls
+from peagle.sandbox.client import forget_calls, recorded_calls
 from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox

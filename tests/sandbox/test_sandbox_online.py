@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.sandbox.client import set_quota
-from peagle.sandbox.rehearsal import add_fault, clear_faults
+from peagle.sandbox.client import add_fault, clear_faults, set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox

@@ -8,7 +8,7 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.sandbox.sandboxes import BUCKET, IMAGE, ROLE, Account
+from tests.sandbox.sandboxes import IMAGE, ROLE, Account
 
 pytestmark = pytest.mark.sandbox
 
@@ -238,20 +238,6 @@ def test_the_documentation_s_rules_hold_for_every_operation(
     message = refused(getattr(account.client(service), operation), **parameters)
     assert message.startswith("1 validation error detected: ")
     assert expected in message
-
-
-def test_names_and_tags_of_buckets_follow_the_rules(account: Account) -> None:
-    for call, parameters, code in (
-        (account.s3.create_bucket, {"Bucket": "10.0.0.1"}, "InvalidBucketName"),
-        (
-            account.s3.put_bucket_tagging,
-            {"Bucket": BUCKET, "Tagging": {"TagSet": [AWS_TAG]}},
-            "InvalidTag",
-        ),
-    ):
-        with pytest.raises(ClientError) as raised:
-            call(**parameters)
-        assert raised.value.response["Error"]["Code"] == code
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import set_quota
-from peagle.sandbox.rehearsal import set_scaling_speed
+from peagle.sandbox.client import set_quota, set_scaling_speed
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, until
 
 pytestmark = pytest.mark.sandbox
@@ -104,6 +103,17 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(account: Account)
     assert scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
     policies = scaling.describe_scaling_policies(ServiceNamespace="sagemaker")
     assert policies["ScalingPolicies"] == []
+
+
+def test_copies_sleep_and_wake_with_the_first_request(account: Account) -> None:
+    name, sandbox = "peagle-asleep", account.sandbox
+    place = ("--name", name, "--instance-type", "ml.g6.12xlarge", "--sandbox", "--yes")
+    sandbox.json("deploy", "tiny", "--copies", "1", "--scale-to-zero", *place)
+    until(lambda: sandbox.json("status", name, "--sandbox")["copies_running"], lambda now: now == 0)
+    set_scaling_speed(1)  # it stays awake then
+    answer = sandbox.json("invoke", name, "hello", "--max-tokens", "4", "--sandbox")
+    assert answer["waited_seconds"] > 0
+    sandbox.json("destroy", name, "--sandbox", "--yes")
 
 
 def refusal(call: Any, **parameters: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.aws.client import Clock
-from peagle.sandbox.rehearsal import advance_clock
+from peagle.sandbox.client import advance_clock
 from tests.sandbox.owners import Machine, upload_weights
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sandbox.sandboxes import Account
 from tests.unit.rendering.plans import plan_of
-from tests.unit.sandbox.test_stand_in import P_EAGLE, speculating
+from tests.unit.sandbox.test_launch import P_EAGLE, speculating
 
 pytestmark = pytest.mark.sandbox
 

@@ -222,20 +222,20 @@ if TYPE_CHECKING:
     from peagle.render.verdict_file import read_verdict as read_verdict
     from peagle.render.verdict_file import verdict_bytes as verdict_bytes
     from peagle.render.verdict_file import verdict_document as verdict_document
+    from peagle.sandbox.client import add_fault as add_fault
+    from peagle.sandbox.client import changed_quotas as changed_quotas
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
+    from peagle.sandbox.client import clear_faults as clear_faults
     from peagle.sandbox.client import conflicting_variables as conflicting_variables
+    from peagle.sandbox.client import list_faults as list_faults
     from peagle.sandbox.client import running_sandbox as running_sandbox
     from peagle.sandbox.client import sandbox_not_running as sandbox_not_running
     from peagle.sandbox.client import sandbox_status as sandbox_status
     from peagle.sandbox.client import set_quota as set_quota
+    from peagle.sandbox.client import set_scaling_speed as set_scaling_speed
     from peagle.sandbox.client import start_sandbox as start_sandbox
     from peagle.sandbox.client import stop_sandbox as stop_sandbox
     from peagle.sandbox.faults import operation_names as operation_names
-    from peagle.sandbox.rehearsal import add_fault as add_fault
-    from peagle.sandbox.rehearsal import changed_quotas as changed_quotas
-    from peagle.sandbox.rehearsal import clear_faults as clear_faults
-    from peagle.sandbox.rehearsal import list_faults as list_faults
-    from peagle.sandbox.rehearsal import set_scaling_speed as set_scaling_speed
     from peagle.sandbox.state import engine_version as engine_version
     from peagle.speed.slo import parse_slo as parse_slo
     from peagle.vllm.defaults import schedules_ahead as schedules_ahead
@@ -390,13 +390,11 @@ _FUNCTIONS = {
     ),
     "peagle.render.verdict_file": ("read_verdict", "verdict_bytes", "verdict_document"),
     "peagle.sandbox.client": (
-        "check_sandbox_engine", "conflicting_variables", "running_sandbox",
-        "sandbox_not_running", "sandbox_status", "set_quota", "start_sandbox", "stop_sandbox",
+        "add_fault", "changed_quotas", "check_sandbox_engine", "clear_faults",
+        "conflicting_variables", "list_faults", "running_sandbox", "sandbox_not_running",
+        "sandbox_status", "set_quota", "set_scaling_speed", "start_sandbox", "stop_sandbox",
     ),
     "peagle.sandbox.faults": ("operation_names",),
-    "peagle.sandbox.rehearsal": (
-        "add_fault", "changed_quotas", "clear_faults", "list_faults", "set_scaling_speed",
-    ),
     "peagle.sandbox.state": ("engine_version",),
     "peagle.speed.slo": ("parse_slo",),
     "peagle.vllm.defaults": ("schedules_ahead",),

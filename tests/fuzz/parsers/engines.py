@@ -20,7 +20,7 @@ from peagle.errors import PeagleError
 from peagle.images.docker import Docker, _without_advice, docker_error, docker_info
 from peagle.images.inspect import list_images
 from peagle.proof import StreamCounts
-from peagle.sandbox.logs import stock_line
+from peagle.sandbox.observability import stock_line
 from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import LINES

@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -22,19 +22,23 @@ from peagle.catalog import load_catalog
 from peagle.engine.process import EngineProcess
 from peagle.errors import PeagleError
 from peagle.request_validation.model import service_model
-from peagle.sandbox import alarms, control, sagemaker, services
+from peagle.sandbox import account, sagemaker
+from peagle.sandbox.account import may_be_assumed
 from peagle.sandbox.client import _request
+from peagle.sandbox.endpoints import count_instances
 from peagle.sandbox.faults import FAULTS, SERVICES
-from peagle.sandbox.launch import ModelDataError, download
-from peagle.sandbox.launch_spec import ModelData, launch_spec, stand_in_for
-from peagle.sandbox.prerequisites import may_be_assumed
-from peagle.sandbox.protocol import BodyRefused
-from peagle.sandbox.relay import BrokenResponse, HttpExchange
-from peagle.sandbox.resources import instances_of
-from peagle.sandbox.router import _REGION_KEY, _response, create_app
-from peagle.sandbox.scheduler import _due
-from peagle.sandbox.signatures import InvalidToken, Verifier
-from peagle.sandbox.stack_resources import _typed, in_order
+from peagle.sandbox.invocations import BrokenResponse, HttpExchange
+from peagle.sandbox.launch import (
+    ModelData,
+    ModelDataError,
+    download,
+    launch_spec,
+    stand_in_for,
+)
+from peagle.sandbox.requests import BodyRefused, InvalidToken, read_token
+from peagle.sandbox.router import _REGION_KEY, _respond, control, create_app
+from peagle.sandbox.scheduler import due_time
+from peagle.sandbox.stacks import with_types
 from peagle.sandbox.state import AccessKey
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
@@ -44,10 +48,9 @@ from tests.fuzz.parsers.engines import STREAM, Connection, response
 from tests.fuzz.parsers.files import folder
 from tests.fuzz.parsers.warm import ARCHIVE, TARS
 
-NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC).timestamp()
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKIA/20261122/us-east-1/{}/aws4_request, SignedHeaders=host"
 KEY = AccessKey("AKIA", "secret")
-VERIFIER = Verifier(KEY)
 TOKEN = (
     "sagemaker.amazonaws.com/?Action=CallWithBearerToken&X-Amz-Credential=AKIA%2F20261122%2F"
     "us-east-1%2Fsagemaker%2Faws4_request&X-Amz-Date=20261122T080000Z&X-Amz-Expires=43200&"
@@ -56,20 +59,9 @@ TOKEN = (
 QUOTAS = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 5.0, "MaxResults": 5,
           "NextToken": "3"}  # fmt: skip
 PRODUCTS = {"ServiceCode": "AmazonSageMaker", "Filters": [{"Field": "instanceName", "Value": "x"}]}
-TAGGING = (
-    '<Tagging xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><TagSet><Tag><Key>a</Key>'
-    "<Value>b</Value></Tag></TagSet></Tagging>"
-)
-LAUGHS = (
-    '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
-    '<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;"><!ENTITY d "&c;&c;&c;&c;&c;&c;&c;&c;&c;&c;">'
-    '<!ENTITY e "&d;&d;&d;&d;&d;&d;&d;&d;&d;&d;"><!ENTITY f "&e;&e;&e;&e;&e;&e;&e;&e;&e;&e;">'
-    '<!ENTITY g "&f;&f;&f;&f;&f;&f;&f;&f;&f;&f;"><!ENTITY h "&g;&g;&g;&g;&g;&g;&g;&g;&g;&g;">'
-    "]><x>&h;</x>"
-)
 TARGETS = (
     "SageMaker.CreateModel", "SageMaker.CreateEndpointConfig", "SageMaker.DescribeEndpoint",
-    *services.OPERATIONS, "x", "AnyScaleFrontendService.RegisterScalableTarget",
+    *account.OPERATIONS, "x", "AnyScaleFrontendService.RegisterScalableTarget",
 )  # fmt: skip
 NAMES = tuple(sorted(SERVICES))
 
@@ -112,7 +104,7 @@ def installed() -> None:
     sagemaker.install()
     for sent in (
         Sent(target=TARGETS[0]),
-        Sent("PUT", "/bucket", "s3", query="tagging"),
+        Sent("PUT", "/bucket", "s3"),
         Sent(service="cloudformation"),
     ):
         _call(sent)  # imports most of moto
@@ -121,7 +113,7 @@ def installed() -> None:
 def _call(sent: Sent) -> None:
     environ = sent.environ() | {_REGION_KEY: "us-east-1"}
     with suppress(BodyRefused):
-        found = _response(_moto, environ)
+        found = _respond(_moto, environ)
         assert 200 <= found.status < 600
         b"".join(found.body)
 
@@ -135,13 +127,13 @@ def _signature(sent: Sent) -> None:
 
 
 def _control(case: tuple[str, str, bytes]) -> None:
+    method, path, body = case
     try:
-        found = control.respond(*case)
+        found = control(method, path, Sent(method, body=body).environ())
         b"".join(found.body)
     finally:
         FAULTS.clear()
-        services.reset()
-        alarms.reset()
+        account.forget()
 
 
 def _token(text: str) -> None:
@@ -149,7 +141,7 @@ def _token(text: str) -> None:
     for given in (text, f"Bearer {text}", f"Bearer sagemaker-api-key-{encoded}",
                   f"Bearer sagemaker-api-key-{text}"):  # fmt: skip
         try:
-            VERIFIER.region_of_token(given, NOW)
+            read_token(given, KEY, NOW)
         except InvalidToken:
             continue
 
@@ -186,24 +178,12 @@ def _daemon(received: bytes) -> None:
         _request(EngineProcess(2**22 - 1, 5, 4566, ""), "GET", "/status")
 
 
-@dataclass
-class Model:
-    """A model of the sandbox."""
-
-    container: Any
-    tags: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def all_containers(self) -> list[Any]:
-        return [self.container]
-
-
 def _launch(case: tuple[Any, Any]) -> None:
     config, model = case
     for variant in config["ProductionVariants"]:
-        spec = launch_spec("us-east-1", "e", variant, Model(model["PrimaryContainer"]), {"7"})
+        spec = launch_spec("us-east-1", "e", variant, [model["PrimaryContainer"]])
         stand_in_for(spec.environment, load_catalog().targets["peagle/tiny"])
-    instances_of(config["ProductionVariants"])
+    count_instances(config["ProductionVariants"])
 
 
 AT = "at(2030-01-31T20:00:00)"
@@ -221,17 +201,15 @@ TEMPLATE = {
 def _template(resources: Any) -> None:
     if not isinstance(resources, dict):
         return
-    with suppress(ValueError):  # a cycle; the stack reports it
-        in_order(resources)
     shape = service_model("sagemaker").operation_model("CreateEndpointConfig").input_shape
     for document in resources.values():
         if isinstance(document, dict):
-            _typed(shape, document.get("Properties") or {})
+            with_types(shape, document.get("Properties") or {})
 
 
 METHODS = st.sampled_from(("POST", "GET", "PUT", "DELETE", "HEAD"))
 BODIES = json_bytes(CREATE_MODEL, CREATE_CONFIG, QUOTAS, PRODUCTS) | binary(
-    TAGGING.encode(), LAUGHS.encode(), b"Action=AssumeRole&Version=2011-06-15&a=b"
+    b"Action=AssumeRole&Version=2011-06-15&a=b"
 )
 CALLS = st.builds(
     Sent,
@@ -263,15 +241,17 @@ UNSIGNED = st.builds(
 FAULT = {"operation": "CreateEndpoint", "kind": "insufficient-capacity", "times": 1,
          "instance_type": "ml.g6.xlarge", "seconds": 0.5}  # fmt: skip
 QUOTA = {"instance_type": "ml.g6.xlarge", "value": 5.0, "region": "us-east-1"}
-INSTANCE = [{"type": "ml.g9.xlarge", "gpu": "L9", "gpu_count": 1, "gpu_memory_mib": 1000,
-             "gpu_architecture": "sm_90", "vcpus": 4, "memory_gib": 16}]  # fmt: skip
-MINUTE = {"seconds": 5}
+INSTANCE = {"instances": [
+    {"type": "ml.g9.xlarge", "gpu": "L9", "gpu_count": 1, "gpu_memory_mib": 1000,
+     "gpu_architecture": "sm_90", "vcpus": 4, "memory_gib": 16},
+]}  # fmt: skip
+CLOCK = {"seconds": 5}
 CONTROL = st.tuples(
     METHODS,
     st.sampled_from(
-        ("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/minute", "/x")
+        ("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/clock", "/x")
     ),
-    json_bytes(FAULT, QUOTA, INSTANCE, MINUTE),
+    json_bytes(FAULT, QUOTA, INSTANCE, CLOCK),
 )
 TYPED = {"ProductionVariants": CREATE_CONFIG["ProductionVariants"]}
 CONTAINER = ACCOUNT["describe_model"]
@@ -288,7 +268,7 @@ PARSERS = (
             for body in (CREATE_MODEL, QUOTAS)
         ]
         + [
-            Sent("PUT", "/bucket", "s3", query="tagging", body=TAGGING.encode(), kind="x"),
+            Sent("PUT", "/bucket", "s3", query="tagging", kind="x"),
             Sent(path="/endpoints/e/invocations"),
             Sent(path="/endpoints/e/openai/v1/models", service=""),
             Sent(service="sts", kind="application/x-www-form-urlencoded", body=b"Action=x"),
@@ -321,7 +301,7 @@ PARSERS = (
             ("GET", "/status", b""),
             ("PUT", "/quota", json.dumps(QUOTA).encode()),
             ("PUT", "/instances", json.dumps(INSTANCE).encode()),
-            ("PUT", "/minute", json.dumps(MINUTE).encode()),
+            ("PUT", "/clock", json.dumps(CLOCK).encode()),
         ],
         installed,
     ),
@@ -363,7 +343,7 @@ PARSERS = (
     ),
     Parser(
         "schedule",
-        lambda given: _due(given[0], {"schedule_expression_timezone": given[1]}),
+        lambda given: due_time(*given),
         st.tuples(texts(AT, "rate(1 day)", more=("at(", ")")), texts("UTC", "Europe/Paris")),
         (),
         [(AT, "UTC")],

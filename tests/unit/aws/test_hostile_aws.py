@@ -16,7 +16,7 @@ from peagle.aws.image_records import image_resources
 from peagle.aws.s3_source import S3Source
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
-from peagle.sandbox.protocol import payload_part, stream_error
+from peagle.sandbox.invocations import payload_part, stream_error
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix

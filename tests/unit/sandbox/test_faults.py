@@ -18,19 +18,18 @@ def faults(*added: Fault) -> Faults:
     return found
 
 
-@pytest.mark.thorough
 def test_a_fault_of_a_service_is_none_of_another() -> None:
     found = faults(Fault("logs:ListTagsForResource", "throttling"), Fault("AddTags", "throttling"))
-    assert found.of_call("ecr", "ListTagsForResource") is None
-    assert found.of_call("logs", "ListTagsForResource") is not None
-    assert found.of_call("sagemaker", "AddTags") is not None
+    assert found.meet_call("ecr", "ListTagsForResource") is None
+    assert found.meet_call("logs", "ListTagsForResource") is not None
+    assert found.meet_call("sagemaker", "AddTags") is not None
 
 
 def test_faults_of_one_operation_happen_in_their_order() -> None:
     found = faults(
         Fault("PutObject", "throttling", times=2), Fault("PutObject", "access-denied", times=1)
     )
-    met = [found.of_call("s3", "PutObject") for _ in range(4)]
+    met = [found.meet_call("s3", "PutObject") for _ in range(4)]
     assert [one.kind if one else None for one in met] == [
         "throttling",
         "throttling",
@@ -43,13 +42,18 @@ def test_faults_of_one_operation_happen_in_their_order() -> None:
 def test_a_call_does_not_use_up_a_fault_of_endpoints() -> None:
     kind = "insufficient-capacity"
     found = faults(Fault("CreateEndpoint", kind, 1, instance_type="ml.g5.xlarge"))
-    assert found.of_call("sagemaker", "CreateEndpoint") is None
-    assert found.of_endpoint("CreateEndpoint", ["ml.g6.xlarge"]) is None
-    assert found.of_endpoint("UpdateEndpoint", ["ml.g5.xlarge"]) is None
-    met = found.of_endpoint("CreateEndpoint", ["ml.g6.xlarge", "ml.g5.xlarge"])
-    assert met is not None
-    assert met.kind == kind
-    assert found.of_endpoint("CreateEndpoint", ["ml.g5.xlarge"]) is None
+    assert found.meet_call("sagemaker", "CreateEndpoint") is None
+    assert found.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge"]) == ""
+    assert found.meet_endpoint("UpdateEndpoint", ["ml.g5.xlarge"]) == ""
+    assert found.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge", "ml.g5.xlarge"]) == kind
+    assert found.meet_endpoint("CreateEndpoint", ["ml.g5.xlarge"]) == ""
+
+
+def test_an_alarm_fires_for_an_update_only() -> None:
+    found = faults(Fault("UpdateEndpoint", "alarm-fires", 1))
+    assert found.meet_endpoint("UpdateEndpoint", []) == ""
+    assert not found.meet_alarm("UpdateInferenceComponent")
+    assert [found.meet_alarm("UpdateEndpoint") for _ in range(2)] == [True, False]
 
 
 def test_clearing_one_operation_leaves_the_others_and_frees_what_is_held() -> None:
@@ -77,6 +81,7 @@ def test_every_kind_is_a_fault_of_an_update(kind: str) -> None:
         ({"operation": "s3:CreateEndpoint"}, "unknown operation 's3:CreateEndpoint'"),
         ({"kind": "update-rollback-failed"}, "is a fault of UpdateEndpoint, not of CreateEndpoint"),
         ({"operation": "GetRole", "kind": "stuck-creating"}, "not of GetRole"),
+        ({"kind": "alarm-fires"}, "UpdateEndpoint and UpdateInferenceComponent"),
         ({"instance_type": "ml.g5.xlarge"}, "throttling has no instance type"),
         ({"times": 0}, "not 0 times"),
     ],

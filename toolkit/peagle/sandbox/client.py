@@ -1,28 +1,36 @@
-"""Start, stop and query the sandbox from any program of this user."""
+"""Start, stop and query the sandbox from any program of this user, and rehearse what AWS may do:
+faults, quotas, scaling that passes faster, and the calls that a command makes."""
 
 from __future__ import annotations
 
 import http.client
+import importlib.metadata
 import json
+import os
 import re
+import signal
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from peagle.catalog.tables import Instance
+from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import check_compiler, find_engine
 from peagle.engine.process import (
+    INHERITED_VARIABLES,
     LOOPBACK,
     EngineProcess,
+    start_time,
     stop_engine,
     wait_for_end,
 )
 from peagle.errors import EngineError, EngineMissing, Fix, NotFound, UserError, parsing
 from peagle.images import Docker
 from peagle.sandbox import state
-from peagle.sandbox.daemon import check_moto, start_daemon
+from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
 from peagle.sandbox.state import AccessKey, EngineKind
-from peagle.store import home, private_folder
+from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
@@ -41,6 +49,16 @@ _CONFLICTING = (
     "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
 )  # fmt: skip
 _OF_A_SERVICE = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII)
+
+_INHERITED = (
+    *INHERITED_VARIABLES,
+    *("PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+    *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
+    "S3_UPLOAD_PART_MIN_SIZE",
+)
+"""The only variables that the daemon inherits: no token, no password, no AWS credentials. Those
+from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is for moto."""
 
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
@@ -123,6 +141,15 @@ class Stopped:
     engines: int
 
 
+@dataclass(frozen=True)
+class ChangedQuota:
+    """How many instances of a type all endpoints of a region may have."""
+
+    instance_type: str
+    region: str
+    value: float
+
+
 def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
 
@@ -134,14 +161,13 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
-            state.check_none_unrecorded(_ENDING_SECONDS)
             check_moto()
             if engine == "docker":
                 Docker().check()
             state.sweep()
             state.write_engine_kind(engine or "process")
             state.write_access_key()
-            daemon = start_daemon(port, lock)
+            daemon = _start_daemon(port, lock)
     if port not in (0, daemon.port):
         message = f"the sandbox is already running on port {daemon.port}"
         raise UserError(message, _STOP, "sandbox-running")
@@ -152,10 +178,87 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     return _address(daemon)
 
 
+def check_moto() -> None:
+    """Raise UserError unless moto is installed in the minor version whose internals the sandbox
+    extends."""
+    try:
+        version = importlib.metadata.version("moto")
+        importlib.metadata.version("flask-cors")
+        problem = "" if version.startswith("5.2.") else f"moto 5.2, but {version} is installed"
+    except importlib.metadata.PackageNotFoundError as missing:
+        problem = missing.name
+    if problem:
+        install = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
+        raise UserError(f"the sandbox needs {problem}", install, "sandbox-extra-missing")
+
+
+def _start_daemon(port: int, lock: int) -> EngineProcess:
+    """Start the daemon, detached from this process and its terminal, and wait until it listens.
+
+    It reports through a pipe; a pipe that is closed without a report means that it died. The
+    daemon holds the lock until then, so that no second one starts if this process is killed, and
+    ends if no process reads its report. Ends it if this is interrupted.
+    Raises UserError when the port is in use, EngineError when the daemon exits during startup.
+    """
+    reading, writing = os.pipe()
+    for descriptor in (writing, lock):
+        os.set_inheritable(descriptor, True)
+    argv = [
+        *(sys.executable, *state.SERVER),
+        *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
+    ]
+    environment = {
+        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+        HOME_VARIABLE: str(home()),
+        # moto calls boto3, which must find no credentials of this machine.
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
+        "MOTO_DISABLE_GLOBAL_CORS": "true",
+        # Whole weights pass through its threads: give their memory back.
+        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+        "PYTHONUNBUFFERED": "1",
+    }
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log = str(state.log_file())
+    try:
+        pid = os.posix_spawn(
+            argv[0],
+            argv,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, append, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
+        )
+    finally:
+        os.close(writing)
+    try:
+        with os.fdopen(reading, encoding="utf-8") as stream:
+            report = stream.read()
+    except BaseException:  # such as Ctrl-C
+        stop_engine(EngineProcess(pid, start_time(pid) or 0, 0, log))
+        state.sweep()
+        raise
+    daemon = state.read_daemon()
+    if report == "ready" and daemon:
+        return daemon
+    if report:
+        raise UserError(report, "choose another port with --port", "port-in-use")
+    raise EngineError("the sandbox exited during startup", f"see {log}", code="sandbox-not-started")
+
+
 def stop_sandbox() -> Stopped:
     """Stop the sandbox and its engines, and delete its state; also after it was killed."""
     with state.lock():
-        daemon = state.read_daemon() or state.unrecorded_daemon()
+        daemon = state.read_daemon()
         engines = len(state.living_engines())
         if daemon is not None:
             stop_engine(daemon, _STOP_GRACE_SECONDS)
@@ -164,9 +267,8 @@ def stop_sandbox() -> Stopped:
 
 
 def running_sandbox() -> Address | None:
-    """The sandbox's address; ``None`` if it is not running. Raises UserError when its record is
-    damaged."""
-    daemon = state.find_daemon()
+    """The sandbox's address; ``None`` if it is not running."""
+    daemon = state.read_daemon()
     return _address(daemon) if daemon else None
 
 
@@ -178,49 +280,22 @@ def has_ended() -> bool:
 
 
 def sandbox_status() -> Status:
-    """The sandbox and its endpoints. Raises EngineError when its process does not respond, and
-    UserError when it runs and its record is damaged."""
-    daemon = state.find_daemon()
-    found = _request(daemon, "GET", "/status") if daemon else None
-    if daemon is None or found is None:
+    """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
+    daemon = state.read_daemon()
+    answer = _request(daemon, "GET", "/status") if daemon else None
+    if daemon is None or answer is None:
         left = state.leftovers()
         return Status(running=False, leftover_engines=len(left), leftovers=left)
     return Status(
         running=True,
         url=_address(daemon).url,
         pid=daemon.pid,
-        uptime_seconds=found["uptime_seconds"],
+        uptime_seconds=answer["uptime_seconds"],
         endpoints=tuple(
             EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
-            for endpoint in found["endpoints"]
+            for endpoint in answer["endpoints"]
         ),
     )
-
-
-def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> None:
-    """Set how many instances of a type the sandbox's account may use for endpoints.
-
-    Raises UserError when the sandbox is not running.
-    """
-    control("PUT", "/quota", {"instance_type": instance_type, "value": value, "region": region})
-    state.forget_cached_answers()
-
-
-def set_minute(seconds: float) -> None:
-    """Let a minute of alarms and rollouts last so many seconds in the sandbox, until it stops.
-
-    Raises UserError when the sandbox is not running.
-    """
-    control("PUT", "/minute", {"seconds": seconds})
-
-
-def add_instances(instances: Iterable[Instance]) -> None:
-    """Let the sandbox offer these instance types as well, at their prices, until it stops.
-
-    Raises UserError when the sandbox is not running.
-    """
-    control("PUT", "/instances", [one.model_dump(mode="json") for one in instances])
-    state.forget_cached_answers()
 
 
 def sandbox_not_running() -> NotFound:
@@ -228,30 +303,112 @@ def sandbox_not_running() -> NotFound:
     left = state.leftovers()
     if left:
         fix = Fix("end them", ("peagle", "sandbox", "stop"))
-        names = ", ".join(one.text for one in left)
+        names = ", ".join(engine.text for engine in left)
         message = f"the sandbox was killed; engines still running: {len(left)}: {names}"
         return NotFound(message, fix, SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")
 
 
+def check_sandbox_engine(compiles: bool = False) -> None:
+    """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
+    when it ``compiles`` as a process and no C++ compiler is found, or nothing can be installed as
+    $PEAGLE_HOME cannot be written."""
+    try:
+        engine = find_engine(state.engine_version())
+    except EngineMissing:
+        with state.writing():
+            private_folder(home())
+        raise
+    if compiles and state.read_engine_kind() == "process":
+        check_compiler(engine.python)
+
+
+# The functions below raise UserError when the sandbox is not running or rejects the request.
+
+
+def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> None:
+    """Set how many instances of a type the sandbox's account may use for endpoints."""
+    _control("PUT", "/quota", {"instance_type": instance_type, "value": value, "region": region})
+    state.forget_cached_answers()
+
+
+def changed_quotas() -> tuple[ChangedQuota, ...]:
+    """The quotas that were set; every other is the default."""
+    return tuple(ChangedQuota(**quota) for quota in _control("GET", "/quotas")["quotas"])
+
+
+def add_instances(instances: Iterable[Instance]) -> None:
+    """Let the sandbox offer these instance types as well, at their prices, until it stops."""
+    entries = [instance.model_dump(mode="json") for instance in instances]
+    _control("PUT", "/instances", {"instances": entries})
+    state.forget_cached_answers()
+
+
+def add_fault(
+    operation: str,
+    kind: str,
+    times: int | None = None,
+    instance_type: str | None = None,
+    seconds: float = DEFAULT_SECONDS,
+) -> Fault:
+    """Let calls, endpoints or the alarms of updates fail; see ``peagle.sandbox.faults`` for the
+    kinds. Raises UserError too for an unknown operation or kind, or for two that do not fit."""
+    fault = Fault(operation, kind, times, instance_type, seconds)
+    _control("POST", "/faults", asdict(fault))
+    state.forget_cached_answers()
+    return fault
+
+
+def list_faults() -> tuple[Fault, ...]:
+    """The faults added since they were last cleared, also those that will not happen again."""
+    return tuple(Fault(**fault) for fault in _control("GET", "/faults")["faults"])
+
+
+def clear_faults(operation: str | None = None) -> int:
+    """Remove the faults of one operation, or all. Returns how many were removed."""
+    removed: int = _control("DELETE", "/faults", {"operation": operation})["removed"]
+    return removed
+
+
+def set_scaling_speed(speed: float) -> None:
+    """Let the times of automatic scaling pass ``speed`` times as fast: 1 to 1000."""
+    _control("PUT", "/scaling", {"speed": speed})
+
+
+def advance_clock(seconds: float) -> tuple[str, ...]:
+    """Move the clock of the sandbox's EventBridge Scheduler forward; the names of the schedules
+    that have fired."""
+    return tuple(_control("PUT", "/clock", {"seconds": seconds})["fired"])
+
+
+def recorded_calls() -> dict[str, int]:
+    """Every AWS action called (``sagemaker:CreateModel``) and how often, the first one first."""
+    calls: dict[str, int] = _control("GET", "/calls")["calls"]
+    return calls
+
+
+def forget_calls() -> None:
+    """Begin to record calls again."""
+    _control("DELETE", "/calls")
+
+
 def _address(daemon: EngineProcess) -> Address:
     return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
 
 
-def control(method: str, path: str, document: Any = None) -> Any:
-    """The running sandbox's answer to a request of its own, such as ``GET /faults``.
-
-    Raises UserError when the sandbox is not running or rejects the request.
-    """
-    daemon = state.find_daemon()
+def _control(method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+    """The running sandbox's answer to a request of its own."""
+    daemon = state.read_daemon()
     answer = _request(daemon, method, path, document) if daemon else None
     if answer is None:
         raise sandbox_not_running()
     return answer
 
 
-def _request(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:
+def _request(
+    daemon: EngineProcess, method: str, path: str, document: Mapping[str, Any] | None = None
+) -> Any:
     """The daemon's answer; ``None`` when its process ends instead of answering.
 
     A process that is being killed closes its connections before it disappears.
@@ -260,7 +417,7 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
     connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:
         headers = {"Authorization": key.authorization}
-        connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document), headers)
+        connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document or {}), headers)
         response = connection.getresponse()
         body = json_reader.read(response.read(json_reader.DEFAULT.size + 1), "its answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -277,17 +434,3 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
             message, advice = str(body["message"]), str(body.get("fix", ""))
         raise UserError(message, advice)
     return body
-
-
-def check_sandbox_engine(compiles: bool = False) -> None:
-    """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
-    when it ``compiles`` as a process and no C++ compiler is found, or nothing can be installed as
-    $PEAGLE_HOME cannot be written."""
-    try:
-        engine = find_engine(state.engine_version())
-    except EngineMissing:
-        with state.writing():
-            private_folder(home())
-        raise
-    if compiles and state.read_engine_kind() == "process":
-        check_compiler(engine.python)

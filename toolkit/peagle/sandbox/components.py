@@ -14,21 +14,29 @@ component that does not fit on the instances fails.
 
 from __future__ import annotations
 
-import threading
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.core.utils import utcnow
+from moto.sagemaker.exceptions import ValidationError
 
-from peagle.sandbox.fleet import Fleet, OnChosen
-from peagle.sandbox.instance import EngineInstance, LaunchFailed
-from peagle.sandbox.launch_spec import LaunchSpec, engines_for
-from peagle.sandbox.prerequisites import is_missing_image, missing_image_reason
-from peagle.sandbox.resources import LOCK
-from peagle.sandbox.rollout import AlarmsFired, StagedUpdate
-from peagle.sandbox.services import gpu_count
+from peagle.sandbox.account import gpu_count
+from peagle.sandbox.endpoints import (
+    LOCK,
+    NotFoundError,
+    RefusedForNowError,
+    SandboxEndpoint,
+    Serves,
+    alarm_names,
+    check_image,
+    rollout_problem,
+)
+from peagle.sandbox.engines import EngineInstance, Fleet, LaunchFailed, OnChosen
+from peagle.sandbox.launch import LaunchSpec, engines_for
+
+if TYPE_CHECKING:
+    from peagle.sandbox.sagemaker import SageMakerBackend
 
 _NO_ROOM = (
     "Insufficient capacity: the instances of the endpoint have fewer accelerators than the copies "
@@ -37,13 +45,14 @@ _NO_ROOM = (
 """Our wording; AWS documents that a component fails, and not its words."""
 
 
-class SandboxComponent:
+class SandboxComponent(Serves):
     """One inference component. ``parameters`` are CreateInferenceComponent's, with the changes of
     updates; ``on_chosen`` receives every engine that is launched."""
 
     def __init__(
         self, arn: str, endpoint_arn: str, parameters: Mapping[str, Any], on_chosen: OnChosen
     ) -> None:
+        super().__init__()
         self.arn, self.endpoint_arn = arn, endpoint_arn
         self.parameters = dict(parameters)
         self.tags: list[dict[str, str]] = list(parameters.get("Tags") or [])
@@ -52,11 +61,9 @@ class SandboxComponent:
         self.status = "Creating"
         self.failure_reason: str | None = None
         self.created = self.changed = utcnow()
-        self.fleet: Fleet | None = None
-        self.starting: Fleet | None = None
+        self.refused_at = 0.0
+        """When a request found no copy, in epoch seconds: what wakes it."""
         self._on_chosen = on_chosen
-        self._is_ended, self._share, self._requests = False, 0.0, 0
-        self._thread: threading.Thread | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -67,6 +74,12 @@ class SandboxComponent:
     def copies(self) -> int:
         """How many copies were asked for."""
         return int(self.parameters["RuntimeConfig"]["CopyCount"])
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of its copies; while an update starts others beside them, of both."""
+        copies = self.copies * (2 if self.current and self.starting else 1)
+        return copies * max(1, count_accelerators(self.parameters))
 
     @property
     def response_create(self) -> dict[str, str]:
@@ -81,7 +94,7 @@ class SandboxComponent:
             "Specification": self.parameters.get("Specification"),
             "RuntimeConfig": {
                 "DesiredCopyCount": self.copies,
-                "CurrentCopyCount": len(self.fleet.instances) if self.fleet else 0,
+                "CurrentCopyCount": len(self.current.instances) if self.current else 0,
             },
         }
         return {name: value for name, value in response.items() if value is not None}
@@ -105,58 +118,34 @@ class SandboxComponent:
         status: str,
         spec: LaunchSpec,
         fits: bool,
-        parameters: Any,
+        parameters: Mapping[str, Any],
         rollout: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the copies of ``spec``, during an update beside the old ones; ``fits``: the
-        instances have the GPUs. ``parameters`` are the component's once they serve. With the
-        DeploymentConfig ``rollout``, they replace the old ones in batches."""
+        instances have the GPUs. ``parameters`` are the component's once they serve. ``rollout`` is
+        the DeploymentConfig of an update with alarms."""
         count = int(parameters["RuntimeConfig"]["CopyCount"])
-        specs = [replace(spec, count=engines_for(count))]
-        in_batches = rollout is not None and self.fleet is not None
-        fleet = self.starting = Fleet(specs, is_empty=in_batches)
+        fleet = self.starting = Fleet([replace(spec, count=engines_for(count))])
+        update = None
+        if rollout:
+            update = (spec.region, "UpdateInferenceComponent", rollout, self.copies)
 
         def serve() -> None:
             if not fits:
                 raise LaunchFailed(_NO_ROOM)
-            if is_missing_image(spec.image, spec.region):
-                raise LaunchFailed(missing_image_reason(spec.variant))
-            if in_batches and rollout is not None:
-                self._roll(fleet, rollout)
-            else:
-                fleet.start(self._on_chosen)
+            check_image(spec)
+            self._replace(fleet, self._on_chosen, update)
             with LOCK:
-                old, self.fleet, self.starting = self.fleet, fleet, None
-                self.parameters, self._share = parameters, 0.0
+                self.parameters = dict(parameters)
+                old = self._swap(fleet)
             if old:
-                old.drain()
-                old.end()
+                old.retire()
 
         self._begin(status, serve)
 
-    def _roll(self, new: Fleet, rollout: Mapping[str, Any]) -> None:
-        """Replace the copies in batches; where that fails or alarms fire, the old ones return.
-        Raises LaunchFailed."""
-        old = self.fleet
-        assert old is not None
-        staged = StagedUpdate(new.specs[0].region, rollout, self.copies, lambda: self._is_ended)
-        try:
-            staged.roll(old, new, self._on_chosen, self._report)
-        except (AlarmsFired, LaunchFailed) as failed:
-            old.resize(old.variants[0], engines_for(self.copies), self._on_chosen)
-            self._report("", 0.0)
-            new.drain()
-            new.end()
-            raise LaunchFailed(str(failed)) from failed
-
-    def _report(self, stage: str, share: float) -> None:
-        """The share of requests for the new copies of an update in batches."""
-        with LOCK:
-            self._share = share
-
     def begin_scaling(self, copies: int, fits: bool) -> None:
         """Start or end copies until there are ``copies``."""
-        fleet = self.fleet
+        fleet = self.current
         assert fleet is not None
 
         def scale() -> None:
@@ -179,81 +168,163 @@ class SandboxComponent:
 
     def choose(self) -> EngineInstance | None:
         """The copy for the next request; ``None`` without copies."""
-        with LOCK:
-            fleet, new, share = self.fleet, self.starting, self._share
-            self._requests += 1
-            chosen = new if new and self._requests * share % 1 < share else fleet
-        if chosen is None or not chosen.instances:
+        fleet = self.next_fleet()
+        if fleet is None or not fleet.instances:
             return None
-        return chosen.choose({}, chosen.variants[0])
-
-    def join(self) -> None:
-        if self._thread:
-            self._thread.join()
-
-    def end(self) -> None:
-        """End every copy; return when they have ended."""
-        self._is_ended = True
-        for fleet in (self.starting, self.fleet):
-            if fleet:
-                fleet.end()
+        return fleet.choose({}, fleet.variants[0])
 
     def _begin(self, status: str, work: Callable[[], None]) -> None:
         self.status, self.failure_reason, self.changed = status, None, utcnow()
 
-        def run() -> None:
-            reason = ""
-            try:
-                work()
-            except LaunchFailed as failure:
-                reason = str(failure)
-            except Exception:  # a bug here must not leave the component in Creating forever
-                traceback.print_exc()
-                reason = "Internal error of the sandbox; see its log (daemon.log)."
+        def finish(reason: str = "") -> None:
             with LOCK:
                 self.starting = None
-                self.failure_reason = reason[:1024] or None
-                self.status = "InService" if self.fleet else "Failed"
+                self.failure_reason = reason or None
+                self.status = "InService" if self.current else "Failed"
                 self.changed = utcnow()
 
-        self._thread = threading.Thread(target=run, name=f"{status} {self.name}", daemon=True)
-        self._thread.start()
+        def work_and_finish() -> None:
+            work()
+            finish()
+
+        self._run(f"{status} {self.name}", work_and_finish, finish)
 
 
-def with_changes(parameters: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a component after UpdateInferenceComponent."""
-    changed = {key: changes[key] for key in ("Specification", "RuntimeConfig") if changes.get(key)}
-    return {**parameters, **changed}
-
-
-def accelerators_of(parameters: Mapping[str, Any]) -> int:
+def count_accelerators(parameters: Mapping[str, Any]) -> int:
     """The GPUs that each copy requires."""
-    needs = parameters["Specification"].get("ComputeResourceRequirements") or {}
-    return int(needs.get("NumberOfAcceleratorDevicesRequired") or 0)
+    requirements = parameters["Specification"].get("ComputeResourceRequirements") or {}
+    return int(requirements.get("NumberOfAcceleratorDevicesRequired") or 0)
 
 
-def fit_on(copies: int, accelerators: int, gpus: int, instances: int) -> bool:
-    """Whether so many copies fit on so many instances with that number of GPUs each."""
-    return not accelerators or gpus // accelerators * instances >= copies
+class ComponentOperations:
+    """The inference components of one region, by name."""
 
+    def __init__(self, backend: SageMakerBackend) -> None:
+        self._backend = backend
+        self.by_name: dict[str, SandboxComponent] = {}
 
-def managed_instances(variant: Mapping[str, Any], components: Sequence[SandboxComponent]) -> int:
-    """How many instances run for the copies on them: those that hold the GPUs of all copies, within
-    the variant's bounds of ManagedInstanceScaling, if it has these; else the variant's number.
+    def find(self, name: str) -> SandboxComponent:
+        """The component. Raises NotFoundError."""
+        if name not in self.by_name:
+            raise NotFoundError(f'Could not find inference component "{self._arn(name)}".')
+        return self.by_name[name]
 
-    On AWS, an instance without a copy ends some minutes later.
-    """
-    planned = int(variant.get("DesiredInstanceCount") or 0)
-    bounds = variant.get("ManagedInstanceScaling") or {}
-    if bounds.get("Status") != "ENABLED" or not components:
-        return planned
-    gpus = gpu_count(variant["InstanceType"]) or 1
-    used = sum(_gpus_of(one) for one in components)
-    least = int(bounds.get("MinInstanceCount") or 0)
-    return min(max(-(-used // gpus), least), int(bounds.get("MaxInstanceCount") or planned))
+    def create(self, parameters: Mapping[str, Any]) -> SandboxComponent:
+        """CreateInferenceComponent: checks, then starts the copies in the background."""
+        name = parameters["InferenceComponentName"]
+        arn = self._arn(name)
+        with LOCK:
+            if name in self.by_name:
+                raise ValidationError(
+                    f'Cannot create already existing inference component "{arn}".'
+                )
+            endpoint = self._find_endpoint(parameters)
+            spec = self._launch_spec(endpoint, parameters)
+            if int(parameters["RuntimeConfig"]["CopyCount"]) < 1:
+                raise ValidationError("CopyCount must be at least 1 to create a component.")
+            component = SandboxComponent(arn, endpoint.arn, parameters, endpoint.tag_engine)
+            self.by_name[name] = endpoint.components[name] = component
+            fits = self._fits(endpoint, parameters)
+            component.begin_serving("Creating", spec, fits, parameters)
+            return component
 
+    def update(self, parameters: Mapping[str, Any]) -> SandboxComponent:
+        """UpdateInferenceComponent: starts the copies of the new model beside the old ones."""
+        changes = {
+            key: parameters[key] for key in ("Specification", "RuntimeConfig") if key in parameters
+        }
+        with LOCK:
+            component = self._find_idle(parameters["InferenceComponentName"])
+            changed = {**component.parameters, **changes}
+            endpoint = self._find_endpoint(changed)
+            fits = self._fits(endpoint, changed)
+            if "Specification" not in parameters:
+                component.begin_scaling(int(changed["RuntimeConfig"]["CopyCount"]), fits)
+                return component
+            spec = self._launch_spec(endpoint, changed)
+            config = parameters.get("DeploymentConfig")
+            region, copies = self._backend.region_name, component.copies
+            if problem := rollout_problem(config, region, copies, "copy count"):
+                raise ValidationError(problem)
+            rollout = config if alarm_names(config) else None
+            component.begin_serving("Updating", spec, fits, changed, rollout)
+            return component
 
-def _gpus_of(component: SandboxComponent) -> int:
-    """The GPUs of its copies; while an update starts others beside them, of both."""
-    copies = component.copies * (2 if component.fleet and component.starting else 1)
-    return copies * max(1, accelerators_of(component.parameters))
+    def update_runtime_config(self, parameters: Mapping[str, Any]) -> SandboxComponent:
+        """UpdateInferenceComponentRuntimeConfig: another number of copies."""
+        return self.update(
+            {
+                "InferenceComponentName": parameters["InferenceComponentName"],
+                "RuntimeConfig": parameters["DesiredRuntimeConfig"],
+            }
+        )
+
+    def begin_deleting(self, name: str) -> None:
+        """DeleteInferenceComponent: checks, then ends the copies in the background."""
+        with LOCK:
+            component = self._find_idle(name)
+
+            def forget() -> None:
+                self.by_name.pop(name, None)
+                endpoint = self._backend.endpoints.get(component.endpoint_name)
+                if endpoint:
+                    endpoint.components.pop(name, None)
+
+            component.begin_deleting(forget)
+
+    def _find_idle(self, name: str) -> SandboxComponent:
+        component = self.find(name)
+        if component.is_busy:
+            raise RefusedForNowError(
+                f'Cannot update in-progress inference component "{component.arn}".'
+            )
+        return component
+
+    def _find_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
+        """The endpoint in service that hosts components, with that variant."""
+        endpoint = self._backend.find_endpoint(parameters["EndpointName"])
+        if endpoint.endpoint_status != "InService":
+            raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
+        if not endpoint.hosts_components:
+            raise ValidationError(
+                f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
+                "variants have models."
+            )
+        variant = parameters.get("VariantName")
+        if variant not in [one["VariantName"] for one in endpoint.production_variants]:
+            raise ValidationError(
+                f'Variant "{variant}" is not present within endpoint '
+                f'configuration "{endpoint.endpoint_config_name}".'
+            )
+        return endpoint
+
+    def _launch_spec(self, endpoint: SandboxEndpoint, parameters: Mapping[str, Any]) -> LaunchSpec:
+        """The engine of one copy; only components with a model are known here."""
+        specification = parameters.get("Specification") or {}
+        if "ModelName" not in specification:
+            raise ValidationError("The sandbox starts inference components with a ModelName only.")
+        startup = specification.get("StartupParameters") or {}
+        variant = {
+            "VariantName": parameters["VariantName"],
+            "ModelName": specification["ModelName"],
+            **startup,
+        }
+        name = parameters["InferenceComponentName"]
+        (spec,) = self._backend.launch_specs(endpoint.endpoint_name, [variant], name)
+        return spec
+
+    def _fits(self, endpoint: SandboxEndpoint, parameters: Mapping[str, Any]) -> bool:
+        """Whether the instances that the variant may have hold the copies."""
+        name = parameters["VariantName"]
+        variant = next(one for one in endpoint.variants if one["VariantName"] == name)
+        scaling = variant.get("ManagedInstanceScaling") or {}
+        instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
+        accelerators = count_accelerators(parameters)
+        if not accelerators:
+            return True
+        per_instance = gpu_count(variant.get("InstanceType", "")) // accelerators
+        return per_instance * instances >= int(parameters["RuntimeConfig"]["CopyCount"])
+
+    def _arn(self, name: str) -> str:
+        region, account = self._backend.region_name, self._backend.account_id
+        return f"arn:aws:sagemaker:{region}:{account}:inference-component/{name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from peagle.errors import nearest
@@ -30,6 +30,7 @@ ENDPOINT = {
     "stuck-creating": "nothing starts or logs until the fault is cleared",
     "out-of-service": "the endpoint ends as OutOfService",
     "update-rollback-failed": "the update fails, and so does its rollback",
+    "alarm-fires": "the alarms that watch the update fire",
 }
 KINDS = ERRORS | CONNECTION | ENDPOINT
 """Kind of a fault -> what happens."""
@@ -56,8 +57,14 @@ that an endpoint needs."""
 BEARER_CALL = "CallWithBearerToken"
 """The action of a call through the OpenAI-compatible path, which no model has."""
 
-ENDPOINT_OPERATIONS = ("CreateEndpoint", "UpdateEndpoint")
-_ONLY_UPDATES = "update-rollback-failed"
+ENDPOINT_OPERATIONS = {
+    "insufficient-capacity": ("CreateEndpoint", "UpdateEndpoint"),
+    "stuck-creating": ("CreateEndpoint", "UpdateEndpoint"),
+    "out-of-service": ("CreateEndpoint", "UpdateEndpoint"),
+    "update-rollback-failed": ("UpdateEndpoint",),
+    "alarm-fires": ("UpdateEndpoint", "UpdateInferenceComponent"),
+}
+"""Kind of a fault of an endpoint -> the operations that can meet it."""
 LONGEST_SECONDS = 3600.0
 DEFAULT_SECONDS = 120.0
 """The delay of a timeout: longer than boto3 waits for an answer (60 s)."""
@@ -85,15 +92,13 @@ class Fault:
         service, _, operation = self.operation.rpartition(":")
         if service and service not in SERVICES:
             raise ValueError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
-        known = sorted(operation_names(service))
-        if operation not in known:
-            hint = nearest(operation, known)
+        operations = sorted(operation_names(service))
+        if operation not in operations:
+            hint = nearest(operation, operations)
             raise ValueError(f"unknown operation {self.operation!r}{': ' if hint else ''}{hint}")
-        if self.kind == _ONLY_UPDATES and operation != "UpdateEndpoint":
-            raise ValueError(f"{self.kind} is a fault of UpdateEndpoint, not of {operation}")
-        if self.kind in ENDPOINT and operation not in ENDPOINT_OPERATIONS:
-            expected = " and ".join(ENDPOINT_OPERATIONS)
-            raise ValueError(f"{self.kind} is a fault of {expected}, not of {operation}")
+        if operation not in (expected := ENDPOINT_OPERATIONS.get(self.kind, (operation,))):
+            names = " and ".join(expected)
+            raise ValueError(f"{self.kind} is a fault of {names}, not of {operation}")
         if self.instance_type and self.kind not in ENDPOINT:
             raise ValueError(f"{self.kind} has no instance type: it fails the call itself")
         if not 0 <= self.seconds <= LONGEST_SECONDS:  # false for NaN
@@ -154,21 +159,29 @@ class Faults:
             self._changed.notify_all()
         return removed
 
-    def of_call(self, service: str, operation: str) -> Fault | None:
+    def meet_call(self, service: str, operation: str) -> Fault | None:
         """The fault that this call meets, which is counted; ``None`` for none."""
-        return self._take(
+        return self._meet(
             lambda fault: fault.kind not in ENDPOINT and fault.meets(service, operation)
         )
 
-    def of_endpoint(self, operation: str, instance_types: Iterable[str]) -> Fault | None:
-        """The fault that the endpoint of this operation meets, which is counted."""
-        types = frozenset(instance_types)
-        return self._take(
+    def meet_endpoint(self, operation: str, instance_types: Collection[str]) -> str:
+        """The kind of the fault that what this operation starts meets, which is counted; "" for
+        none. ``alarm-fires`` is met by ``meet_alarm``."""
+        fault = self._meet(
             lambda fault: (
                 fault.kind in ENDPOINT
+                and fault.kind != "alarm-fires"
                 and fault.meets("sagemaker", operation)
-                and (fault.instance_type is None or fault.instance_type in types)
+                and fault.instance_type in (None, *instance_types)
             )
+        )
+        return fault.kind if fault else ""
+
+    def meet_alarm(self, operation: str) -> bool:
+        """Whether the alarms that watch the update of this operation fire; counted."""
+        return None is not self._meet(
+            lambda fault: fault.kind == "alarm-fires" and fault.meets("sagemaker", operation)
         )
 
     def hold_until_cleared(self) -> None:
@@ -192,7 +205,7 @@ class Faults:
         with self._changed:
             self._calls.clear()
 
-    def _take(self, is_met: Callable[[Fault], bool]) -> Fault | None:
+    def _meet(self, is_met: Callable[[Fault], bool]) -> Fault | None:
         with self._changed:
             for place, fault in enumerate(self._active):
                 if fault.is_left and is_met(fault):

@@ -1,48 +1,285 @@
-"""Launch the engine of an endpoint: download its weights, then start a process or a container.
+"""What an endpoint launches: its weights from the sandbox's S3, and a process or a container.
 
-As on SageMaker, weights come from S3 (the sandbox's own) and are at ``/opt/ml`` for the engine.
-Objects are read where moto keeps them: the sandbox's process needs no request to itself.
+As on SageMaker, weights come from S3 and are at ``/opt/ml`` for the engine. Objects are read where
+moto keeps them: the sandbox's process needs no request to itself.
+
+``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``. Everything that
+does not belong to the target stays as planned, so that the plan's settings are exercised: the
+method, K (up to the K that tiny's head was trained for), the context (up to tiny's), the served
+name. A CPU has no GPU memory, CUDA graphs or ranks: what was left out was not tested either, and a
+value that vLLM rejects on a GPU passes here (``not_applied``).
 """
 
 from __future__ import annotations
 
+import json
+import re
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from moto.s3.models import FakeKey, s3_backends
 from moto.utilities.utils import get_partition
 
-from peagle.catalog.schema import Drafter
+from peagle.catalog.schema import Drafter, Target
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.container import Container, container_name, start_container
-from peagle.engine.cpu import link_folders, model_paths
+from peagle.engine.cpu import link_folders, model_paths, valid_speculation
 from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
-from peagle.render.requests import tag_value
+from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
 from peagle.sandbox.state import catalog, engine_version, read_engine_kind
 from peagle.store import private_folder
 from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
+    HUB_MODEL,
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,
+    MODEL,
+    PREFIX,
+    SERVED_NAME,
+    SPECULATION,
     WARM_MODE_VARIABLE,
+    WEIGHTS_PIN_VARIABLE,
 )
+from peagle_serve.environment import flag_of, variable_of
 
 TINY = "peagle/tiny"
 
+MAX_ENGINES = 4
+"""The largest number of engines of one variant; DescribeEndpoint shows how many run."""
+
+DEFAULT_STARTUP_SECONDS = 600
+"""Seconds until /ping must answer when the request sets no limit. Our choice: API_ProductionVariant
+gives the range 60-3600 and no default."""
+
 _PIECE = 1 << 20
 """Bytes of an object that are read from S3 at a time."""
+
+
+@dataclass(frozen=True)
+class ModelData:
+    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to.
+
+    ``archive``: the object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or,
+    with ``single``, one object.
+    """
+
+    uri: str
+    into: PurePosixPath
+    archive: bool = False
+    single: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """An engine to launch.
+
+    ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
+    in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
+    everything that the toolkit renders carries. ``count`` engines are started. ``plain``: the image
+    is AWS's own, without the toolkit's entrypoint. ``component`` is the inference component whose
+    copies these are, if they are copies.
+    """
+
+    region: str
+    endpoint: str
+    variant: str
+    environment: Mapping[str, str]
+    model_data: tuple[ModelData, ...]
+    startup_seconds: int
+    limitations: tuple[str, ...] = ()
+    vllm: str | None = None
+    image: str = ""
+    pair: str = ""
+    count: int = 1
+    plain: bool = False
+    component: str = ""
+
+
+def launch_spec(
+    region: str,
+    endpoint: str,
+    variant: Mapping[str, Any],
+    containers: Sequence[Mapping[str, Any]],
+    tags: Iterable[Mapping[str, str]] = (),
+    component: str = "",
+) -> LaunchSpec:
+    """The specification for ``variant``, which serves a model with these containers and tags."""
+    container = containers[0]
+    image = container.get("Image", "")
+    tagged = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
+    runtimes = catalog().runtimes.runtimes
+    of_digest = {one.digest: one.vllm for one in runtimes if one.digest}
+    timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
+    instances = int(variant.get("InitialInstanceCount") or 1)
+    limitations = []
+    if instances > MAX_ENGINES:
+        limitations.append(f"the sandbox runs {MAX_ENGINES} of {instances} instances")
+    if len(containers) > 1:
+        limitations.append("only the first container is started")
+    return LaunchSpec(
+        region=region,
+        endpoint=endpoint,
+        variant=variant["VariantName"],
+        environment=dict(container.get("Environment") or {}),
+        model_data=tuple(model_data(container)),
+        startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
+        limitations=tuple(limitations),
+        vllm=tagged[1] if tagged else of_digest.get(image.partition("@")[2]),
+        image=image,
+        pair=next((tag["Value"] for tag in tags if tag["Key"] == PAIR_TAG), ""),
+        count=engines_for(instances),
+        plain=_is_of_aws(image),
+        component=component,
+    )
+
+
+def _is_of_aws(image: str) -> bool:
+    named = parse_ecr_image(image)
+    return named is not None and named.account in catalog().runtimes.accounts.values()
+
+
+def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
+    """What SageMaker downloads below ``/opt/ml`` before it starts the container."""
+    root = PurePosixPath("model")
+    if container.get("ModelDataUrl"):
+        yield ModelData(container["ModelDataUrl"], root, archive=True)
+    if container.get("ModelDataSource"):
+        yield _source(container["ModelDataSource"], root)
+    for source in container.get("AdditionalModelDataSources") or []:
+        yield _source(source, PurePosixPath("additional-model-data-sources", source["ChannelName"]))
+
+
+def _source(source: Mapping[str, Any], into: PurePosixPath) -> ModelData:
+    data = source["S3DataSource"]
+    return ModelData(
+        uri=data["S3Uri"],
+        into=into,
+        archive=data["CompressionType"] == "Gzip",
+        single=data["S3DataType"] == "S3Object",
+    )
+
+
+def engines_for(instances: int) -> int:
+    """How many engines run for that many instances of a variant."""
+    return min(instances, MAX_ENGINES)
+
+
+TARGET_PATH = "/opt/ml/model/target"
+DRAFTER_PATH = "/opt/ml/model/drafter"
+P_EAGLE, EAGLE3 = "p-eagle", "eagle3"
+"""The names of tiny's drafters in the catalogue."""
+
+_BELONGS_TO_TARGET = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *("REVISION", "CODE_REVISION", "TOKENIZER", "TOKENIZER_REVISION", "TOKENIZER_MODE"),
+        *("HF_CONFIG_PATH", "HF_OVERRIDES", "CONFIG_FORMAT", "LOAD_FORMAT", "MODEL_IMPL"),
+        *("DTYPE", "QUANTIZATION", "ROPE_SCALING", "ROPE_THETA", "GENERATION_CONFIG"),
+        *("CHAT_TEMPLATE", "REASONING_PARSER", "TOOL_CALL_PARSER", "ENABLE_AUTO_TOOL_CHOICE"),
+        *("LIMIT_MM_PER_PROMPT", "LANGUAGE_MODEL_ONLY", "MM_PROCESSOR_KWARGS"),
+    )
+)
+_DRAFTER_KEYS = frozenset({"revision", "code_revision", "quantization", "max_model_len"})
+_NUMBER, _LENGTH = "num_speculative_tokens", f"{PREFIX}MAX_MODEL_LEN"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The environment that serves tiny, its drafter (if any), and notes on every change."""
+
+    environment: dict[str, str]
+    drafter: Drafter | None
+    notes: tuple[str, ...]
+
+
+def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
+    """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind."""
+    target = environment.get(MODEL) or environment.get(HUB_MODEL) or "the model"
+    left_out = sorted(_BELONGS_TO_TARGET & environment.keys())
+    notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in left_out]
+    changed = {
+        **{name: value for name, value in environment.items() if name not in left_out},
+        MODEL: TARGET_PATH,
+        SERVED_NAME: environment.get(SERVED_NAME, target),
+    }
+    for name in (HUB_MODEL, WEIGHTS_PIN_VARIABLE):
+        changed.pop(name, None)
+    longest, length = tiny.architecture.max_positions, changed.get(_LENGTH)
+    if length is not None and not (length.isdecimal() and int(length[:20]) <= longest):
+        changed[_LENGTH] = str(longest)
+        notes.append(f"{_LENGTH}={length} becomes {longest}, the context of tiny")
+    drafter = _replace_speculation(changed, tiny, notes)
+    for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
+        name, value = variable_of(setting.name), setting.value
+        changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        notes.append(f"{name}={changed[name]}: {setting.because}")
+    return StandIn(changed, drafter, tuple(notes))
+
+
+def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
+    config = valid_speculation(changed)
+    if not config or config.get("method") == "ngram":
+        return None
+    method, parallel = config.get("method"), config.get("parallel_drafting") is True
+    name = EAGLE3 if method in ("eagle", "eagle3") and not parallel else P_EAGLE
+    drafter = next(one for one in tiny.drafters if one.name == name)
+    if method not in ("eagle", "eagle3"):
+        notes.append(f"tiny has no drafter for method {method}; its {drafter.title} drafts instead")
+    else:
+        notes.append(f"the drafter is tiny's {drafter.title}")
+    new = {name: value for name, value in config.items() if name not in _DRAFTER_KEYS}
+    new |= {"method": drafter.method, "model": DRAFTER_PATH}
+    new.pop("parallel_drafting", None)
+    if drafter.parallel_drafting:
+        new["parallel_drafting"] = True
+    k, trained = new.get(_NUMBER), drafter.k_trained
+    if trained is not None and isinstance(k, int) and k > trained:
+        new[_NUMBER] = trained
+        notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
+    changed[SPECULATION] = json.dumps(new, ensure_ascii=False)
+    return drafter
+
+
+_OF_THE_ENGINE = (PREFIX, "VLLM_", "CUDA_", "NCCL_")
+_REPLACED_KNOWINGLY = (MODEL, HUB_MODEL, SERVED_NAME)
+_OF_THE_DRAFTER = ("model", "revision", "code_revision")
+"""What a stand-in replaces; the stand-in itself is reported elsewhere."""
+
+
+def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str, ...]:
+    """The arguments of the environment ``planned`` that ``run`` has not, or with another value.
+
+    Each as on vLLM's command line, followed by the value that is used instead.
+    """
+    differences = []
+    for name, value in sorted(planned.items()):
+        if not name.startswith(_OF_THE_ENGINE) or name in _REPLACED_KNOWINGLY:
+            continue
+        flag = flag_of(name) if name.startswith(PREFIX) else name
+        if name == SPECULATION:
+            now = valid_speculation(run)
+            for key, part in valid_speculation(planned).items():
+                if key not in _OF_THE_DRAFTER and now.get(key) != part:
+                    instead = json.dumps(now[key]) if key in now else None
+                    differences.append((f"{flag}.{key}", json.dumps(part), instead))
+        elif run.get(name) != value:
+            differences.append((flag, "" if value == "true" else value, run.get(name)))
+    return tuple(
+        f"{flag} {value}".rstrip() + (f" ({instead} instead)" if instead else "")
+        for flag, value, instead in differences
+    )
 
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
@@ -61,9 +298,7 @@ def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
     ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
     which contain none: there, a forgotten mount must fail as it does on AWS.
     """
-    found = parse_ecr_image(spec.image)
-    of_aws = found is None or found.account in catalog().runtimes.accounts.values()
-    if spec.model_data or of_aws:
+    if spec.model_data or spec.plain or parse_ecr_image(spec.image) is None:
         return None
     below = [PurePosixPath(path) for path in model_paths(spec.environment).values()]
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
@@ -82,10 +317,10 @@ def is_local_image(name: str) -> bool:
 def _cpu_image(docker: Docker, name: str) -> Image | None:
     """The image of that name if it is on this machine and made for a CPU."""
     try:
-        found = show_image(docker, name)
+        image = show_image(docker, name)
     except PeagleError:
         return None  # an image of AWS, which is not here and would need a GPU
-    return found if found.runtime == "cpu" else None
+    return image if image.runtime == "cpu" else None
 
 
 class ModelDataError(Exception):
@@ -97,39 +332,33 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     folder = ml_root / data.into
     private_folder(folder)
     try:
-        found = dict(objects_of(data, region))
-        if not found:
-            raise ModelDataError(_missing(data))
+        objects = dict(objects_of(data, region))
+        if not objects:
+            place = "at" if data.archive or data.single else "below"
+            raise ModelDataError(f"no object exists {place} {data.uri}")
         if data.archive or data.single:
-            ((key, content),) = found.items()
+            ((key, content),) = objects.items()
             if data.archive:
                 _unpack(content, folder)
             else:
                 save_object(content, folder / Path(key).name)
-        else:
-            _save_prefix(found, S3Uri.parse(data.uri).key, folder)
+            return
+        prefix = S3Uri.parse(data.uri).key
+        for key in sorted(objects):
+            _check_key(key, prefix, objects)
+            file = folder / key.removeprefix(prefix)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_object(objects[key], file)
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise ModelDataError(f"{data.uri}: {error}") from error
-
-
-def _missing(data: ModelData) -> str:
-    return f"no object exists {'at' if data.archive or data.single else 'below'} {data.uri}"
 
 
 def weight_bytes(ml_root: Path) -> int:
     return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
 
 
-def _save_prefix(found: Mapping[str, FakeKey], prefix: str, folder: Path) -> None:
-    """Every object below a prefix; rejects keys with which a deployment fails on AWS."""
-    for key, content in sorted(found.items(), key=itemgetter(0)):
-        _check_key(key, prefix, found)
-        file = folder / key.removeprefix(prefix)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_object(content, file)
-
-
 def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
+    """Raise ModelDataError for a key with which a deployment fails on AWS."""
     name = key.removeprefix(prefix)
     if not name or name.endswith("/"):
         raise ModelDataError(f"the key {key} is an empty folder; SageMaker accepts only files")
@@ -190,26 +419,26 @@ def _mounts(ml_root: Path) -> dict[str, Path]:
 
 
 def _newest_image(docker: Docker, pair: str) -> Image:
-    found = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
+    images = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
                    serve=serve_digest())  # fmt: skip
-    if not found:
+    if not images:
         command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
         raise NotFound(
             "no CPU image exists on this machine", Fix("build one", command), code="image-missing"
         )
-    return nearest_image(pair, found)
+    return nearest_image(pair, images)
 
 
-def nearest_image(pair: str, found: Sequence[Image]) -> Image:
+def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     """The first image of the pair, else the first of its target, which also serves the target
     alone, else the first: its own entrypoint reports the mismatch.
 
     ``pair`` is the value of a tag, in which some characters are replaced.
     """
     target = pair.partition("+")[0]
-    of_pair = (image for image in found if tag_value(image.pair) == pair)
-    of_target = (image for image in found if image.pair.partition("+")[0] == target)
-    return next(of_pair, None) or next(of_target, found[0])
+    of_pair = (image for image in images if tag_value(image.pair) == pair)
+    of_target = (image for image in images if image.pair.partition("+")[0] == target)
+    return next(of_pair, None) or next(of_target, images[0])
 
 
 def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:

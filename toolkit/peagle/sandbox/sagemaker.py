@@ -1,58 +1,147 @@
 """SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-moto 5.2 keeps them without checks. This backend rejects what AWS rejects (``validation`` checks the
-requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
-in moto's place, so that CloudFormation and the tagging service inside moto use them too.
+moto 5.2 keeps a part of each, without checks. This backend rejects what AWS rejects (``requests``
+checks the parameters) and starts real engines for an endpoint. ``install`` puts these classes in
+moto's place, so that CloudFormation and the tagging service inside moto use them too. Models and
+configurations are described as they were created.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, EmptyResult
 from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
-from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
+from moto.sagemaker.models import FakeEndpointConfig, SageMakerModelBackend, sagemaker_backends
+from moto.sagemaker.models import Model as MotoModel
+from moto.sagemaker.responses import SageMakerResponse
 from moto.sagemaker.utils import arn_formatter
 
 from peagle.render.scaling import DIMENSION
-from peagle.sandbox import rollout, services
+from peagle.sandbox import account
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.component_operations import ComponentOperations
-from peagle.sandbox.endpoint import SandboxEndpoint
-from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
-from peagle.sandbox.prerequisites import (
-    check_data,
-    check_images,
-    check_role,
-    check_vpc,
-)
-from peagle.sandbox.resources import (
+from peagle.sandbox.components import ComponentOperations
+from peagle.sandbox.endpoints import (
     LOCK,
-    EndpointConfig,
     NotFoundError,
     RefusedForNowError,
-    SandboxModel,
+    SandboxEndpoint,
     Variants,
-    instances_of,
-    with_retained,
+    count_instances,
+    rollout_problem,
 )
-from peagle.sandbox.state import catalog
-from peagle.sandbox.traffic import MetricSource
+from peagle.sandbox.launch import LaunchSpec, launch_spec
+from peagle.sandbox.observability import MetricSource
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
-Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
 
 _ARN_KINDS = {MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint"}
+
+_RETAINED = {
+    "DesiredInstanceCount": "InitialInstanceCount",
+    "DesiredWeight": "InitialVariantWeight",
+}
+"""VariantPropertyType -> the key of a variant that it retains."""
 
 
 class ResourceLimitExceeded(ServiceException):
     """A quota is used up."""
 
     code = "ResourceLimitExceeded"
+
+
+class SandboxModel(MotoModel):
+    """A model; ``parameters`` are CreateModel's."""
+
+    def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
+        super().__init__(
+            account_id=account_id,
+            region_name=region_name,
+            model_name=parameters["ModelName"],
+            execution_role_arn=parameters.get("ExecutionRoleArn", ""),
+            primary_container=parameters.get("PrimaryContainer", {}),
+            vpc_config=parameters.get("VpcConfig", {}),
+            containers=parameters.get("Containers"),
+            tags=parameters.get("Tags"),
+        )
+        self.parameters = parameters
+
+    def is_created(self) -> bool:
+        """For CloudFormation: immediately."""
+        return True
+
+    @property
+    def all_containers(self) -> list[Mapping[str, Any]]:
+        """The containers in the order of the inference pipeline."""
+        primary = self.parameters.get("PrimaryContainer")
+        return [primary] if primary else list(self.parameters.get("Containers") or [])
+
+    @property
+    def response_object(self) -> dict[str, Any]:
+        return {
+            "EnableNetworkIsolation": False,
+            **_describe(self.parameters),
+            "ModelArn": self.arn,
+            "CreationTime": self.creation_time,
+        }
+
+
+class EndpointConfig(FakeEndpointConfig):
+    """An endpoint configuration; ``parameters`` are CreateEndpointConfig's."""
+
+    def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
+        variants = [
+            {"InitialVariantWeight": 1.0, **variant} for variant in parameters["ProductionVariants"]
+        ]
+        super().__init__(
+            account_id=account_id,
+            region_name=region_name,
+            endpoint_config_name=parameters["EndpointConfigName"],
+            production_variants=variants,
+            async_inference_config=parameters.get("AsyncInferenceConfig", {}),
+            data_capture_config=parameters.get("DataCaptureConfig", {}),
+            tags=parameters.get("Tags", []),
+            kms_key_id=parameters.get("KmsKeyId", ""),
+        )
+        self.arn = self.endpoint_config_arn  # type: ignore[assignment]  # a tuple in moto 5.2
+        self.parameters = parameters
+
+    def is_created(self) -> bool:
+        """For CloudFormation: immediately."""
+        return True
+
+    def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
+        """No-op: ``requests`` validates them; moto's list of types dates from 2020."""
+
+    @property
+    def response_object(self) -> dict[str, Any]:
+        return {
+            **_describe(self.parameters),
+            "ProductionVariants": self.production_variants,
+            "EndpointConfigArn": self.endpoint_config_arn,
+            "CreationTime": self.creation_time,
+        }
+
+
+def _describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A Create call's parameters as the Describe call returns them.
+
+    Without tags, which have their own call, and without empty members: Terraform and
+    sagemaker-core treat an empty structure as one that was set.
+    """
+    return {
+        name: value
+        for name, value in parameters.items()
+        if name != "Tags" and value not in (None, {}, [])
+    }
+
+
+Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
 
 
 class SageMakerBackend(SageMakerModelBackend):
@@ -73,15 +162,14 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def register_model(self, parameters: Mapping[str, Any]) -> SandboxModel:
         """CreateModel: checks what the model needs from other services."""
-        name = parameters["ModelName"]
+        name, region = parameters["ModelName"], self.region_name
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            model = SandboxModel(self.account_id, self.region_name, parameters)
+            model = SandboxModel(self.account_id, region, parameters)
             if model.execution_role_arn:
-                check_role(model.execution_role_arn, self.region_name)
-            check_images(model.all_containers, self.region_name)
-            check_data(model.all_containers, self.region_name)
-            check_vpc(parameters.get("VpcConfig") or {}, self.region_name)
+                account.check_role(model.execution_role_arn, region)
+            account.check_containers(model.all_containers, region)
+            account.check_vpc(parameters.get("VpcConfig") or {}, region)
             self._models[name] = model
             return model
 
@@ -95,12 +183,15 @@ class SageMakerBackend(SageMakerModelBackend):
             del self._models[model_name]
 
     def register_endpoint_config(self, parameters: Mapping[str, Any]) -> EndpointConfig:
+        """CreateEndpointConfig: checks that its models exist."""
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
             config = EndpointConfig(self.account_id, self.region_name, parameters)
-            for model_name in sorted(config.model_names):
-                self.describe_model(model_name)
+            shadows = parameters.get("ShadowProductionVariants") or []
+            for variant in [*parameters["ProductionVariants"], *shadows]:
+                if variant.get("ModelName"):
+                    self.describe_model(variant["ModelName"])
             self.endpoint_configs[name] = config
             return config
 
@@ -119,7 +210,7 @@ class SageMakerBackend(SageMakerModelBackend):
         with LOCK:
             self._refuse_duplicate(ENDPOINT, self.endpoints, name)
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
-            specs = self._launch_specs(name, config.production_variants)
+            specs = self._admit(name, config.production_variants)
             tags = parameters.get("Tags")
             endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
@@ -129,27 +220,27 @@ class SageMakerBackend(SageMakerModelBackend):
     def update_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
         """UpdateEndpoint: checks, then starts the new engines in the background."""
         with LOCK:
-            endpoint = self._idle_endpoint(parameters["EndpointName"])
+            endpoint = self._find_idle(parameters["EndpointName"])
             if endpoint.endpoint_status == "Failed":
                 # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
             self._check_scaling_targets(endpoint, config)
-            variants = with_retained(config.production_variants, endpoint.variants, parameters)
-            specs = self._launch_specs(endpoint.endpoint_name, variants)
+            variants = _with_retained(config.production_variants, endpoint.variants, parameters)
+            specs = self._admit(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            total = sum(instances_of(variants).values())
-            if refused := rollout.problem(deployment_config, self.region_name, total):
-                raise ValidationError(refused)
+            total = sum(count_instances(variants).values())
+            if problem := rollout_problem(deployment_config, self.region_name, total):
+                raise ValidationError(problem)
             endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
             return endpoint
 
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
         """DeleteEndpoint: checks, then ends the engines in the background."""
         with LOCK:
-            endpoint = self._idle_endpoint(endpoint_name)
+            endpoint = self._find_idle(endpoint_name)
             if endpoint.components:
                 names = ", ".join(sorted(endpoint.components))
                 raise RefusedForNowError(
@@ -159,17 +250,13 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.begin_deleting(on_deleted=lambda: self.endpoints.pop(endpoint_name, None))
             return endpoint
 
-    def delete_endpoint(self, endpoint_name: str) -> None:
-        """Delete and wait: CloudFormation deletes the configuration next."""
-        self.begin_deleting(endpoint_name).join()
-
     def find_endpoint(self, name: str) -> SandboxEndpoint:
         """The endpoint. Raises NotFoundError."""
         return self._find(ENDPOINT, self.endpoints, name)
 
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
         with LOCK:
-            return self._find(ENDPOINT, self.endpoints, endpoint_name).response_object
+            return self.find_endpoint(endpoint_name).response_object
 
     def update_endpoint_weights_and_capacities(
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
@@ -177,24 +264,22 @@ class SageMakerBackend(SageMakerModelBackend):
         """UpdateEndpointWeightsAndCapacities: starts and ends engines in the background."""
         desired = {one["VariantName"]: one for one in desired_weights_and_capacities}
         with LOCK:
-            endpoint = self._idle_endpoint(endpoint_name)
+            endpoint = self._find_idle(endpoint_name)
             if endpoint.current is None or endpoint.endpoint_status == "Failed":
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
             running = {one["VariantName"]: one for one in endpoint.variants}
-            unknown = ", ".join(sorted(set(desired) - set(running)))
-            if unknown or len(desired) < len(desired_weights_and_capacities):
+            if unknown := ", ".join(sorted(set(desired) - set(running))):
                 raise ValidationError(
                     f'The variant name(s) "{unknown}" is/are not present within endpoint '
                     f'configuration "{endpoint.endpoint_config_name}".'
-                    if unknown
-                    else "A variant name was non-unique within the request."
                 )
+            if len(desired) < len(desired_weights_and_capacities):
+                raise ValidationError("A variant name was non-unique within the request.")
             more: Counter[str] = Counter()
             for name, change in desired.items():
                 before = int(running[name].get("InitialInstanceCount") or 0)
-                more[running[name].get("InstanceType", "")] += max(
-                    0, int(change.get("DesiredInstanceCount") or before) - before
-                )
+                added = int(change.get("DesiredInstanceCount") or before) - before
+                more[running[name].get("InstanceType", "")] += max(0, added)
             self._check_quota(+more)
             endpoint.begin_scaling(desired)
             return endpoint.arn
@@ -212,6 +297,30 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.end()
         super().reset()
 
+    def launch_specs(
+        self, endpoint_name: str, variants: Variants, component: str = ""
+    ) -> list[LaunchSpec]:
+        """What to launch for each variant and its model, if the roles allow it."""
+        specs = []
+        for variant in variants:
+            model = self.describe_model(variant.get("ModelName", ""))
+            if model.execution_role_arn:
+                account.check_role(model.execution_role_arn, self.region_name)
+            specs.append(
+                launch_spec(
+                    self.region_name, endpoint_name, variant, model.all_containers, model.tags,
+                    component,
+                )
+            )  # fmt: skip
+        return specs
+
+    def _admit(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
+        """What to launch for the variants, if quota, models and roles allow it."""
+        self._check_quota(count_instances(variants))
+        if all("ModelName" not in variant for variant in variants):
+            return []  # inference components bring the models
+        return self.launch_specs(endpoint_name, variants)
+
     def _get_resource_from_arn(self, arn: str) -> Any:
         if ":inference-component/" in arn:
             return self.components.find(arn.rpartition("/")[2])
@@ -220,34 +329,11 @@ class SageMakerBackend(SageMakerModelBackend):
             raise NotFoundError(f'Could not find resource "{arn}".')
         return resource
 
-    def _idle_endpoint(self, name: str) -> SandboxEndpoint:
-        endpoint = self._find(ENDPOINT, self.endpoints, name)
+    def _find_idle(self, name: str) -> SandboxEndpoint:
+        endpoint = self.find_endpoint(name)
         if endpoint.is_busy:
             raise RefusedForNowError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
-
-    def _launch_specs(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
-        """What to launch for the variants, if quota, models and roles allow it."""
-        self._check_quota(instances_of(variants))
-        if all("ModelName" not in variant for variant in variants):
-            return []  # inference components bring the models
-        models = [self.describe_model(variant.get("ModelName", "")) for variant in variants]
-        return self.specs_of(endpoint_name, variants, models)
-
-    def specs_of(
-        self, endpoint_name: str, variants: Variants, models: list[SandboxModel]
-    ) -> list[LaunchSpec]:
-        """What to launch for each variant and its model."""
-        for model in models:
-            if model.execution_role_arn:
-                check_role(model.execution_role_arn, self.region_name)
-        table = catalog().runtimes
-        accounts = table.accounts.values()
-        versions = {one.digest: one.vllm for one in table.runtimes if one.digest}
-        return [
-            launch_spec(self.region_name, endpoint_name, variant, model, accounts, versions)
-            for variant, model in zip(variants, models, strict=True)
-        ]
 
     def _check_scaling_targets(self, endpoint: SandboxEndpoint, config: EndpointConfig) -> None:
         """AWS rejects a request to change the type of a variant that is scaled automatically."""
@@ -272,7 +358,7 @@ class SageMakerBackend(SageMakerModelBackend):
         for endpoint in self.endpoints.values():
             used.update(endpoint.instances)
         for instance_type, requested in more.items():
-            quota = services.quota_value(instance_type, self.region_name)
+            quota = account.quota_value(instance_type, self.region_name)
             if used[instance_type] + requested > quota:
                 raise ResourceLimitExceeded(
                     f"The account-level service limit '{instance_type} for endpoint usage' is "
@@ -282,51 +368,129 @@ class SageMakerBackend(SageMakerModelBackend):
                     "is not available, contact AWS support to request an increase for this quota."
                 )
 
-    def _refuse_duplicate(self, kind: str, known: Mapping[str, Any], name: str) -> None:
-        if name in known:
+    def _refuse_duplicate(self, kind: str, existing: Mapping[str, Any], name: str) -> None:
+        if name in existing:
             arn = self._arn(kind, name)
             raise ValidationError(f'Cannot create already existing {kind} "{arn}".')
 
-    def _find(self, kind: str, known: Mapping[str, Resource], name: str) -> Resource:
-        if name not in known:
+    def _find(self, kind: str, existing: Mapping[str, Resource], name: str) -> Resource:
+        if name not in existing:
             raise NotFoundError(f'Could not find {kind} "{self._arn(kind, name)}".')
-        return known[name]
+        return existing[name]
 
     def _arn(self, kind: str, name: str) -> str:
         return arn_formatter(_ARN_KINDS[kind], name, self.account_id, self.region_name)
 
 
+def _with_retained(
+    variants: Variants, running: Variants, parameters: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """``variants`` of a new configuration; with RetainAllVariantProperties, those that already run
+    keep their numbers and weights, unless a property is excluded."""
+    kept = list(_RETAINED.values()) if parameters.get("RetainAllVariantProperties") else []
+    for excluded in parameters.get("ExcludeRetainedVariantProperties") or ():
+        if _RETAINED.get(excluded["VariantPropertyType"]) in kept:
+            kept.remove(_RETAINED[excluded["VariantPropertyType"]])
+    by_name = {variant["VariantName"]: variant for variant in running}
+    return [
+        {
+            **variant,
+            **{
+                key: value
+                for key, value in by_name.get(variant["VariantName"], {}).items()
+                if key in kept and value is not None
+            },
+        }
+        for variant in variants
+    ]
+
+
+class SageMakerOperations(SageMakerResponse):
+    """The operations that differ from moto's."""
+
+    @property
+    def sagemaker_backend(self) -> SageMakerBackend:
+        backend = super().sagemaker_backend
+        assert isinstance(backend, SageMakerBackend)
+        return backend
+
+    def create_model(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.register_model)
+
+    def create_endpoint_config(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.register_endpoint_config)
+
+    def create_endpoint(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.register_endpoint)
+
+    def update_endpoint(self) -> ActionResult:
+        """UpdateEndpoint, which moto lacks."""
+        return self._apply(self.sagemaker_backend.update_endpoint)
+
+    def delete_endpoint(self) -> ActionResult:
+        """DeleteEndpoint, which responds before the endpoint is deleted."""
+        self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
+        return EmptyResult()
+
+    def create_inference_component(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.create)
+
+    def update_inference_component(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.update)
+
+    def update_inference_component_runtime_config(self) -> ActionResult:
+        return self._apply(self.sagemaker_backend.components.update_runtime_config)
+
+    def describe_inference_component(self) -> ActionResult:
+        name = self.params["InferenceComponentName"]
+        return ActionResult(self.sagemaker_backend.components.find(name).response_object)
+
+    def list_inference_components(self) -> ActionResult:
+        """ListInferenceComponents, of one endpoint or of all; in one answer."""
+        endpoint = self.params.get("EndpointNameEquals")
+        components = self.sagemaker_backend.components.by_name.values()
+        listed = [one.summary for one in components if endpoint in (None, one.endpoint_name)]
+        return ActionResult({"InferenceComponents": listed})
+
+    def delete_inference_component(self) -> ActionResult:
+        """DeleteInferenceComponent, which responds before the copies have ended."""
+        components = self.sagemaker_backend.components
+        components.begin_deleting(self.params["InferenceComponentName"])
+        return EmptyResult()
+
+    def _apply(self, change: Callable[[dict[str, Any]], Any]) -> ActionResult:
+        return ActionResult(change(self.params).response_create)
+
+
 def install() -> None:
     """Let this process's moto use this backend. Call it before the first request."""
     sagemaker_backends.backend = SageMakerBackend
+    urls.url_paths["{0}/$"] = SageMakerOperations.dispatch
 
 
 def backend_of(region: str) -> SageMakerBackend:
-    return _ours(sagemaker_backends[ACCOUNT][region])
+    backend = sagemaker_backends[ACCOUNT][region]
+    assert isinstance(backend, SageMakerBackend), "install() precedes the first request"
+    return backend
 
 
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
-    regions = sagemaker_backends[ACCOUNT]
-    return _ours(regions[region]).endpoints.get(name) if region in regions else None
+    if region not in sagemaker_backends[ACCOUNT]:
+        return None
+    return backend_of(region).endpoints.get(name)
 
 
 def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
-    for _, region, backend in sagemaker_backends.iter_backends():
-        for endpoint in list(_ours(backend).endpoints.values()):
+    for _, region, _ in sagemaker_backends.iter_backends():
+        for endpoint in list(backend_of(region).endpoints.values()):
             yield region, endpoint
 
 
 def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
     """Every instance and every copy that serves, with its requests in progress."""
     for region, endpoint in all_endpoints():
-        components = [one.fleet for one in [*endpoint.components.values()]]
-        for fleet in (endpoint.current, *components):
+        for fleet in [one.current for one in (endpoint, *endpoint.components.values())]:
             for instance in fleet.instances if fleet else ():
                 spec = instance.spec
                 source = MetricSource(region, endpoint.endpoint_name, spec.variant, spec.component)
                 yield source, instance.in_progress
-
-
-def _ours(backend: object) -> SageMakerBackend:
-    assert isinstance(backend, SageMakerBackend), "install() precedes the first request"
-    return backend

@@ -17,19 +17,23 @@ import fnmatch
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+from botocore import xform_name
+from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
+from moto.iam.models import Role
 from moto.scheduler import urls
-from moto.scheduler.exceptions import ValidationException
+from moto.scheduler.exceptions import ScheduleNotFound, ValidationException
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
 
-from peagle.sandbox.prerequisites import find_role, may_be_assumed
-from peagle.sandbox.resources import RefusedForNowError
+from peagle.sandbox.account import find_role, may_be_assumed
+from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.endpoints import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of
 from peagle_serve.json_reader import read
 
@@ -46,21 +50,17 @@ class ScheduleClock:
     """The scheduler's time in epoch seconds: that of the machine, moved forward until a reset."""
 
     def __init__(self) -> None:
-        self._ahead = 0.0
+        self.ahead = 0.0
 
     def now(self) -> float:
-        return time.time() + self._ahead
+        return time.time() + self.ahead
 
     def advance(self, seconds: float) -> float:
         """Move it forward; how far it is ahead now. Raises ValueError for another direction."""
         if not 0 <= seconds <= 10 * 366 * 86400:
             raise ValueError("the clock moves forward, by ten years at most")
-        self._ahead += seconds
-        return self._ahead
-
-    def reset(self) -> None:
-        """Forget how far it was moved."""
-        self._ahead = 0.0
+        self.ahead += seconds
+        return self.ahead
 
 
 CLOCK = ScheduleClock()
@@ -78,21 +78,22 @@ class SchedulerBackend(EventBridgeSchedulerBackend):
         """moto derives it from the class's module, which here is not moto's."""
         return urls
 
-    def create_schedule(self, *given: Any, **more: Any) -> Schedule:
-        _check(more, self.region_name)
-        return super().create_schedule(*given, **more)
+    def create_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
+        _check(parameters, self.region_name)
+        return super().create_schedule(*arguments, **parameters)
 
-    def update_schedule(self, *given: Any, **more: Any) -> Schedule:
-        _check(more, self.region_name)
-        return super().update_schedule(*given, **more)
+    def update_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
+        _check(parameters, self.region_name)
+        return super().update_schedule(*arguments, **parameters)
 
 
-def _check(given: Mapping[str, Any], region: str) -> None:
+def _check(parameters: Mapping[str, Any], region: str) -> None:
     """Raise AWS's error for a schedule that could not be fired."""
-    expression = str(given["schedule_expression"])
-    if expression.startswith("at(") and _due(expression, given) is None:
+    expression = str(parameters["schedule_expression"])
+    zone = parameters.get("schedule_expression_timezone")
+    if expression.startswith("at(") and due_time(expression, zone) is None:
         raise ValidationException(f"Invalid Schedule Expression {expression}.")
-    role = find_role(given["target"]["RoleArn"], region)
+    role = find_role(parameters["target"]["RoleArn"], region)
     if role is None or not may_be_assumed(role.assume_role_policy_document, SERVICE):
         raise ValidationException(
             "The execution role you provide must allow AWS EventBridge Scheduler to assume the "
@@ -100,105 +101,136 @@ def _check(given: Mapping[str, Any], region: str) -> None:
         )
 
 
-def _due(expression: str, given: Mapping[str, Any]) -> float | None:
+def due_time(expression: str, timezone: str | None) -> float | None:
     """When a one-time schedule is due, in epoch seconds; ``None`` for any other."""
     try:
-        zone = ZoneInfo(given.get("schedule_expression_timezone") or "UTC")
-        return datetime.strptime(expression, _AT).replace(tzinfo=zone).astimezone(UTC).timestamp()
+        moment = datetime.strptime(expression, _AT).replace(tzinfo=ZoneInfo(timezone or "UTC"))
+        return moment.astimezone(UTC).timestamp()
     except (ValueError, OSError, KeyError):
         return None
-
-
-@dataclass(frozen=True)
-class _Due:
-    region: str
-    backend: EventBridgeSchedulerBackend
-    schedule: Schedule
-    since: float
-
-
-def _all_due(now: float) -> Iterator[_Due]:
-    for _, region, found in list(scheduler_backends.iter_backends()):
-        backend = cast(EventBridgeSchedulerBackend, found)
-        for group in list(backend.schedule_groups.values()):
-            for schedule in list(group.schedules.values()):
-                zone = {"schedule_expression_timezone": schedule.schedule_expression_timezone}
-                since = _due(schedule.schedule_expression, zone)
-                if since is None or since > now or _mark(schedule) in _fired:
-                    continue
-                if schedule.state == "ENABLED":
-                    yield _Due(region, backend, schedule, since)
-
-
-def _mark(schedule: Schedule) -> tuple[str, str, float]:
-    return schedule.arn, schedule.schedule_expression, schedule.last_modified_date
 
 
 def fire_due(now: float) -> list[str]:
     """Call the target of every schedule that is due, in epoch seconds; the names of those that are
     done, with or without success."""
+    done = []
     with _LOCK:
-        return list(_fire_due(now))
+        for _, region, of_region in list(scheduler_backends.iter_backends()):
+            backend = cast(EventBridgeSchedulerBackend, of_region)
+            groups = list(backend.schedule_groups.values())
+            for schedule in [one for group in groups for one in list(group.schedules.values())]:
+                due = due_time(schedule.schedule_expression, schedule.schedule_expression_timezone)
+                mark = (schedule.arn, schedule.schedule_expression, schedule.last_modified_date)
+                is_due = due is not None and due <= now and mark not in _fired
+                if due is None or not is_due or schedule.state != "ENABLED":
+                    continue
+                if not _fire(schedule, region, now - due):
+                    continue
+                _fired.add(mark)
+                if schedule.action_after_completion == "DELETE":
+                    backend.delete_schedule(schedule.group_name, schedule.name)
+                done.append(schedule.name)
+    return done
 
 
-def _fire_due(now: float) -> Iterator[str]:
-    for due in _all_due(now):
-        schedule = due.schedule
-        try:
-            _call(schedule.target, due.region)
-        except ServiceException as error:
-            retry = schedule.target.get("RetryPolicy") or {}
-            oldest = retry.get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
-            if isinstance(error, RefusedForNowError) and now - due.since < oldest:
-                continue
-            print(f"schedule {schedule.name}: {error}", flush=True)
-        except (ValueError, LookupError, TypeError) as error:
-            print(f"schedule {schedule.name}: {error}", flush=True)
-        _fired.add(_mark(schedule))
-        if schedule.action_after_completion == "DELETE":
-            due.backend.delete_schedule(schedule.group_name, schedule.name)
-        yield schedule.name
+def _fire(schedule: Schedule, region: str, late_seconds: float) -> bool:
+    """Call the target; false for one that is to be tried again."""
+    try:
+        _call(schedule.target, region)
+    except (ServiceException, ValueError, LookupError, TypeError) as error:
+        retry = schedule.target.get("RetryPolicy") or {}
+        oldest = retry.get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
+        if isinstance(error, RefusedForNowError) and late_seconds < oldest:
+            return False
+        print(f"schedule {schedule.name}: {error}", flush=True)
+    return True
 
 
 def _call(target: Mapping[str, Any], region: str) -> None:
     """Call the target. Raises ValueError for one that the sandbox does not have, or that the role
     does not allow, and what SageMaker raises."""
-    given = read(target.get("Input") or "{}", "the target's input")
+    parameters = read(target.get("Input") or "{}", "the target's input")
     backend = backend_of(region)
     operation = str(target["Arn"]).rpartition(_TARGET)[2]
     if operation == "deleteEndpoint":
-        found: Any = backend.find_endpoint(given["EndpointName"])
+        resource: Any = backend.find_endpoint(parameters["EndpointName"])
         delete: Callable[[str], object] = backend.begin_deleting
     elif operation == "deleteInferenceComponent":
-        found = backend.components.find(given["InferenceComponentName"])
+        resource = backend.components.find(parameters["InferenceComponentName"])
         delete = backend.components.begin_deleting
     else:
         raise ValueError(f"the sandbox does not call {target['Arn']}")
-    tags = {tag["Key"]: tag["Value"] for tag in found.tags}
+    tags = {tag["Key"]: tag["Value"] for tag in resource.tags}
     role, action = find_role(target["RoleArn"], region), f"sagemaker:D{operation[1:]}"
-    if role is None or not _allows(role, action, found.arn, tags):
+    if role is None or not _allows(role, action, resource.arn, tags):
         raise ValueError(
-            f"{target['RoleArn']} is not authorized to perform: {action} on {found.arn}"
+            f"{target['RoleArn']} is not authorized to perform: {action} on {resource.arn}"
         )
-    delete(*given.values())
+    delete(*parameters.values())
 
 
-def _allows(role: Any, action: str, resource: str, tags: Mapping[str, str]) -> bool:
+def _allows(role: Role, action: str, arn: str, tags: Mapping[str, str]) -> bool:
     """Whether an inline policy of the role allows it; of conditions, those about tags count."""
     for policy in role.policies.values():
-        document = (
-            read(policy, "the policy") if isinstance(policy, str) else policy
-        )  # one of a stack
-        for one in document["Statement"]:
-            equal = (one.get("Condition") or {}).get("StringEquals") or {}
+        # That of a stack is a document already.
+        document = read(policy, "the policy") if isinstance(policy, str) else policy
+        for statement in document["Statement"]:
+            equal = (statement.get("Condition") or {}).get("StringEquals") or {}
             if (
-                one["Effect"] == "Allow"
-                and one["Action"] == action
-                and fnmatch.fnmatchcase(resource, one["Resource"])
+                statement["Effect"] == "Allow"
+                and statement["Action"] == action
+                and fnmatch.fnmatchcase(arn, statement["Resource"])
                 and all(tags.get(key.partition("/")[2]) == value for key, value in equal.items())
             ):
                 return True
     return False
+
+
+class ScheduleResource(CloudFormationModel):
+    """``AWS::Scheduler::Schedule``, which moto lacks."""
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "Name"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::Scheduler::Schedule"
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, name: str, document: Mapping[str, Any], _: str, region: str, **of: Any
+    ) -> Schedule:
+        schedule = scheduler_backends[ACCOUNT][region].create_schedule(
+            **_schedule_parameters(name, document), action_after_completion=None
+        )
+        vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
+        return schedule
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, schedule: Schedule, _: str, document: Mapping[str, Any], __: str, region: str
+    ) -> Schedule:
+        parameters = _schedule_parameters(schedule.name, document)
+        return scheduler_backends[ACCOUNT][region].update_schedule(**parameters)
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Mapping[str, Any], _: str, region: str
+    ) -> None:
+        with suppress(ScheduleNotFound):  # it may have been deleted by someone else
+            scheduler_backends[ACCOUNT][region].delete_schedule(None, resource_name)
+
+
+def _schedule_parameters(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """moto's parameters of a schedule."""
+    properties = document.get("Properties") or {}
+    names = (
+        *("Description", "EndDate", "FlexibleTimeWindow", "GroupName", "KmsKeyArn"),
+        *("ScheduleExpression", "ScheduleExpressionTimezone", "StartDate", "State", "Target"),
+    )
+    parameters = {xform_name(key): properties.get(key) for key in names}
+    return {**parameters, "name": properties.get("Name", name)}
 
 
 def install() -> None:
@@ -208,13 +240,13 @@ def install() -> None:
 
 def start() -> None:
     """Fire due schedules in the background from now on."""
-    threading.Thread(target=_run, name="scheduler", daemon=True).start()
 
+    def fire() -> None:
+        while True:
+            try:
+                fire_due(CLOCK.now())
+            except Exception:
+                traceback.print_exc()
+            time.sleep(POLL_SECONDS)
 
-def _run() -> None:
-    while True:
-        try:
-            fire_due(CLOCK.now())
-        except Exception:
-            traceback.print_exc()
-        time.sleep(POLL_SECONDS)
+    threading.Thread(target=fire, name="scheduler", daemon=True).start()

@@ -1,23 +1,23 @@
 """The sandbox daemon: ``python -m peagle.sandbox.server``, started by ``client``.
 
 It listens on the loopback address only, records its process in ``state``, reports through a pipe
-that it is ready, and on SIGTERM ends every engine before it ends.
+that it is ready, and on SIGTERM ends every engine before it ends. It also ends when its record is
+gone or damaged: no command could find it any more.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
+import logging
 import os
 import signal
 import socket
 import threading
 import time
-from datetime import datetime
 from email.message import Message
 from functools import lru_cache
-from pathlib import Path
+from logging.handlers import RotatingFileHandler
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
@@ -29,17 +29,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import (
-    autoscaling,
-    cloudwatch,
-    operations,
-    router,
-    sagemaker,
-    scalable_targets,
-    scheduler,
-    state,
-    traffic,
-)
+from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
 
 MAX_CONNECTIONS = 512
 """Requests at the same time; each has a thread. Further connections are closed at once."""
@@ -109,6 +99,8 @@ class RequestHandler(MotoRequestHandler):
     disable_nagle_algorithm = True
     timeout = 120
     """Seconds without a byte of a request, or without a byte taken of its response."""
+    _came: float | None = None
+    """When the request came; ``None`` for one without a line that can be read."""
 
     def setup(self) -> None:
         """Buffer each response, so that headers and first data are sent at once."""
@@ -139,7 +131,7 @@ class RequestHandler(MotoRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """One line per call: its operation, its status, and when the answer began."""
-        _log_line(f"{self._operation()} {code} {self._milliseconds()} ms")
+        self._log_call(f"{code} {self._milliseconds()} ms")
 
     def connection_dropped(
         self, error: BaseException, environ: WSGIEnvironment | None = None
@@ -147,51 +139,44 @@ class RequestHandler(MotoRequestHandler):
         """One line for a call whose connection ended before its client had all of the answer: the
         client may repeat what was done."""
         if environ is not None:
-            lost = f"connection lost after {self._milliseconds()} ms: {error}"
-            _log_line(f"{self._operation()} {lost[:_LONGEST]}")
-
-    def _operation(self) -> str:
-        """The AWS operation, or method and path without the query."""
-        target = self.headers.get("X-Amz-Target", "")
-        path = getattr(self, "path", "").partition("?")[0]
-        return str(target or f"{self.command} {path}")[:_LONGEST]
-
-    def _milliseconds(self) -> int:
-        """Since the request came; 0 for one without a line that can be read."""
-        now = time.monotonic()
-        return round((now - getattr(self, "_came", now)) * 1000)
+            self._log_call(f"connection lost after {self._milliseconds()} ms: {error}")
 
     def log_error(self, format: str, *args: Any) -> None:
         """One line, without that of a refused request, which ``log_request`` writes."""
         if not format.startswith("code "):
-            _log_line((format % args)[:_LONGEST])
+            _log(format % args)
+
+    def _log_call(self, what: str) -> None:
+        """The AWS operation, or method and path without the query, and ``what`` happened."""
+        path = getattr(self, "path", "").partition("?")[0]
+        target = self.headers.get("X-Amz-Target", "") or f"{self.command} {path}"
+        _log(f"{target[:_LONGEST]} {what}")
+
+    def _milliseconds(self) -> int:
+        return 0 if self._came is None else round((time.monotonic() - self._came) * 1000)
 
 
 LOG_LIMIT = 10_000_000
 """Bytes of the log at which it becomes ``daemon.log.1``, in place of an earlier one."""
 
 _LONGEST = 300
-_rotating = threading.Lock()
+_WATCH_SECONDS = 1.0
+_LOG = logging.getLogger("peagle.sandbox")
 
 
-def _log_line(text: str) -> None:
-    """Write a line, or leave it out: a full disk must not take the answer to what was done."""
-    now = datetime.now().isoformat(timespec="milliseconds")
-    shown = "".join(one if one.isprintable() else "?" for one in text)
-    with _rotating, contextlib.suppress(OSError):
-        print(f"{now} {shown}", flush=True)
-        if os.fstat(1).st_size > LOG_LIMIT:
-            _rotate(state.log_file())
+def _log(text: str) -> None:
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    _LOG.info("%s", shown[: 2 * _LONGEST])
 
 
-def _rotate(log: Path) -> None:
-    """Keep the log as ``daemon.log.1`` and begin a new one, to which this process then writes.
-    Raises OSError."""
-    log.replace(log.with_name(f"{log.name}.1"))
-    new = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for output in (1, 2):
-        os.dup2(new, output)
-    os.close(new)
+def _begin_log() -> None:
+    """Write to the log, or leave a line out: a full disk must not take the answer to what was
+    done."""
+    handler = RotatingFileHandler(state.log_file(), maxBytes=LOG_LIMIT, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%FT%T"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    _LOG.propagate = logging.raiseExceptions = False
 
 
 def main() -> None:
@@ -202,6 +187,7 @@ def main() -> None:
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
     parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
     options = parser.parse_args()
+    _begin_log()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -212,42 +198,44 @@ def main() -> None:
         listener.listen(128)
         server = _server(listener)
         port = listener.getsockname()[1]
-    scheduler.start()
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    state.write_daemon(_this_process(port))
-    traffic.start_sampling(sagemaker.requests_in_progress)
-    autoscaling.start_autoscaling(scalable_targets.scaled_targets)
+    started = start_time(os.getpid())
+    assert started is not None
+    this = EngineProcess(os.getpid(), started, port, str(state.log_file()))
+    state.write_daemon(this)
+    scheduler.start()
+    scaling.start()
+    observability.start_sampling(sagemaker.requests_in_progress)
     if not _report(options.ready, "ready"):
         state.sweep()
         return
     os.close(options.ready)
     os.close(options.lock)
+    threading.Thread(target=_watch_record, args=(this, server), daemon=True).start()
     server.serve_forever(poll_interval=0.05)
     for _, endpoint in sagemaker.all_endpoints():
         endpoint.end()
-    state.sweep()
+    if state.read_daemon() in (this, None):
+        state.sweep()
+
+
+def _watch_record(this: EngineProcess, server: BaseWSGIServer) -> None:
+    while state.read_daemon() == this:
+        time.sleep(_WATCH_SECONDS)
+    server.shutdown()
 
 
 def _server(listener: socket.socket) -> BaseWSGIServer:
-    sagemaker.install()
-    scheduler.install()
-    operations.install()
-    cloudwatch.install()
-    operations.install_quick_start()
-    operations.create_role()
+    for module in (account, observability, sagemaker, scheduler):
+        module.install()
+    account.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     # For every request moto lists its own folder, and tries the patterns of all services.
     moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())
     return Server(host, port, app, RequestHandler, fd=listener.fileno())
-
-
-def _this_process(port: int) -> EngineProcess:
-    started = start_time(os.getpid())
-    assert started is not None
-    return EngineProcess(os.getpid(), started, port, str(state.log_file()))
 
 
 def _report(pipe: int, result: str) -> bool:

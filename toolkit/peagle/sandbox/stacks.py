@@ -1,77 +1,352 @@
-"""CloudFormation in the sandbox: the stacks of a region (``stack``) and their change sets.
+"""CloudFormation in the sandbox: moto's stacks with SageMaker's resources and schedules.
+
+    CreateStack  CREATE_IN_PROGRESS -> CREATE_COMPLETE | CREATE_FAILED
+    UpdateStack  UPDATE_IN_PROGRESS -> UPDATE_COMPLETE | UPDATE_FAILED
+    DeleteStack  removed
+
+A stack is in progress until its endpoints are in service. A changed model or configuration is
+replaced; an endpoint is updated in place. Nothing is rolled back but what SageMaker itself returns:
+a failed stack has its reason, and can be updated or deleted. Resources that moto lacks, such as
+alarms and metric filters, are not made, and the stack's status reason says so.
 
 Importing moto's CloudFormation takes a second, so ``router`` imports this module at the first use.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from botocore import xform_name
 from moto.cloudformation import models, urls
 from moto.cloudformation.exceptions import ValidationError
-from moto.cloudformation.models import CloudFormationBackend, cloudformation_backends
-from moto.cloudformation.parsing import get_model_map
+from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
+from moto.cloudformation.parsing import ResourceMap, get_model_map, resource_class_from_type
 from moto.cloudformation.responses import CloudFormationResponse
+from moto.core.exceptions import ServiceException
+from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
+from moto.sagemaker.models import Model as MotoModel
 
-from peagle.sandbox.stack import SandboxStack
-from peagle.sandbox.stack_resources import RESOURCES, ScheduleResource
+from peagle.request_validation.model import service_model
+from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint
+from peagle.sandbox.observability import unknown_alarms
+from peagle.sandbox.requests import check_request
+from peagle.sandbox.sagemaker import backend_of
+from peagle.sandbox.scheduler import ScheduleResource
+
+_BUSY = "_IN_PROGRESS"
+_LONGEST_NAME = 63
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+}
+
+Document = Mapping[str, Any]
 
 
-def install() -> None:
-    """Let this process's moto use these stacks. Call it before the first such request."""
-    cloudformation_backends.backend = Stacks
-    models.Stack = SandboxStack  # type: ignore[misc]
-    get_model_map().update(RESOURCES)  # type: ignore[arg-type]
-    get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
-    urls.url_paths["{0}/$"] = StackOperations.dispatch
+class SandboxStack(Stack):
+    """A stack whose status is that of its endpoints."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.status_reason: str | None = None
+        self._is_changing = False
+        super().__init__(*arguments, **named)
+
+    @property
+    def status(self) -> str:
+        """Its status; in progress, it ends with the last change of its endpoints."""
+        with LOCK:
+            endpoints = [one for one in self.stack_resources if isinstance(one, SandboxEndpoint)]
+            is_busy = any(endpoint.is_busy for endpoint in endpoints)
+            if self._status.endswith(_BUSY) and not (is_busy or self._is_changing):
+                failed = [
+                    endpoint.failure_reason or f"the endpoint is {endpoint.endpoint_status}"
+                    for endpoint in endpoints
+                    if endpoint.failure_reason or endpoint.endpoint_status != "InService"
+                ]
+                self._finish("FAILED" if failed else "COMPLETE", *failed)
+            return self._status
+
+    @status.setter
+    def status(self, status: str) -> None:
+        self._status = status
+
+    @property
+    def outputs(self) -> list[dict[str, Any]] | None:
+        """The outputs of a complete stack: moto would make what they mention."""
+        return super().outputs if self.status.endswith("_COMPLETE") else None
+
+    @property
+    def exports(self) -> list[Any]:
+        """What other stacks may import."""
+        return super().exports if self.status.endswith("_COMPLETE") else []
+
+    @property
+    def stack_resources(self) -> list[Any]:
+        """The resources that were made so far."""
+        made = self.resource_map._parsed_resources
+        return [made[name] for name in self.resource_map.resources if made.get(name)]
+
+    def has_parameters(self, other_parameters: dict[str, Any]) -> bool:
+        """Whether the stack has these values, given or by default."""
+        values = self.stack_parameters
+        return all(values.get(name) == value for name, value in other_parameters.items())
+
+    def create_resources(self) -> None:
+        """CreateStack: begin to make all resources."""
+        self.description = self.template_dict.get("Description")
+        self._begin("CREATE", lambda: self.resource_map.create(self.template_dict))
+
+    def update(
+        self,
+        template: str,
+        role_arn: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        tags: dict[str, str] | None = None,
+        word: str = "UPDATE",
+    ) -> None:
+        """UpdateStack: begin to bring the resources to another template or other parameters;
+        ``word`` is CREATE for a stack that a change set has announced."""
+        if self.status.endswith(_BUSY) and word == "UPDATE":
+            message = f"Stack:{self.stack_id} is in {self.status} state and can not be updated."
+            raise ValidationError(self.stack_id, message=message)
+        self._add_stack_event(f"{word}{_BUSY}", "User Initiated")
+        self.template, self.role_arn = template, role_arn
+        self._parse_template()
+        self.parameters = parameters or self.parameters
+        self.tags = self.tags if tags is None else tags
+        self._begin(word, lambda: self.resource_map.update(self.template_dict, parameters))
+        self.output_map = self._create_output_map()
+
+    def _begin(self, word: str, work: Callable[[], object]) -> None:
+        self.status, self._is_changing = f"{word}{_BUSY}", True
+        kinds = {
+            document["Type"]
+            for document in self.template_dict["Resources"].values()
+            if self.resource_map.lazy_condition_map.get(document.get("Condition"), True)
+        }
+        lacking = ", ".join(sorted(kind for kind in kinds if not resource_class_from_type(kind)))
+        note = f"The sandbox does not keep resources of these types: {lacking}."
+        self.status_reason = note if lacking else None
+        try:
+            work()
+            for resource in self.stack_resources:
+                if getattr(resource, "cf_resource_type", "") in RESOURCES:
+                    self._add_tags(resource)
+        except Exception as error:
+            if not isinstance(error, ServiceException):
+                traceback.print_exception(error)
+            self._finish("FAILED", str(getattr(error, "message", "") or error))
+        finally:
+            self._is_changing = False
+
+    def _finish(self, status: str, *reasons: str) -> None:
+        word = self._status.partition("_")[0]
+        self.status_reason = "; ".join(filter(None, (*reasons, self.status_reason))) or None
+        self._status = f"{word}_{status}"
+        self._add_stack_event(self._status, self.status_reason)
+        backend = cloudformation_backends[self.account_id][self.region_name]
+        backend.exports.update({export.name: export for export in self.exports})
+
+    def _add_tags(self, resource: Any) -> None:
+        """Add the tags of the stack, and CloudFormation's own."""
+        added = {
+            **self.tags,
+            "aws:cloudformation:stack-id": self.stack_id,
+            "aws:cloudformation:stack-name": self.name,
+            "aws:cloudformation:logical-id": resource.logical_resource_id,
+        }
+        with LOCK:
+            keys = {tag["Key"] for tag in resource.tags}
+            new = [{"Key": key, "Value": text} for key, text in added.items() if key not in keys]
+            resource.tags = [*resource.tags, *new]
+
+
+class Resources(ResourceMap):
+    """The resources of a stack. Those of SageMaker may refer to a changed one, so each is compared
+    with what the template makes of it now: a model, then a configuration, then an endpoint."""
+
+    def build_resource_diff(
+        self, other_template: dict[str, Any], parameters: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The names to add, to modify and to remove."""
+        difference = super().build_resource_diff(other_template, parameters)
+        kinds = {name: document["Type"] for name, document in other_template["Resources"].items()}
+        modified = [name for name in difference["Modify"] if kinds[name] not in RESOURCES]
+        for kind in RESOURCES:
+            modified += [name for name, found in kinds.items() if found == kind]
+        made = [name for name in modified if self._parsed_resources.get(name)]
+        return {**difference, "Modify": made}
+
+
+def with_types(shape: Any, value: Any) -> Any:
+    """``value`` with numbers, booleans and texts of the types that the service expects, to which
+    CloudFormation converts them."""
+    if isinstance(value, Mapping) and shape.type_name in ("structure", "map"):
+        members = getattr(shape, "members", {})
+        of_map = getattr(shape, "value", None)
+        return {
+            key: with_types(member, item) if (member := members.get(key, of_map)) else item
+            for key, item in value.items()
+        }
+    if isinstance(value, list) and shape.type_name == "list":
+        return [with_types(shape.member, item) for item in value]
+    if shape.type_name == "string" and isinstance(value, bool | int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if shape.type_name == "boolean" and value in ("true", "false"):
+        return value == "true"
+    if shape.type_name in _NUMBERS and isinstance(value, str):
+        with suppress(ValueError):  # the service rejects it
+            return _NUMBERS[shape.type_name](value)
+    return value
+
+
+def _parameters(operation: str, key: str, name: str, document: Document, region: str) -> Any:
+    """The parameters of an operation for the properties of a template. ``name`` is moto's for a
+    resource without one. Raises ValidationError for what SageMaker rejects."""
+    head, _, suffix = name.rpartition("-")
+    short = f"{head[: _LONGEST_NAME - 13].rstrip('-')}-{suffix}" if len(name) > 63 else name
+    shape = service_model("sagemaker").operation_model(operation).input_shape
+    parameters = {key: short, **with_types(shape, document.get("Properties") or {})}
+    check_request(xform_name(operation), parameters, region)
+    return parameters
+
+
+class _Resource:
+    """A resource of SageMaker, which a change replaces."""
+
+    kind: str
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls, name: str, document: Document, _: str, region: str, **of: Any
+    ) -> Any:
+        """Create it. Raises ValidationError."""
+        kind = cls.kind
+        parameters = _parameters(f"Create{kind}", f"{kind}Name", name, document, region)
+        return getattr(backend_of(region), f"register_{xform_name(kind)}")(parameters)
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, original_resource: Any, new_resource_name: str, cloudformation_json: Document,
+        account_id: str, region_name: str,
+    ) -> Any:  # fmt: skip
+        """Replace it by another one, if it changes. Raises ValidationError."""
+        kind, name, region = cls.kind, f"{cls.kind}Name", region_name
+        new = _parameters(f"Create{kind}", name, new_resource_name, cloudformation_json, region)
+        old = original_resource.parameters
+        given = name in cloudformation_json["Properties"]
+        if old == (new if given else {**new, name: old[name]}):
+            return original_resource
+        with suppress(NotFoundError):
+            getattr(backend_of(region), f"delete_{xform_name(kind)}")(old[name])
+        return cls.create_from_cloudformation_json(
+            new_resource_name, cloudformation_json, account_id, region
+        )
+
+
+class ModelResource(_Resource, MotoModel):  # type: ignore[misc]
+    """``AWS::SageMaker::Model``."""
+
+    kind = "Model"
+
+
+class EndpointConfigResource(_Resource, FakeEndpointConfig):  # type: ignore[misc]
+    """``AWS::SageMaker::EndpointConfig``."""
+
+    kind = "EndpointConfig"
+
+
+class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
+    """``AWS::SageMaker::Endpoint``."""
+
+    kind = "Endpoint"
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, original_resource: SandboxEndpoint, new_resource_name: str,
+        cloudformation_json: Document, account_id: str, region_name: str,
+    ) -> SandboxEndpoint:  # fmt: skip
+        """Begin to give it another configuration. Alarms that do not exist, such as those of the
+        stack itself, do not watch the update."""
+        name, region = original_resource.endpoint_name, region_name
+        shape = "UpdateEndpoint"
+        parameters = _parameters(shape, "EndpointName", name, cloudformation_json, region)
+        parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
+        rollback = (parameters.get("DeploymentConfig") or {}).get("AutoRollbackConfiguration") or {}
+        names = [alarm["AlarmName"] for alarm in rollback.get("Alarms") or ()]
+        if unknown_alarms(region, names):
+            del rollback["Alarms"]
+        if parameters["EndpointConfigName"] != original_resource.endpoint_config_name:
+            backend_of(region).update_endpoint(parameters)
+        backend_of(region).add_tags(original_resource.arn, tags)
+        return original_resource
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Document, _: str, region: str
+    ) -> None:
+        """Delete it and wait, also while it is still being created."""
+        name = resource_name.rpartition("/")[2]
+        endpoint = backend_of(region).endpoints.get(name)
+        if endpoint:
+            endpoint.end()
+            endpoint.join()
+            backend_of(region).begin_deleting(name).join()
+
+
+RESOURCES: dict[str, Any] = {
+    "AWS::SageMaker::Model": ModelResource,
+    "AWS::SageMaker::EndpointConfig": EndpointConfigResource,
+    "AWS::SageMaker::Endpoint": EndpointResource,
+}
+"""Type in a template -> its class, in the place of moto's."""
 
 
 class StackOperations(CloudFormationResponse):
     """The operation that differs from moto's."""
 
-    def _validate_different_update(self, *given: Any) -> None:
+    def _validate_different_update(self, *arguments: Any) -> None:
         """A change set without a change is created, as FAILED; only UpdateStack rejects it."""
         if self._get_action() != "CreateChangeSet":
-            super()._validate_different_update(*given)
+            super()._validate_different_update(*arguments)
 
 
 class Stacks(CloudFormationBackend):
     """The stacks of one region."""
-
-    stacks: dict[str, SandboxStack]  # type: ignore[assignment]
 
     @property
     def _url_module(self) -> Any:
         """moto derives it from the class's module, which here is not moto's."""
         return urls
 
-    def delete_stack(self, name_or_stack_id: str) -> None:
-        """Begin to delete a stack, if there is one."""
-        for stack_id, stack in list(self.stacks.items()):
-            if name_or_stack_id in (stack_id, stack.name) and stack.status != "DELETE_IN_PROGRESS":
-                stack.begin_deleting(partial(self._forget, stack))
-
-    def _forget(self, stack: SandboxStack) -> None:
-        for name in [one.name for one in stack.exports]:
-            self.exports.pop(name, None)
-        self.deleted_stacks[stack.stack_id] = stack
-        self.stacks.pop(stack.stack_id, None)
-
     def execute_change_set(self, change_set_name: str, stack_name: str | None = None) -> None:
         """Begin to create or update the stack, as ``aws cloudformation deploy`` does."""
-        found = [
+        change_sets = [
             one
             for key, one in self.change_sets.items()
             if change_set_name in (key, one.change_set_name)
             and stack_name in (None, one.stack_id, one.stack_name)
         ]
-        if not found:
+        if not change_sets:
             raise ValidationError(stack_name)
-        change_set = found[-1]
+        change_set = change_sets[-1]
         stack = self.stacks[change_set.stack_id]
-        if change_set.change_set_type == "CREATE":
-            stack.begin_creating(change_set.template, change_set.parameters)
-        else:
-            stack.update(change_set.template, None, change_set.parameters, change_set.tags)
+        assert isinstance(stack, SandboxStack)
+        word, tags = change_set.change_set_type, change_set.tags
+        stack.update(change_set.template, None, change_set.parameters, tags, word)
         change_set.execution_status = "EXECUTE_COMPLETE"
+
+
+def install() -> None:
+    """Let this process's moto use these stacks. Call it before the first such request."""
+    cloudformation_backends.backend = Stacks
+    vars(models)["Stack"] = SandboxStack
+    vars(models)["ResourceMap"] = Resources
+    get_model_map().update(RESOURCES)
+    get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
+    urls.url_paths["{0}/$"] = StackOperations.dispatch

@@ -11,8 +11,7 @@
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
 A process is identified by pid and start time, so a stale file never names an unrelated process.
-Where a record is damaged, the process is found by its command line and by its environment, which
-only its user can set.
+Files are written whole or not at all; one that cannot be read is as one that is missing.
 """
 
 from __future__ import annotations
@@ -26,21 +25,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.engine.process import (
     EngineProcess,
     is_alive,
-    session_members,
-    start_time,
     stop_engine,
-    wait_for_end,
 )
 from peagle.errors import Fix, UserError
-from peagle.store import HOME_VARIABLE, SANDBOX, home, locked, read_json, write_file, write_json
-from peagle_serve.contract import ROOT_VARIABLE
+from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
 
 @functools.cache
@@ -56,9 +49,6 @@ def engine_version() -> str:
 
 SERVER = ("-m", "peagle.sandbox.server")
 """The daemon's command line, after Python."""
-
-_CONTAINER = "peagle-sandbox-"
-"""What the name of an engine's container begins with."""
 
 EngineKind = Literal["process", "docker"]
 
@@ -112,38 +102,6 @@ def read_daemon() -> EngineProcess | None:
     """The running daemon; ``None`` when none runs."""
     daemon = _read(_daemon_file())
     return daemon if daemon and is_alive(daemon) else None
-
-
-def unrecorded_daemon() -> EngineProcess | None:
-    """The daemon that lives without a readable record; its port is unknown."""
-    return None if _read(_daemon_file()) else _daemon_process(str(log_file()))
-
-
-def find_daemon() -> EngineProcess | None:
-    """The running daemon. Raises UserError for one that lives while its record is damaged.
-
-    A missing record is not an error: while the sandbox starts or ends, its daemon has none.
-    """
-    daemon = read_daemon()
-    if daemon is None and _daemon_file().exists() and (found := unrecorded_daemon()):
-        raise _damaged_record(found)
-    return daemon
-
-
-def check_none_unrecorded(ending_seconds: float) -> None:
-    """Raise UserError when a daemon without a readable record lives for ``ending_seconds`` more."""
-    daemon = unrecorded_daemon()
-    if daemon and not wait_for_end(daemon, ending_seconds):
-        raise _damaged_record(daemon)
-
-
-def _damaged_record(daemon: EngineProcess) -> UserError:
-    return UserError(
-        f"the sandbox is running (process {daemon.pid}), but its record {_daemon_file()} is "
-        "damaged or missing",
-        Fix("stop it", ("peagle", "sandbox", "stop")),
-        "sandbox-record-damaged",
-    )
 
 
 @dataclass(frozen=True)
@@ -201,52 +159,37 @@ def forget_engine(process: EngineProcess) -> None:
 
 
 def _registered_engines() -> dict[Path, EngineProcess | None]:
-    """Record -> its engine, which is also found when the record is damaged."""
-    found = {}
-    for file in sorted((folder() / "engines").glob("[0-9]*.json")):
-        found[file] = _read(file) or _find_engine(file)
-    return found
-
-
-def _find_engine(record: Path) -> EngineProcess | None:
-    name = record.stem
-    pid = int(name) if name.isascii() and name.isdecimal() and len(name) < 8 else 0
-    return _engine_process(pid, endpoints_folder()) if 1 < pid < _PIDS else None
+    """Record -> its engine."""
+    return {file: _read(file) for file in sorted((folder() / "engines").glob("[0-9]*.json"))}
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
-    """The engines that run, also those whose records are damaged."""
+    """The engines that run."""
     return tuple(one for one in _registered_engines().values() if one and is_alive(one))
 
 
 @dataclass(frozen=True)
 class LeftoverEngine:
-    """A living engine of a sandbox that was killed; ``damaged`` is its record if that is damaged.
-
-    ``endpoint`` and ``region`` are what its folder is named after.
-    """
+    """A living engine of a sandbox that was killed. ``endpoint`` and ``region`` are what its folder
+    is named after."""
 
     pid: int
     endpoint: str
     region: str
-    damaged: str | None = None
 
     @property
     def text(self) -> str:
-        record = f"; its record {self.damaged} is damaged" if self.damaged else ""
-        return f"{self.endpoint} ({self.region}, process {self.pid}{record})"
+        return f"{self.endpoint} ({self.region}, process {self.pid})"
 
 
 def leftovers() -> tuple[LeftoverEngine, ...]:
     """The engines that run without their sandbox."""
-    found = []
-    for file, engine in _registered_engines().items():
-        if engine and is_alive(engine):
-            parts = Path(engine.log).parts  # .../<region>/<endpoint>/<instance>/engine.log
-            region, endpoint = parts[-4:-2] if len(parts) > 4 else ("unknown", "unknown")
-            damaged = None if _read(file) else str(file)
-            found.append(LeftoverEngine(engine.pid, endpoint, region, damaged))
-    return tuple(found)
+    engines = []
+    for engine in living_engines():
+        parts = Path(engine.log).parts  # .../<region>/<endpoint>/<instance>/engine.log
+        region, endpoint = parts[-4:-2] if len(parts) > 4 else ("unknown", "unknown")
+        engines.append(LeftoverEngine(engine.pid, endpoint, region))
+    return tuple(engines)
 
 
 def sweep() -> None:
@@ -297,38 +240,3 @@ def _key_file() -> Path:
 
 def _engine_file(pid: int) -> Path:
     return folder() / "engines" / f"{pid}.json"
-
-
-def _daemon_process(log: str) -> EngineProcess | None:
-    """The living daemon of this home, with port 0, as only its record has the port. The
-    environment of a daemon always names its home."""
-    for process in psutil.process_iter():
-        try:
-            argv = tuple(process.cmdline())
-            if argv[1:3] != SERVER or process.environ().get(HOME_VARIABLE) != str(home()):
-                continue
-        except (psutil.Error, OSError):
-            continue  # it has ended, or belongs to another user
-        started = start_time(process.pid)
-        if started is not None:
-            return EngineProcess(process.pid, started, 0, log)
-    return None
-
-
-def _engine_process(leader: int, endpoints: Path) -> EngineProcess | None:
-    """The engine, with port 0, whose session ``leader`` leads or led; ``None`` when no process of
-    that session is an engine in a folder below ``endpoints``."""
-    for pid in session_members(leader, since=0):
-        try:
-            process = psutil.Process(pid)
-            argv, environment = process.cmdline(), process.environ()
-            folder = Path(process.cwd())
-        except (psutil.Error, OSError):
-            continue  # it has ended, or belongs to another user
-        container = next((one for one in argv if one.startswith(_CONTAINER)), None)
-        if not folder.is_relative_to(endpoints.resolve()):
-            continue
-        started = start_time(pid)
-        if started is not None and (container or ROOT_VARIABLE in environment):
-            return EngineProcess(leader, started, 0, str(folder / "engine.log"), container)
-    return None

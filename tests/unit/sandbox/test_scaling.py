@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 from moto.core.exceptions import ServiceException
 
-from peagle.sandbox.autoscaling import (
-    Autoscaler,
-    FiredStep,
-    ScaledTarget,
-    Tracking,
-    decide,
-    set_speed,
-)
-from peagle.sandbox.metrics import Metric, Store
-from peagle.sandbox.scalable_targets import stepped
+from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, decide, set_speed
 
 NOW = 1_800_000_000.0
 POLICY = Tracking(target=4, scale_in_cooldown=600, scale_out_cooldown=60)
 RESOURCE, DIMENSION = "endpoint/e/variant/v", "sagemaker:variant:DesiredInstanceCount"
-PAIRS = frozenset({("EndpointName", "e"), ("VariantName", "v")})
-METRIC = Metric("us-east-1", "AWS/SageMaker", "ConcurrentRequestsPerModel", PAIRS)
 
 
 @dataclass
 class Scene:
     """An endpoint whose ``load`` its instances share, second by second."""
 
-    store: Store = field(default_factory=Store)
     count: int = 1
     busy: bool = False
     refused: str = ""
     now: float = NOW
     policy: Tracking | None = POLICY
     bounds: tuple[int, int] = (1, 4)
-    step: FiredStep | None = None
+    is_woken: bool = False
 
     def __post_init__(self) -> None:
-        self.scaler = Autoscaler(self.store)
+        self.scaler = Autoscaler()
 
     def pass_seconds(self, seconds: int, load: float) -> None:
-        """The autoscaler follows every second, and in a long time, which would take long, twice in
-        each of its periods of 10 seconds."""
-        every = 1 if seconds <= 100 else 5
-        for second in range(1, seconds + 1):
+        """The autoscaler follows every second."""
+        for _ in range(seconds):
             self.now += 1
-            for _ in range(self.count):
-                self.store.add(METRIC, load / self.count, self.now)
-            if second % every == 0 or second == seconds:
-                self.scaler.follow(self.variant(), self.now)
+            self.scaler.follow(self.variant(load), self.now)
 
-    def variant(self) -> ScaledTarget:
+    def variant(self, load: float = 0.0) -> ScaledTarget:
         return ScaledTarget(
-            "us-east-1",
-            RESOURCE,
-            DIMENSION,
-            METRIC,
-            *self.bounds,
-            self.policy,
-            self.count,
-            self.busy,
-            self.set_count,
-            self.step,
-        )
+            "us-east-1", RESOURCE, DIMENSION, load / max(self.count, 1), *self.bounds,
+            self.policy, self.count, self.busy, self.set_count, self.is_woken,
+        )  # fmt: skip
 
     def set_count(self, count: int) -> None:
         if self.refused:
@@ -95,7 +70,6 @@ def test_never_more_than_the_maximum() -> None:
     assert scene.count == 4
 
 
-@pytest.mark.thorough
 def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
     scene = Scene(count=3)
     scene.pass_seconds(890, load=3)
@@ -105,7 +79,6 @@ def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
     assert scene.count == 1
 
 
-@pytest.mark.thorough
 def test_a_load_at_the_target_keeps_the_number() -> None:
     scene = Scene(count=2)
     scene.pass_seconds(2000, load=7.6)  # 95 % of the target
@@ -113,7 +86,6 @@ def test_a_load_at_the_target_keeps_the_number() -> None:
     assert scene.count == 2
 
 
-@pytest.mark.thorough
 def test_no_instance_ends_within_the_cooldown() -> None:
     scene = Scene(policy=replace(POLICY, scale_in_cooldown=3000))
     scene.pass_seconds(60, load=8)
@@ -143,7 +115,6 @@ def test_bounds_hold_without_a_load() -> None:
     assert scene.count == 2
 
 
-@pytest.mark.thorough
 def test_scaling_in_can_be_switched_off() -> None:
     scene = Scene(count=3, policy=replace(POLICY, scales_in=False))
     scene.pass_seconds(2000, load=1)
@@ -186,21 +157,11 @@ def test_an_impossible_speed_is_refused(speed: float) -> None:
         set_speed(speed)
 
 
-def test_a_step_policy_acts_once_in_each_cooldown_while_its_alarm_calls() -> None:
-    scene = Scene(count=0, bounds=(0, 4), step=FiredStep(1, cooldown=60))
-    scene.pass_seconds(1, load=0)
-    assert scene.count == 1
-    scene.step = FiredStep(2, cooldown=60)
-    scene.pass_seconds(30, load=0)
-
-    assert scene.count == 1, "the cooldown has not passed"
-
-
-def test_a_step_policy_does_not_wait_after_a_scale_in() -> None:
+def test_a_request_without_a_copy_wakes_one_at_once() -> None:
     scene = Scene(bounds=(0, 4))
     scene.pass_seconds(1000, load=0)
     assert scene.count == 0
-    scene.step = FiredStep(1, cooldown=10_000)
+    scene.is_woken = True
     scene.pass_seconds(1, load=0)
 
     assert scene.count == 1
@@ -213,15 +174,3 @@ def test_nothing_is_left_once_nobody_asks_for_15_minutes() -> None:
     scene.pass_seconds(30, load=0)
 
     assert scene.count == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "count"),
-    [("ChangeInCapacity", 1, 3), ("ExactCapacity", 1, 1), ("PercentChangeInCapacity", 50, 3)],
-)
-def test_what_a_step_makes_of_two(kind: str, change: int, count: int) -> None:
-    far = {"MetricIntervalLowerBound": 10.0, "ScalingAdjustment": 9}
-    near = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": change}
-
-    assert stepped({"AdjustmentType": kind, "StepAdjustments": [far, near]}, 2) == count
-    assert stepped({"AdjustmentType": kind, "StepAdjustments": [far]}, 2) == 2

@@ -1,0 +1,247 @@
+"""Endpoints and components: shares of requests, updates in batches, refusals, their end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peagle.render.limit import copies_schedule, role_policy, schedule, target_arn
+from peagle.sandbox import endpoints, scheduler
+from peagle.sandbox.components import SandboxComponent
+from peagle.sandbox.endpoints import NotFoundError, RefusedForNowError, rollout_problem
+from peagle.sandbox.engines import Fleet
+from peagle.sandbox.sagemaker import SageMakerBackend
+
+PARAMETERS: dict[str, Any] = {
+    "InferenceComponentName": "tiny",
+    "EndpointName": "tiny",
+    "VariantName": "AllTraffic",
+    "Specification": {"ModelName": "old"},
+    "RuntimeConfig": {"CopyCount": 2},
+}
+CHANGED = {**PARAMETERS, "Specification": {"ModelName": "new"}}
+WATCHED = {
+    "RollingUpdatePolicy": {
+        "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
+        "WaitIntervalInSeconds": 0,
+    },
+    "AutoRollbackConfiguration": {"Alarms": [{"AlarmName": "errors"}]},
+}
+
+
+class Engine:
+    """An engine that starts at once."""
+
+    process = None
+    in_progress = 0
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+    def start(self, on_chosen: Any) -> None: ...
+    def drain(self) -> None: ...
+    def end(self) -> None: ...
+    def give_up(self) -> None: ...
+
+
+@pytest.fixture
+def component(monkeypatch: pytest.MonkeyPatch) -> SandboxComponent:
+    """Two copies that serve."""
+    monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
+    monkeypatch.setattr("peagle.sandbox.components.replace", lambda spec, count: spec)
+    monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *given: False)
+    made = SandboxComponent("arn", "arn", PARAMETERS, lambda chosen: None)
+    made.begin_serving("Creating", spec("old"), True, PARAMETERS)
+    made.join()
+    assert made.status == "InService"
+    return made
+
+
+def spec(model: str) -> Any:
+    return SimpleNamespace(
+        variant="AllTraffic", count=2, model=model, image="i", region="us-east-1"
+    )
+
+
+def models(component: SandboxComponent) -> list[str]:
+    assert component.current is not None
+    return [one.spec.model for one in component.current.instances]  # type: ignore[attr-defined]
+
+
+def test_batches_replace_the_copies(
+    component: SandboxComponent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "alarms_in_alarm", lambda region, names: [])
+
+    component.begin_serving("Updating", spec("new"), True, CHANGED, WATCHED)
+    component.join()
+
+    assert (component.status, component.failure_reason) == ("InService", None)
+    assert models(component) == ["new", "new"]
+    assert component.response_object["Specification"] == {"ModelName": "new"}
+
+
+def test_an_alarm_returns_the_earlier_copies(
+    component: SandboxComponent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def in_alarm(region: str, names: Any) -> list[str]:
+        chosen = [component.choose() for _ in range(4)]
+        seen.extend(one.spec.model for one in chosen if one)  # type: ignore[attr-defined]
+        return list(names)
+
+    monkeypatch.setattr(endpoints, "alarms_in_alarm", in_alarm)
+
+    component.begin_serving("Updating", spec("new"), True, CHANGED, WATCHED)
+    component.join()
+
+    assert sorted(seen) == ["new", "new", "old", "old"], "a half of the requests after a batch"
+    assert component.status == "InService"
+    assert "errors" in (component.failure_reason or "")
+    assert models(component) == ["old", "old"]
+    assert component.response_object["Specification"] == {"ModelName": "old"}
+
+
+def test_a_batch_has_limits() -> None:
+    half = {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 2}}}
+
+    assert rollout_problem(half, "us-east-1", 4, "copy count") == ""
+    assert "copy count, which is 3" in rollout_problem(half, "us-east-1", 3, "copy count")
+
+
+SHARES = {"AllTraffic": 0.75, "Candidate": 0.25}
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Two variants with an engine each."""
+    monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
+    specs: Any = [SimpleNamespace(variant=name, count=1) for name in SHARES]
+    return Fleet(specs)
+
+
+def chosen(engines: Fleet, weights: dict[str, float], count: int) -> Counter[str]:
+    return Counter(engines.choose(weights, None).spec.variant for _ in range(count))
+
+
+def test_requests_to_one_variant_do_not_change_the_shares(engines: Fleet) -> None:
+    for _ in range(50):  # a proof
+        assert engines.choose(SHARES, "Candidate").spec.variant == "Candidate"
+
+    assert chosen(engines, SHARES, 40) == {"AllTraffic": 30, "Candidate": 10}
+
+
+def test_another_share_holds_from_its_change_on(engines: Fleet) -> None:
+    chosen(engines, SHARES, 100)
+
+    half = dict.fromkeys(SHARES, 1.0)
+    assert chosen(engines, half, 20) == {"AllTraffic": 10, "Candidate": 10}
+    assert chosen(engines, half | {"Candidate": 0.0}, 3) == {"AllTraffic": 3}
+
+
+REGION = "us-east-1"
+
+
+@pytest.fixture
+def backend() -> SageMakerBackend:
+    return SageMakerBackend(REGION, "123456789012")
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda backend: backend.delete_model("gone"),
+        lambda backend: backend.delete_endpoint_config("gone"),
+        lambda backend: backend.begin_deleting("gone"),
+        lambda backend: backend.components.begin_deleting("gone"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(
+    backend: SageMakerBackend, look_up: Callable[[SageMakerBackend], object]
+) -> None:
+    with pytest.raises(NotFoundError, match="Could not find") as refused:
+        look_up(backend)
+
+    assert refused.value.code == "ValidationException"
+
+
+def _endpoint(**state: Any) -> Any:
+    return SimpleNamespace(**{"arn": "arn", "is_busy": False, "components": {}, **state})
+
+
+@pytest.mark.parametrize("state", [{"is_busy": True}, {"components": {"tiny": object()}}])
+def test_a_busy_endpoint_and_one_with_copies_are_refused_for_now(
+    backend: SageMakerBackend, state: dict[str, Any]
+) -> None:
+    backend.endpoints["tiny"] = _endpoint(**state)
+
+    with pytest.raises(RefusedForNowError) as refused:
+        backend.begin_deleting("tiny")
+
+    assert refused.value.code == "ValidationException"
+
+
+def test_a_busy_component_is_refused_for_now(backend: SageMakerBackend) -> None:
+    busy: Any = SimpleNamespace(arn="arn", is_busy=True)
+    backend.components.by_name["tiny"] = busy
+
+    with pytest.raises(RefusedForNowError):
+        backend.components.begin_deleting("tiny")
+
+
+ARN = "arn:aws:sagemaker:us-east-1:1"
+TAG = ("peagle:id", "mine")
+
+
+class Account:
+    """The endpoint ``tiny`` with a component of its name, and what was deleted."""
+
+    def __init__(self, copies_arn: str | None) -> None:
+        self.deleted: list[str] = []
+        policy = role_policy(f"{ARN}:endpoint/tiny", TAG, copies_arn)
+        self.role = SimpleNamespace(policies={"one": json.dumps(policy)})
+        self.components = SimpleNamespace(
+            find=lambda name: self._found("inference-component", name),
+            begin_deleting=lambda name: self.deleted.append(f"component {name}"),
+        )
+
+    def _found(self, kind: str, name: str) -> Any:
+        return SimpleNamespace(arn=f"{ARN}:{kind}/{name}", tags=[{"Key": TAG[0], "Value": TAG[1]}])
+
+    def find_endpoint(self, name: str) -> Any:
+        return self._found("endpoint", name)
+
+    def begin_deleting(self, name: str) -> None:
+        self.deleted.append(f"endpoint {name}")
+
+
+def fire(account: Account, patch: pytest.MonkeyPatch, copies: bool) -> None:
+    patch.setattr(scheduler, "backend_of", lambda region: account)
+    patch.setattr(scheduler, "find_role", lambda arn, region: account.role)
+    planned = (copies_schedule if copies else schedule)("us-east-1", "tiny", "at(...)")
+    target = {**planned["Target"], "Arn": target_arn("aws", copies), "RoleArn": "role"}
+    scheduler._call(target, "us-east-1")
+
+
+def test_the_component_and_the_endpoint_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(f"{ARN}:inference-component/tiny")
+
+    fire(account, monkeypatch, copies=True)
+    fire(account, monkeypatch, copies=False)
+
+    assert account.deleted == ["component tiny", "endpoint tiny"]
+
+
+def test_a_role_for_an_endpoint_only_deletes_no_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(None)
+
+    with pytest.raises(ValueError, match="not authorized to perform: sagemaker:DeleteInference"):
+        fire(account, monkeypatch, copies=True)
+
+    assert account.deleted == []

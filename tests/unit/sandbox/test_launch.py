@@ -1,0 +1,569 @@
+"""What is launched for a request: weights, image, stand-in, and what the engine did not get."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto.s3.models import s3_backends
+
+from peagle.catalog import load_catalog
+from peagle.engine.cpu import for_cpu
+from peagle.engine.machine import Machine
+from peagle.engine.process import EngineProcess, is_alive
+from peagle.errors import NotFound
+from peagle.images import Image
+from peagle.render.image import serve_digest
+from peagle.sandbox import state
+from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.engines import EngineInstance, LaunchFailed
+from peagle.sandbox.launch import (
+    DRAFTER_PATH,
+    TARGET_PATH,
+    LaunchSpec,
+    ModelData,
+    ModelDataError,
+    download,
+    launch,
+    launch_spec,
+    mount_tiny,
+    nearest_image,
+    not_applied,
+    only_in_image,
+    stand_in_for,
+    weight_bytes,
+)
+from tests.sandbox.sandboxes import Sandbox, fake_engine
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
+
+FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+AWS = "763104351884"
+VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1}
+
+MACHINE = Machine(16 * 2**30, 4, "Linux", "x86_64")
+
+
+def spec(container: Mapping[str, Any] | None = None, **variant: Any) -> LaunchSpec:
+    return launch_spec("us-east-1", "e", {**VARIANT, **variant}, [container or {}])
+
+
+def test_weights_are_placed_where_the_container_reads_them() -> None:
+    container = {
+        "ModelDataUrl": "s3://b/m.tar.gz",
+        "ModelDataSource": {"S3DataSource": FOLDER},
+        "AdditionalModelDataSources": [
+            {"ChannelName": "drafter", "S3DataSource": {**FOLDER, "CompressionType": "Gzip"}},
+            {"ChannelName": "one", "S3DataSource": {**FOLDER, "S3DataType": "S3Object"}},
+        ],
+    }
+    more = PurePosixPath("additional-model-data-sources")
+    assert spec(container).model_data == (
+        ModelData("s3://b/m.tar.gz", PurePosixPath("model"), archive=True),
+        ModelData("s3://b/p/", PurePosixPath("model")),
+        ModelData("s3://b/p/", more / "drafter", archive=True),
+        ModelData("s3://b/p/", more / "one", single=True),
+    )
+
+
+def test_the_pair_is_the_value_of_the_models_tag() -> None:
+    tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
+    assert launch_spec("r", "e", VARIANT, [{}], tags).pair == "a/b+c"
+    assert spec().pair == ""
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("a/b+c", "old"),
+        ("a/b+d_e", "special"),
+        ("a/b", "alone"),
+        ("a/b+unknown", "newest of it"),
+        ("x/y", "another"),
+        ("z/z+z", "another"),
+        ("", "another"),
+    ],
+)
+def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> None:
+    newest_first = {
+        "another": "x/y+z",
+        "newest of it": "a/b+z",
+        "alone": "a/b",
+        "special": "a/b+d#e",
+        "old": "a/b+c",
+    }
+    found = [
+        Image(name, "id", "", 0, None, "", {"peagle.pair": served}, ())
+        for name, served in newest_first.items()
+    ]
+    assert nearest_image(pair, found).name == expected
+
+
+def test_the_startup_time_is_that_of_the_variant() -> None:
+    assert spec(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
+    assert spec().startup_seconds == 600
+
+
+def test_ignored_settings_are_limitations() -> None:
+    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}])
+    assert found.limitations == (
+        "the sandbox runs 4 of 7 instances",
+        "only the first container is started",
+    )
+    assert (found.count, spec().count, spec(InitialInstanceCount=3).count) == (4, 1, 3)
+    assert spec().limitations == spec(InitialInstanceCount=3).limitations == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "plain"),
+    [
+        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0", True),
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False),
+        ("peagle-tiny:1", False),
+        ("", False),
+    ],
+)
+def test_only_images_of_aws_are_plain(image: str, plain: bool) -> None:
+    assert spec({"Image": image}).plain is plain
+
+
+@pytest.mark.parametrize(
+    ("image", "vllm"),
+    [
+        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", "0.30.0"),
+        ("localhost:5000/vllm:0.28.0", "0.28.0"),
+        ("vllm:server-sagemaker-cuda-v2.6", None),
+        ("vllm@sha256:00", None),
+    ],
+)
+def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
+    assert spec({"Image": image}).vllm == vllm
+
+
+def test_an_image_by_its_digest_has_the_vllm_of_the_catalogue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry, digest = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm", f"sha256:{'d' * 64}"
+    runtime = SimpleNamespace(digest=digest, vllm="0.27.1")
+    runtimes = SimpleNamespace(runtimes=[runtime], accounts={"us-east-1": AWS})
+    catalog = SimpleNamespace(runtimes=runtimes)
+    monkeypatch.setattr("peagle.sandbox.launch.catalog", lambda: catalog)
+
+    found = spec({"Image": f"{registry}@{digest}"})
+
+    assert (found.vllm, found.plain) == ("0.27.1", True)
+    assert spec({"Image": f"{registry}@sha256:{'e' * 64}"}).vllm is None
+
+
+@pytest.fixture
+def _here(tmp_path: Path) -> Iterator[None]:
+    sandbox = Sandbox(tmp_path, fake_engine(tmp_path / "engine"))
+    with sandbox.at_home():
+        yield
+    assert sandbox.processes() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("_here")
+def test_an_engine_that_is_not_healthy_in_time_is_ended() -> None:
+    environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
+    begin = time.monotonic()
+    with pytest.raises(LaunchFailed) as failed:
+        EngineInstance(LaunchSpec("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)
+    assert 1 <= time.monotonic() - begin < 10
+    assert str(failed.value) == (
+        "The primary container for production variant v did not pass the ping health check. "
+        "Please check CloudWatch logs for this endpoint."
+    )
+
+
+def missing(**planned: str) -> tuple[str, ...]:
+    environment = {f"SM_VLLM_{name}": value for name, value in planned.items()}
+    return not_applied(environment, for_cpu(environment, MACHINE)[0])
+
+
+def test_arguments_for_a_gpu_are_named_with_their_values() -> None:
+    assert missing(
+        GPU_MEMORY_UTILIZATION="42",
+        ENABLE_EXPERT_PARALLEL="true",
+        TENSOR_PARALLEL_SIZE="4",
+        MAX_MODEL_LEN="512",
+    ) == (
+        "--enable-expert-parallel",
+        "--gpu-memory-utilization 42",
+        "--tensor-parallel-size 4 (1 instead)",
+    )
+
+
+def test_parts_of_the_speculation_are_named_one_by_one() -> None:
+    config = {"method": "eagle3", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}
+    assert missing(SPECULATIVE_CONFIG=json.dumps(config)) == (
+        "--speculative-config.draft_tensor_parallel_size 2 (1 instead)",
+    )
+
+
+def test_a_stand_in_s_model_and_name_are_not_listed() -> None:
+    planned = {"SM_VLLM_MODEL": "openai/gpt-oss-20b", "SM_VLLM_QUANTIZATION": "mxfp4"}
+    run = {"SM_VLLM_MODEL": "/opt/ml/model/target", "OMP_NUM_THREADS": "1"}
+    assert not_applied(planned, run) == ("--quantization mxfp4",)
+
+
+__all__ = ["docker"]
+
+OF_AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
+OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"
+
+
+def image_spec(image: str, pair: str = "", **environment: str) -> LaunchSpec:
+    return LaunchSpec(
+        "us-east-1", "e", "AllTraffic", environment, (), 60, image=image, pair=pair,
+        plain=image == OF_AWS,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def with_docker(own_home: Path, docker: FakeDocker) -> FakeDocker:
+    """A sandbox that runs engines in containers."""
+    with state.lock():
+        state.write_engine_kind("docker")
+    docker.answers("run", out="from the engine")
+    docker.answers("rm")
+    return docker
+
+
+def started(docker: FakeDocker, spec: LaunchSpec, folder: Path) -> dict[str, Any]:
+    """Launch the engine, and return its call of ``docker run``."""
+    recorded: list[EngineProcess] = []
+    launch(spec, "i-1", spec.environment, folder / "ml", folder / "log", recorded.append)
+    (process,) = recorded
+    end = time.monotonic() + 30
+    while is_alive(process):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert process.container is not None
+    assert "from the engine" in (folder / "log").read_text()
+    (call,) = [one for one in docker.calls if one["argv"][0] == "run"]
+    assert call["argv"][call["argv"].index("--name") + 1] == process.container
+    return call
+
+
+def mounts(call: dict[str, Any]) -> dict[str, Path]:
+    """Path in the container -> folder that is mounted there."""
+    binds = [word for word in call["argv"] if word.startswith("type=bind")]
+    rows = [dict(field.split("=") for field in row[:-1]) for row in csv.reader(binds)]
+    return {row["dst"]: Path(row["src"]) for row in rows}
+
+
+@pytest.mark.thorough
+def test_the_models_own_image_is_run_with_the_weights_that_were_downloaded(
+    with_docker: FakeDocker, tmp_path: Path
+) -> None:
+    with_docker.has_image(OWN)
+    (tmp_path / "ml" / "model").mkdir(parents=True)
+
+    call = started(with_docker, image_spec(OWN, SM_VLLM_K="5"), tmp_path)
+
+    assert call["argv"][-2:] == [f"sha256:{OWN}", "serve"]
+    assert call["environment"]["SM_VLLM_K"] == "5"
+    assert call["environment"]["PEAGLE_IMAGE_DIGEST"] == f"sha256:{OWN}"
+    assert mounts(call) == {"/opt/ml/model": tmp_path / "ml" / "model"}
+
+
+@pytest.mark.thorough
+def test_for_an_image_of_aws_the_newest_one_of_the_pair_is_run(
+    with_docker: FakeDocker, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"Repository": name, "Tag": "1"}) for name in ("other", "same", "older")]
+    with_docker.answers(
+        "ls", f"label=peagle.serve={serve_digest()}", "label=peagle.runtime=cpu",
+        "label=peagle.weights=mounted", "label=peagle.vllm=0.28.0", out="\n".join(lines),
+    )  # fmt: skip
+    for name, pair, day in (("other", "a/target+a/head", 22), ("same", "peagle/tiny+p-eagle", 21),
+                            ("older", "peagle/tiny+p-eagle", 20)):  # fmt: skip
+        labels = {**LABELS, "peagle.pair": pair}
+        with_docker.has_image(f"{name}:1", labels, Created=f"2026-11-{day}T00:00:00Z")
+    mount_tiny(tmp_path / "ml", None)
+
+    call = started(with_docker, image_spec(OF_AWS, "peagle/tiny+p-eagle"), tmp_path)
+
+    assert call["argv"][-2:] == ["sha256:same:1", "serve"]
+    ((path, folder),) = mounts(call).items()
+    assert path == TARGET_PATH
+    assert folder == folder.resolve() == (tmp_path / "ml/model/target").resolve()
+
+
+@pytest.mark.thorough
+def test_without_any_cpu_image_the_command_that_builds_one_is_named(
+    with_docker: FakeDocker, tmp_path: Path
+) -> None:
+    with_docker.answers("ls")
+
+    with pytest.raises(NotFound) as missing:
+        launch(image_spec(OF_AWS), "i-1", {}, tmp_path, tmp_path / "log", lambda process: None)
+
+    assert missing.value.command == ("peagle", "image", "build", "tiny", "--runtime", "cpu")
+    assert not [one for one in with_docker.calls if one["argv"][0] == "run"]
+
+
+@pytest.mark.thorough
+def test_baked_weights_are_found_only_by_the_container_of_their_image(
+    with_docker: FakeDocker, tmp_path: Path
+) -> None:
+    baked = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
+    gpu = OWN.replace(":1", ":gpu")
+    with_docker.has_image(OWN)
+    with_docker.has_image(gpu, {**LABELS, "peagle.runtime": "gpu"})
+
+    assert only_in_image(image_spec(OWN, **baked), tmp_path) is None
+    for image in (gpu, OWN.replace(":1", ":unknown")):
+        reason = only_in_image(image_spec(image, **baked), tmp_path)
+        assert reason == f"its weights are baked into {image}, which this sandbox does not run"
+    state.write_engine_kind("process")
+    assert only_in_image(image_spec(OWN, **baked), tmp_path) is not None
+
+
+def test_weights_that_are_here_need_no_image(own_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "model" / "target").mkdir(parents=True)
+
+    assert only_in_image(image_spec(OWN, SM_VLLM_MODEL="/opt/ml/model/target"), tmp_path) is None
+
+
+def test_a_forgotten_mount_of_an_image_of_aws_fails_in_the_engine(
+    own_home: Path, tmp_path: Path
+) -> None:
+    assert only_in_image(image_spec(OF_AWS, SM_VLLM_MODEL="/opt/ml/model"), tmp_path) is None
+
+
+MODEL = PurePosixPath("model")
+BUCKET = "models"
+
+Upload = Callable[..., None]
+"""Puts these files at a prefix of ``BUCKET``, or of another new one."""
+
+
+@pytest.fixture
+def upload() -> Iterator[Upload]:
+    s3 = s3_backends[ACCOUNT]["aws"]
+    s3.create_bucket(BUCKET, "us-east-1")
+
+    def put(prefix: str, files: dict[str, bytes], bucket: str = BUCKET) -> None:
+        if bucket not in s3.buckets:
+            s3.create_bucket(bucket, "us-east-1")
+        for name, content in files.items():
+            s3.put_object(bucket, f"{prefix}{name}", content)
+
+    yield put
+    s3.reset()
+
+
+def uri(prefix: str) -> str:
+    return f"s3://{BUCKET}/{prefix}"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder with their contents."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def archive(**files: bytes) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return content.getvalue()
+
+
+def test_a_prefix_becomes_a_folder(upload: Upload, tmp_path: Path) -> None:
+    files = {"target/a.safetensors": b"12345", "target/ü b.json": b"{}", "drafter/c": b""}
+    upload("pair/", files)
+    upload("pair-of-others/", {"d": b""})
+    download(ModelData(uri("pair/"), MODEL), tmp_path, "us-east-1")
+    assert contents(tmp_path / "model") == files
+    assert weight_bytes(tmp_path) == 5
+
+
+def test_a_channel_has_its_own_folder(upload: Upload, tmp_path: Path) -> None:
+    upload("head/", {"config.json": b"{}"})
+    into = PurePosixPath("additional-model-data-sources/drafter")
+    download(ModelData(uri("head/"), into), tmp_path, "eu-west-1")
+    assert contents(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
+
+
+def test_an_archive_is_unpacked(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"model.tar.gz": archive(weights=b"w")})
+    download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
+    assert contents(tmp_path / "model") == {"weights": b"w"}
+
+
+def test_one_object_is_one_file(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"alone/weights.gguf": b"w"})
+    download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
+    assert contents(tmp_path / "model") == {"weights.gguf": b"w"}
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, "no object exists below"),
+        ({"bad/": b""}, "is an empty folder"),
+        ({"bad/target/": b"", "bad/target/a": b""}, "is an empty folder"),
+        ({"bad/a": b"", "bad/a/b": b""}, "is both a file and a folder"),
+        ({"bad/../../outside": b""}, "does not name a file below"),
+        ({"bad//absolute": b""}, "does not name a file below"),
+    ],
+)
+def test_keys_that_fail_a_deployment_are_refused(
+    upload: Upload, tmp_path: Path, files: dict[str, bytes], why: str
+) -> None:
+    upload("", files, bucket="bad")
+    with pytest.raises(ModelDataError, match=why):
+        download(ModelData("s3://bad/bad/", MODEL), tmp_path / "ml", "us-east-1")
+    assert [path.name for path in tmp_path.iterdir()] == ["ml"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ModelData("s3://no-such-bucket/a/", MODEL),
+        ModelData(uri("nothing.tar.gz"), MODEL, archive=True),
+        ModelData(uri("tiny/config.json"), MODEL, archive=True),
+        ModelData(uri("nothing"), MODEL, single=True),
+    ],
+)
+def test_missing_objects_and_invalid_archives_are_refused(
+    upload: Upload, data: ModelData, tmp_path: Path
+) -> None:
+    upload("tiny/", {"config.json": b"{}"})
+    with pytest.raises(ModelDataError, match=data.uri):
+        download(data, tmp_path, "us-east-1")
+
+
+def test_an_archive_cannot_write_outside_its_folder(upload: Upload, tmp_path: Path) -> None:
+    upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
+    with pytest.raises(ModelDataError):
+        download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
+    assert contents(tmp_path) == {}
+
+
+TINY = load_catalog().targets["peagle/tiny"]
+REQUESTED = {
+    "SM_VLLM_MODEL": "openai/gpt-oss-20b",
+    "SM_VLLM_REVISION": "abc",
+    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
+    "SM_VLLM_MAX_MODEL_LEN": "131072",
+    "SM_VLLM_MAX_NUM_SEQS": "64",
+    "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+}
+P_EAGLE = {"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 5}
+
+
+def speculating(**config: Any) -> dict[str, str]:
+    return {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)}
+
+
+def config_of(environment: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"])
+    return found
+
+
+def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
+    environment = stand_in_for(REQUESTED, TINY).environment
+    assert environment == {
+        "SM_VLLM_MODEL": TARGET_PATH,
+        "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
+        "SM_VLLM_MAX_MODEL_LEN": "2048",
+        "SM_VLLM_MAX_NUM_SEQS": "64",
+        "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+        "SM_VLLM_DTYPE": "float32",
+    }
+
+
+def test_every_change_has_a_note() -> None:
+    notes = "\n".join(stand_in_for(speculating(**{**P_EAGLE, "model": "a/b"}), TINY).notes)
+    for note in (
+        "SM_VLLM_REVISION=abc is left out: it belongs to openai/gpt-oss-20b",
+        "SM_VLLM_MAX_MODEL_LEN=131072 becomes 2048",
+        "the drafter is tiny's P-EAGLE head",
+        "SM_VLLM_DTYPE=float32: ",
+    ):
+        assert note in notes
+
+
+def test_the_served_name_is_the_requested_one() -> None:
+    environment = {"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}
+    served = stand_in_for(environment, TINY).environment["SM_VLLM_SERVED_MODEL_NAME"]
+    assert served == "Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize(
+    ("requested", "drafter", "expected"),
+    [
+        (P_EAGLE, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
+        ({"method": "eagle3", "num_speculative_tokens": 5}, "eagle3", {"method": "eagle3"}),
+        (
+            {"method": "dflash", "num_speculative_tokens": 5},
+            "p-eagle",
+            {"method": "eagle3", "parallel_drafting": True},
+        ),
+    ],
+)
+def test_the_head_is_tinys_own_of_the_same_kind(
+    requested: dict[str, Any], drafter: str, expected: dict[str, Any]
+) -> None:
+    found = stand_in_for(speculating(**requested, model="a/b", revision="r"), TINY)
+    assert found.drafter is not None
+    assert found.drafter.name == drafter
+    assert config_of(found.environment) == {
+        **expected,
+        "model": DRAFTER_PATH,
+        "num_speculative_tokens": 5,
+    }
+
+
+def test_a_method_that_tiny_lacks_has_a_note() -> None:
+    found = stand_in_for(speculating(method="mtp", num_speculative_tokens=1), TINY)
+    assert any("tiny has no drafter for method mtp" in note for note in found.notes)
+
+
+def test_ngram_speculation_stays_unchanged() -> None:
+    environment = speculating(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4)
+    found = stand_in_for(environment, TINY)
+    assert found.drafter is None
+    assert (
+        found.environment["SM_VLLM_SPECULATIVE_CONFIG"] == environment["SM_VLLM_SPECULATIVE_CONFIG"]
+    )
+
+
+def test_an_invalid_speculative_configuration_stays_for_serve_to_refuse() -> None:
+    environment = {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
+    assert stand_in_for(environment, TINY).environment["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
+
+
+@given(st.integers(1, 100))
+def test_k_is_at_most_what_the_head_was_trained_for(k: int) -> None:
+    trained = next(one.k_trained for one in TINY.drafters if one.name == "p-eagle")
+    assert trained is not None
+    found = stand_in_for(speculating(**{**P_EAGLE, "num_speculative_tokens": k}), TINY)
+    assert config_of(found.environment)["num_speculative_tokens"] == min(k, trained)
+    assert any(f"num_speculative_tokens={k} becomes" in note for note in found.notes) == (
+        k > trained
+    )
+
+
+@given(st.integers(1, 10**6))
+def test_the_context_is_at_most_that_of_tiny(length: int) -> None:
+    environment = {**REQUESTED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
+    found = stand_in_for(environment, TINY).environment
+    assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))

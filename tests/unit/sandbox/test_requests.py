@@ -1,0 +1,409 @@
+"""Requests of AWS clients: who signed them, their operation, their errors, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.config import Config
+from botocore.parsers import create_parser
+from hypothesis import given
+from hypothesis import strategies as st
+from moto.sagemaker.exceptions import ValidationError
+
+from peagle.aws.client import Keys, connect
+from peagle.catalog import load_catalog
+from peagle.sandbox import account
+from peagle.sandbox.requests import (
+    TOKEN_PREFIX,
+    BodyRefused,
+    Call,
+    InvalidToken,
+    NotSigned,
+    Protocol,
+    authenticate,
+    check_length,
+    check_request,
+    error_response,
+    read_call,
+    read_token,
+    request_body,
+)
+from peagle.sandbox.state import AccessKey
+
+TARGET = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceId": "endpoint/e/variant/v",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+}
+IN_BUCKET = {"Bucket": "b"}
+OBJECT = {"Bucket": "b", "Key": "folder/k"}
+UPLOAD = {**OBJECT, "UploadId": "u"}
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "parameters", "action"),
+    [
+        ("sagemaker", "list_endpoints", {}, "sagemaker:ListEndpoints"),
+        ("sagemaker-runtime", "invoke_endpoint", {"EndpointName": "e", "Body": b""}, "sagemaker:"),
+        ("iam", "get_role", {"RoleName": "r"}, "iam:GetRole"),
+        ("sts", "get_caller_identity", {}, "sts:GetCallerIdentity"),
+        ("cloudwatch", "describe_alarms", {}, "monitoring:DescribeAlarms"),
+        ("service-quotas", "list_service_quotas", {"ServiceCode": "s"}, "servicequotas:List"),
+        ("resourcegroupstaggingapi", "get_resources", {}, "tagging:GetResources"),
+        (
+            "application-autoscaling",
+            "register_scalable_target",
+            TARGET,
+            "application-autoscaling:RegisterScalableTarget",
+        ),
+        ("s3", "list_buckets", {}, "s3:ListBuckets"),
+        ("s3", "head_bucket", IN_BUCKET, "s3:HeadBucket"),
+        ("s3", "create_bucket", IN_BUCKET, "s3:CreateBucket"),
+        ("s3", "delete_bucket", IN_BUCKET, "s3:DeleteBucket"),
+        ("s3", "get_bucket_location", IN_BUCKET, "s3:GetBucketLocation"),
+        ("s3", "get_bucket_tagging", IN_BUCKET, "s3:GetBucketTagging"),
+        ("s3", "list_objects_v2", {**IN_BUCKET, "Prefix": "p"}, "s3:ListObjectsV2"),
+        ("s3", "list_multipart_uploads", IN_BUCKET, "s3:ListMultipartUploads"),
+        ("s3", "delete_objects", {**IN_BUCKET, "Delete": {"Objects": [{"Key": "k"}]}}, "s3:Del"),
+        ("s3", "get_object", OBJECT, "s3:GetObject"),
+        ("s3", "head_object", OBJECT, "s3:HeadObject"),
+        ("s3", "put_object", {**OBJECT, "Body": b"x"}, "s3:PutObject"),
+        ("s3", "copy_object", {**OBJECT, "CopySource": "b/o"}, "s3:CopyObject"),
+        ("s3", "delete_object", OBJECT, "s3:DeleteObject"),
+        ("s3", "create_multipart_upload", OBJECT, "s3:CreateMultipartUpload"),
+        ("s3", "upload_part", {**UPLOAD, "PartNumber": 1, "Body": b"x"}, "s3:UploadPart"),
+        ("s3", "list_parts", UPLOAD, "s3:ListParts"),
+        ("s3", "complete_multipart_upload", UPLOAD, "s3:CompleteMultipartUpload"),
+        ("s3", "abort_multipart_upload", UPLOAD, "s3:AbortMultipartUpload"),
+    ],
+)
+def test_a_request_of_boto3_is_named_by_its_action(
+    service: str, operation: str, parameters: dict[str, Any], action: str
+) -> None:
+    environ = signed(service, operation, **parameters)
+    body = environ["wsgi.input"].getvalue()
+    call = read_call(environ)
+    assert call is not None
+    assert call.action.startswith(action)
+    assert call.action.partition(":")[2] == operation.title().replace("_", "")
+    assert call.region == "eu-west-1"
+    assert environ["wsgi.input"].read() == body, "the body remains readable"
+
+
+def test_a_request_without_a_signature_calls_no_service() -> None:
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/_peagle/status", "QUERY_STRING": ""}
+    assert read_call(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "parser"),
+    [("json", "json"), ("query", "query"), ("s3", "rest-xml"), ("cbor", "smithy-rpc-v2-cbor")],
+)
+def test_an_error_is_read_by_the_parser_of_its_protocol(protocol: Protocol, parser: str) -> None:
+    call = Call("service", "Operation", protocol)
+    response = error_response(call, 400, "SomeCode", "a < b & ü")
+    received = {
+        "status_code": response.status,
+        "headers": response.headers,
+        "body": b"".join(response.body),
+    }
+    found = create_parser(parser).parse(received, None)["Error"]
+    assert (found["Code"], found["Message"]) == ("SomeCode", "a < b & ü")
+
+
+KEY = AccessKey("PEAGLE0123456789ABCD", "a-secret")
+URL = "http://127.0.0.1:1"
+Environ = dict[str, Any]
+
+
+class Held(Exception):
+    """Holds a request instead of sending it."""
+
+    def __init__(self, request: AWSPreparedRequest) -> None:
+        super().__init__()
+        self.request = request
+
+
+def client(service: str, key: AccessKey = KEY, **config: Any) -> Any:
+    return boto3.client(
+        service, region_name="eu-west-1", endpoint_url=URL, aws_access_key_id=key.id,
+        aws_secret_access_key=key.secret, config=Config(**config),
+    )  # fmt: skip
+
+
+def environ_of(method: str, url: str, headers: dict[str, str], body: bytes = b"") -> Environ:
+    """A request as werkzeug gives it to the sandbox."""
+    path = url.removeprefix(URL)
+    named = {name.upper().replace("-", "_"): value for name, value in headers.items()}
+    return {
+        **{n if n.startswith("CONTENT_T") else f"HTTP_{n}": v for n, v in named.items()},
+        "REQUEST_METHOD": method,
+        "REQUEST_URI": path,
+        "PATH_INFO": urlsplit(path).path,
+        "QUERY_STRING": urlsplit(path).query,
+        "HTTP_HOST": "127.0.0.1:1",
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+    }
+
+
+def signed(service: str, operation: str, key: AccessKey = KEY, **parameters: Any) -> Environ:
+    """The request of a boto3 call."""
+    caller = client(service, key)
+
+    def hold(request: AWSPreparedRequest, **_: Any) -> None:
+        raise Held(request)
+
+    caller.meta.events.register("before-send.*", hold)
+    with pytest.raises(Held) as held:
+        getattr(caller, operation)(**parameters)
+    request = held.value.request
+    content = request.body.read() if hasattr(request.body, "read") else request.body or b""
+    body = content if isinstance(content, bytes) else str(content).encode()
+    headers = {
+        name: value.decode() if isinstance(value, bytes) else str(value)
+        for name, value in request.headers.items()
+    }
+    return environ_of(str(request.method), str(request.url), headers, body)
+
+
+def refused(environ: Environ) -> str:
+    """AWS's error code for a refused request."""
+    with pytest.raises(NotSigned) as raised:
+        authenticate(environ, KEY)
+    return raised.value._codes[""]
+
+
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("sagemaker", "list_endpoints", {"NameContains": "ü b"}),
+    ("sagemaker-runtime", "invoke_endpoint", {"EndpointName": "e", "Body": b'{"a": 1}'}),
+    ("sts", "get_caller_identity", {}),
+    ("cloudwatch", "describe_alarms", {}),
+    ("iam", "get_role", {"RoleName": "r"}),
+    ("s3", "list_objects_v2", {"Bucket": "b", "Prefix": "a b/+ü&~=(*)'!", "Delimiter": "/"}),
+    ("s3", "get_object", {"Bucket": "b", "Key": "a b//+ü/../%2F;~(1)=&.txt"}),
+    ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b"weights", "Metadata": {"a": "b c"}}),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("service", "operation", "parameters"), CALLS)
+def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
+    service: str, operation: str, parameters: dict[str, Any]
+) -> None:
+    environ = signed(service, operation, **parameters)
+    body = environ["wsgi.input"].getvalue()
+    authenticate(environ, KEY)
+    assert environ["wsgi.input"].read() == body, "the body remains readable"
+
+    guessed = AccessKey(KEY.id, "another-secret")
+    assert refused(signed(service, operation, guessed, **parameters)) == "InvalidSignatureException"
+    stranger = AccessKey("testing", "testing")
+    assert refused(signed(service, operation, stranger, **parameters)).startswith("Unrecognized")
+    environ = signed(service, operation, **parameters)
+    environ["HTTP_AUTHORIZATION"] = ""
+    assert refused(environ) == "MissingAuthenticationTokenException"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"REQUEST_METHOD": "DELETE"},
+        {"REQUEST_URI": "/endpoints/other/invocations"},
+        {"QUERY_STRING": "a=1"},
+        {"HTTP_HOST": "127.0.0.1:2"},
+        {"CONTENT_LENGTH": "2", "wsgi.input": io.BytesIO(b"[]")},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_signed_request_that_was_changed_is_refused(change: Environ) -> None:
+    environ = signed("sagemaker-runtime", "invoke_endpoint", EndpointName="e", Body=b"{}")
+    assert refused(environ | change) == "InvalidSignatureException"
+
+
+@pytest.mark.parametrize("region", ["..", "a/b", "eu-west-1\n", ""])
+def test_a_region_that_is_none_is_refused(region: str) -> None:
+    environ = signed("sagemaker", "list_endpoints")
+    for name in ("HTTP_AUTHORIZATION",):
+        environ[name] = environ[name].replace("eu-west-1", region)
+    refused(environ)
+
+
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_a_presigned_url_is_accepted_until_it_expires(version: str) -> None:
+    def url(key: AccessKey, seconds: int) -> str:
+        s3 = client("s3", key, signature_version=version)
+        parameters = {"Bucket": "b", "Key": "a b/ü+~(1)=&.txt", "VersionId": "1"}
+        text: str = s3.generate_presigned_url("get_object", parameters, seconds)
+        return text
+
+    authenticate(environ_of("GET", url(KEY, 60), {}), KEY)
+    assert refused(environ_of("PUT", url(KEY, 60), {})) == "InvalidSignatureException"
+    assert refused(environ_of("GET", url(KEY, -60), {})) == "ExpiredTokenException"
+    assert refused(environ_of("GET", url(AccessKey(KEY.id, "x"), 60), {})).startswith("Invalid")
+    assert refused(environ_of("GET", url(AccessKey("x", "x"), 60), {})).startswith("Unrecognized")
+
+
+@given(st.text(max_size=200), st.text(max_size=100))
+def test_malformed_signatures_are_refused(header: str, query: str) -> None:
+    scope = f"Credential={KEY.id}/20260101/eu-west-1/s3/aws4_request"
+    now = (datetime.now(UTC) - timedelta(seconds=1)).strftime("%Y%m%dT%H%M%SZ")
+    for given_header, given_query in (
+        (header, query),
+        (f"AWS4-HMAC-SHA256 {scope}, {header}", query),
+        ("", f"X-Amz-{scope}&X-Amz-Date={now}&X-Amz-Expires=60&{query}"),
+        ("", f"AWSAccessKeyId={KEY.id}&Signature={header}&Expires={query or 1}"),
+    ):
+        environ = environ_of("GET", f"{URL}/", {"Authorization": given_header})
+        refused(environ | {"QUERY_STRING": given_query})
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("-5", 400), ("five", 400), ("1e3", 400), ("+4", 400), ("²", 400), ("9" * 5000, 413),
+     ("101", 413), (None, 411)],
+)  # fmt: skip
+def test_a_length_that_is_negative_huge_or_absent_is_refused(
+    length: str | None, status: int
+) -> None:
+    environ: Environ = {"REQUEST_METHOD": "POST", "wsgi.input": io.BytesIO(b"x" * 200)}
+    environ |= {} if length is None else {"CONTENT_LENGTH": length}
+    with pytest.raises(BodyRefused) as raised:
+        check_length(environ, 100)
+    assert raised.value.status == status
+    with pytest.raises(BodyRefused):
+        request_body(environ, 100)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"65\r\n" + b"x" * 101 + b"\r\n0\r\n\r\n", b"-1\r\n", b"zz\r\n", b""]
+)
+def test_a_body_in_chunks_is_bounded_and_its_errors_are_the_clients(sent: bytes) -> None:
+    from werkzeug.serving import DechunkedInput
+
+    environ = {"REQUEST_METHOD": "POST", "wsgi.input_terminated": True}
+    with pytest.raises(BodyRefused) as raised:
+        request_body(environ | {"wsgi.input": DechunkedInput(io.BytesIO(sent))}, 100)
+    assert raised.value.status == (413 if sent.startswith(b"65") else 400)
+
+
+KEYS = Keys("testing", "a-secret")
+
+
+def region_of_token(authorization: str, now: float | None = None) -> str:
+    return read_token(authorization, AccessKey("testing", "a-secret"), now)
+
+
+def make_token(region: str = "eu-west-1", seconds: int = 3600, keys: Keys = KEYS) -> str:
+    aws = connect(region, endpoint_url="http://127.0.0.1:1", keys=keys)
+    return aws.bearer_token(seconds)
+
+
+def tampered(old: str, new: str) -> str:
+    """A token whose content was changed."""
+    text = base64.b64decode(make_token().removeprefix(TOKEN_PREFIX)).decode()
+    assert old in text
+    return TOKEN_PREFIX + base64.b64encode(text.replace(old, new).encode()).decode()
+
+
+def test_a_token_names_its_region() -> None:
+    assert region_of_token(f"Bearer {make_token('eu-west-1')}") == "eu-west-1"
+    assert region_of_token(f"bearer {make_token('us-east-1')}") == "us-east-1"
+
+
+def test_a_token_expires() -> None:
+    token = f"Bearer {make_token(seconds=600)}"
+    soon, late = (time.time() + 60 * minutes for minutes in (9, 11))
+    assert region_of_token(token, now=soon) == "eu-west-1"
+    with pytest.raises(InvalidToken):
+        region_of_token(token, now=late)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CallWithBearerToken", "DeleteEndpoint"),
+        ("X-Amz-Credential", "Credential"),
+        ("X-Amz-Date=2", "X-Amz-Date=x"),
+        ("X-Amz-Expires=3600", "X-Amz-Expires=long"),
+        ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
+        ("X-Amz-Signature=", "X-Amz-Signature=&was="),
+        ("%2Fsagemaker%2F", "%2Fs3%2F"),
+        ("X-Amz-Credential=testing", "X-Amz-Credential=too%2Fmany%2Fparts"),
+        ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
+        ("%2Feu-west-1%2F", "%2Fus-east-1%2F"),
+        ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
+    ],
+)
+def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
+    with pytest.raises(InvalidToken):
+        region_of_token(f"Bearer {tampered(old, new)}")
+
+
+def test_a_token_of_another_key_is_refused() -> None:
+    for keys in (Keys("testing", "another-secret"), Keys("another", "a-secret")):
+        with pytest.raises(InvalidToken, match="access key"):
+            region_of_token(f"Bearer {make_token(keys=keys)}")
+
+
+@given(st.text(max_size=80))
+def test_malformed_tokens_are_refused(text: str) -> None:
+    for authorization in (text, f"Bearer {text}", f"Bearer {TOKEN_PREFIX}{text}"):
+        with pytest.raises(InvalidToken):
+            region_of_token(authorization)
+
+
+NEW_TYPE = "ml.g99.xlarge"
+KNOWN_TYPE = "ml.g6.xlarge"
+
+
+@pytest.fixture
+def _newer_catalog() -> Iterator[None]:
+    """A client's catalogue has an instance type that botocore does not know."""
+    (known,) = (one for one in load_catalog().instances.instances if one.type == KNOWN_TYPE)
+    new = known.model_copy(update={"type": NEW_TYPE, "quota_code": None})
+    account.add_instances([new.model_dump(mode="json")])
+    yield
+    account.forget()
+
+
+def create_config(instance_type: str, **more: Any) -> None:
+    variant = {
+        "VariantName": "v",
+        "ModelName": "m",
+        "InitialInstanceCount": 1,
+        "InstanceType": instance_type,
+        **more,
+    }
+    parameters = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+    check_request("create_endpoint_config", parameters, "us-east-1")
+
+
+@pytest.mark.usefixtures("_newer_catalog")
+def test_an_instance_type_of_the_catalogue_is_accepted_before_botocore_knows_it() -> None:
+    create_config(NEW_TYPE)
+    account.set_quota(NEW_TYPE, 1, "us-east-1")
+    assert account.quota_value(NEW_TYPE, "us-east-1") == 1
+
+
+def test_other_instance_types_are_refused_with_awss_message() -> None:
+    with pytest.raises(ValidationError) as refused:
+        create_config(NEW_TYPE)
+    assert str(refused.value.message).startswith(
+        f"1 validation error detected: Value '{NEW_TYPE}' at "
+        "'productionVariants.1.member.instanceType' failed to satisfy constraint: Member must "
+        "satisfy enum value set: [ml."
+    )
+
+
+def test_keys_of_a_newer_client_and_nulls_are_ignored() -> None:
+    create_config(KNOWN_TYPE, InvitedTomorrow=True, RoutingConfig=None)

@@ -1,0 +1,433 @@
+"""The sandbox's account: quotas and prices, which moto lacks, and what a model needs of it.
+
+Prices of SageMaker hosting are those of the catalogue, which a client may extend with instance
+types of its own (``client.add_instances``). On AWS the quota of most GPU types starts at
+0; here each starts at 2, so that an endpoint can be updated (blue and green at the same time), and
+a test may set it (``client.set_quota``). A request for an increase is granted immediately.
+
+Role, images, model data and VPC of a model are checked as SageMaker checks them, in the words that
+users have reported of it. Permissions are not checked: IAM's SimulatePrincipalPolicy allows
+everything, and ECR's BatchGetImage has an image whenever an endpoint can be created with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from moto.core.common_models import BaseModel
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult
+from moto.ecr import urls as ecr_urls
+from moto.ecr.models import ecr_backends
+from moto.ecr.responses import ECRResponse
+from moto.iam import urls as iam_urls
+from moto.iam.models import IAMBackend, ManagedPolicy, Role, iam_backends
+from moto.iam.responses import IamResponse
+from moto.sagemaker.exceptions import ValidationError
+from moto.utilities.utils import get_partition
+
+from peagle.catalog.tables import Instance
+from peagle.checks.facts import parse_ecr_image
+from peagle.request_validation.model import service_model
+from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
+from peagle.sandbox.launch import is_local_image, model_data, objects_of
+from peagle.sandbox.state import catalog
+from peagle_serve import json_reader
+
+PRICE_SERVICE = "AmazonSageMaker"
+QUOTA_SERVICE = "sagemaker"
+DEFAULT_QUOTA = 2.0
+_LARGEST_QUOTA = 1_000_000
+_PAGE = 100
+SAGEMAKER = "sagemaker.amazonaws.com"
+
+_quotas: dict[tuple[str, str], float] = {}
+"""(Region, instance type) -> the quota, where it is not the default."""
+
+_added: dict[str, Instance] = {}
+"""Instance type -> its entry in the catalogue of a client."""
+
+
+class Refusal(Exception):
+    """An error of AWS with its code."""
+
+    code = "ValidationException"
+
+
+class NoSuchQuota(Refusal):
+    """The instance type has no quota for endpoints."""
+
+    code = "NoSuchResourceException"
+
+
+class QuotaRefused(Refusal):
+    """The value is none of a quota."""
+
+    code = "IllegalArgumentException"
+
+
+def _instances() -> Iterable[Instance]:
+    """The bundled catalogue's instance types and those that clients added."""
+    return ({one.type: one for one in catalog().instances.instances} | _added).values()
+
+
+def gpu_count(instance_type: str) -> int:
+    """The GPUs of one instance of this type; 0 where neither the catalogue nor a client has it."""
+    return next((one.gpu_count for one in _instances() if one.type == instance_type), 0)
+
+
+def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
+    """Add instance types, each as ``instances.yaml`` describes it; they replace earlier ones."""
+    instances = [Instance.model_validate(entry, strict=False) for entry in entries]
+    _added.update((instance.type, instance) for instance in instances)
+    quota_codes.cache_clear()
+
+
+def forget() -> None:
+    """Forget the quotas and instance types that clients set."""
+    _quotas.clear()
+    _added.clear()
+    quota_codes.cache_clear()
+
+
+@functools.cache
+def quota_codes() -> dict[str, str]:
+    """Every instance type that endpoints may have -> its quota code: botocore's types and the
+    catalogue's, which may be newer. A code that the catalogue does not know is derived from the
+    name, so that it is stable."""
+    codes = {instance.type: instance.quota_code for instance in _instances()}
+    enum = service_model(QUOTA_SERVICE).shape_for("ProductionVariantInstanceType").enum
+    return {
+        name: codes.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
+        for name in dict.fromkeys([*enum, *codes])
+    }
+
+
+def quota_value(instance_type: str, region: str) -> float:
+    """How many instances of that type all endpoints of a region may have in total."""
+    return _quotas.get((region, instance_type), DEFAULT_QUOTA)
+
+
+def set_quota(instance_type: str, value: float, region: str) -> None:
+    """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have, QuotaRefused
+    for a value that is not a number of instances."""
+    if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
+        raise QuotaRefused(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
+    if instance_type not in quota_codes():
+        raise NoSuchQuota(f"endpoints cannot use the instance type {instance_type}")
+    _quotas[region, instance_type] = value
+
+
+def changed_quotas() -> list[dict[str, Any]]:
+    """The quotas that are not the default, by region and instance type."""
+    return [
+        {"region": region, "instance_type": instance_type, "value": value}
+        for (region, instance_type), value in sorted(_quotas.items())
+    ]
+
+
+def _get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """GetProducts: the products that match every filter (TERM_MATCH), each as a JSON string.
+
+    ``region`` is the endpoint of the price list, not the region of the instance.
+    """
+    filters = {one["Field"]: one["Value"] for one in parameters.get("Filters") or []}
+    is_ours = parameters.get("ServiceCode") == PRICE_SERVICE
+    products = [
+        json.dumps(product)
+        for product in (_products() if is_ours else ())
+        if filters.items()
+        <= {"ServiceCode": PRICE_SERVICE, **product["product"]["attributes"]}.items()
+    ]
+    return {"FormatVersion": "aws_v1", **_page("PriceList", products, parameters)}
+
+
+def _products() -> Iterator[dict[str, Any]]:
+    """The products of the price list, with the keys that AWS has for hosting."""
+    for instance in _instances():
+        for price in instance.prices:
+            sku = f"{instance.type}.{price.region}".upper().replace(".", "")
+            dimension = {
+                "unit": "Hrs",
+                "description": f"${price.usd_per_hour} per Hosting {instance.type} hour",
+                "pricePerUnit": {"USD": f"{price.usd_per_hour:.10f}"},
+            }
+            term = {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}
+            yield {
+                "product": {
+                    "productFamily": "ML Instance",
+                    "sku": sku,
+                    "attributes": {
+                        "servicecode": PRICE_SERVICE,
+                        "component": "Hosting",
+                        "instanceName": instance.type,
+                        "instanceType": f"{instance.type}-Hosting",
+                        "regionCode": price.region,
+                        "gpu": str(instance.gpu_count),
+                        "vCpu": str(instance.vcpus),
+                        "memory": f"{instance.memory_gib} GiB",
+                        "usagetype": f"Host:{instance.type}",
+                    },
+                },
+                "serviceCode": PRICE_SERVICE,
+                "publicationDate": price.date.isoformat(),
+                "terms": {"OnDemand": term},
+            }
+
+
+def _request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """RequestServiceQuotaIncrease, granted; ``None`` for other services, which moto answers."""
+    answer = _get_quota(region, parameters, applied=True)
+    if answer is None:
+        return None
+    quota, desired = answer["Quota"], float(parameters["DesiredValue"])
+    if desired <= quota["Value"]:
+        raise QuotaRefused("You must provide a quota value greater than the current quota value.")
+    set_quota(quota["QuotaName"].partition(" ")[0], desired, region)
+    kept = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
+    granted = {"Id": hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]}
+    granted |= {"Status": "APPROVED", **{key: quota[key] for key in kept}}
+    return {"RequestedQuota": {**granted, "DesiredValue": desired}}
+
+
+def _list_quotas(
+    region: str, parameters: Mapping[str, Any], *, applied: bool
+) -> dict[str, Any] | None:
+    """The applied or default quotas; ``None`` for other services, which moto answers."""
+    if parameters.get("ServiceCode") != QUOTA_SERVICE:
+        return None
+    quotas = [_quota(region, name, applied=applied) for name in sorted(quota_codes())]
+    return _page("Quotas", quotas, parameters)
+
+
+def _get_quota(
+    region: str, parameters: Mapping[str, Any], *, applied: bool
+) -> dict[str, Any] | None:
+    """One applied or default quota; ``None`` for other services, which moto answers."""
+    if parameters.get("ServiceCode") != QUOTA_SERVICE:
+        return None
+    for instance_type, code in quota_codes().items():
+        if code == parameters.get("QuotaCode"):
+            return {"Quota": _quota(region, instance_type, applied=applied)}
+    raise NoSuchQuota("The request failed because the specified quota does not exist.")
+
+
+def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The page of ``items`` that NextToken and MaxResults select."""
+    start = int(parameters.get("NextToken") or 0)
+    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
+    return {key: items[start:end], **({"NextToken": str(end)} if end < len(items) else {})}
+
+
+def _quota(region: str, instance_type: str, *, applied: bool) -> dict[str, Any]:
+    code = quota_codes()[instance_type]
+    return {
+        "ServiceCode": QUOTA_SERVICE,
+        "ServiceName": "Amazon SageMaker",
+        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{PRICE_SERVICE}/{code}",
+        "QuotaCode": code,
+        "QuotaName": f"{instance_type} for endpoint usage",
+        "Value": quota_value(instance_type, region) if applied else DEFAULT_QUOTA,
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }
+
+
+Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
+"""Takes the region and the parameters; its result ``None`` passes the request on to moto."""
+
+OPERATIONS: dict[str, Operation] = {
+    "AWSPriceListService.GetProducts": _get_products,
+    "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": partial(_get_quota, applied=False),
+    "ServiceQuotasV20190624.GetServiceQuota": partial(_get_quota, applied=True),
+    "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
+    "ServiceQuotasV20190624.ListServiceQuotas": partial(_list_quotas, applied=True),
+    "ServiceQuotasV20190624.RequestServiceQuotaIncrease": _request_increase,
+}
+"""X-Amz-Target -> the operation."""
+
+
+class CrossAccountRole(ServiceException):
+    """The role belongs to another account."""
+
+    code = "AccessDeniedException"
+
+
+def check_role(arn: str, region: str) -> None:
+    """Raise ValidationError for a role that is missing or that SageMaker may not assume."""
+    if f"::{ACCOUNT}:" not in arn:
+        raise CrossAccountRole("Cross-account pass role is not allowed.")
+    role = find_role(arn, region)
+    if role is None or not may_be_assumed(role.assume_role_policy_document):
+        raise ValidationError(
+            f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
+            f"'{SAGEMAKER}' to assume the role."
+        )
+
+
+def find_role(arn: str, region: str) -> Role | None:
+    """The sandbox's role with this ARN, or ``None``."""
+    backend = iam_backends[ACCOUNT][get_partition(region)]
+    return next((role for role in backend.get_roles() if role.arn == arn), None)
+
+
+def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
+    """Whether a trust policy lets the service assume the role."""
+    try:
+        document = json_reader.read(policy, "the trust policy")
+    except json_reader.InvalidJson:
+        return False
+    statements = _listed(document.get("Statement") if isinstance(document, dict) else [])
+    for statement in (one for one in statements if isinstance(one, dict)):
+        principal = statement.get("Principal", {})
+        services = _listed(principal.get("Service")) if isinstance(principal, dict) else ["*"]
+        actions = _listed(statement.get("Action"))
+        if (
+            statement.get("Effect") == "Allow"
+            and any(action in actions for action in ("sts:AssumeRole", "sts:*", "*"))
+            and any(service in services for service in (by, "*"))
+        ):
+            return True
+    return False
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def is_missing_image(image: str, region: str) -> bool:
+    """Whether ``image`` is of the account's own registry and not there.
+
+    Images of other accounts, such as AWS's own, always exist. With containers as engines, an image
+    on this machine does too.
+    """
+    name = parse_ecr_image(image)
+    if name is None or name.account != ACCOUNT:
+        return False
+    repository = ecr_backends[ACCOUNT][name.region].repositories.get(name.repository)
+    digest = image.partition("@")[2]
+    for stored in repository.images if repository else ():
+        if stored.get_image_digest() == digest or (not digest and name.tag in stored.image_tags):
+            return False
+    return not is_local_image(image)
+
+
+def check_containers(containers: Iterable[Mapping[str, Any]], region: str) -> None:
+    """Raise ValidationError for an image that the account's own registry does not have, and for
+    model data that is not in S3."""
+    for container in containers:
+        image = container.get("Image") or ""
+        if is_missing_image(image, region):
+            raise ValidationError(f"Requested image {image} not found.")
+        for data in model_data(container):
+            if not any(objects_of(data, region)):
+                raise ValidationError(f"Could not find model data at {data.uri}.")
+
+
+def check_vpc(vpc: Mapping[str, Any], region: str) -> None:
+    """Raise ValidationError for subnets and security groups that do not exist, or are not of one
+    VPC. The wording is ours: AWS's is not known."""
+    if not vpc:
+        return
+    # Importing it takes a second, and most models are in no VPC.
+    from moto.ec2.models import ec2_backends
+
+    backend = ec2_backends[ACCOUNT][region]
+    existing: list[Any] = [*backend.describe_subnets(), *backend.describe_security_groups()]
+    vpcs = {resource.id: resource.vpc_id for resource in existing}
+    names = [*vpc.get("Subnets", ()), *vpc.get("SecurityGroupIds", ())]
+    if missing := [name for name in names if name not in vpcs]:
+        raise ValidationError(f"Could not find {', '.join(missing)} in {region}.")
+    if len({vpcs[name] for name in names}) > 1:
+        raise ValidationError("The subnets and the security groups must belong to one VPC.")
+
+
+class IamOperations(IamResponse):
+    """IAM with the operation that moto lacks."""
+
+    def simulate_principal_policy(self) -> ActionResult:
+        """SimulatePrincipalPolicy of a role. Raises NoSuchEntity when it does not exist."""
+        self.backend.get_role(str(self._get_param("PolicySourceArn")).rpartition("/")[2])
+        results = [
+            {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": "allowed"}
+            for action in self._get_param("ActionNames")
+            for resource in self._get_param("ResourceArns", ["*"])
+        ]
+        return ActionResult({"EvaluationResults": results, "IsTruncated": False})
+
+
+class EcrOperations(ECRResponse):
+    """ECR with the images that are outside moto: AWS's own, and those of this machine's Docker."""
+
+    def batch_get_image(self) -> ActionResult:
+        """BatchGetImage. The digest of an image outside moto is not known, and left out."""
+        account = self._get_param("registryId") or ACCOUNT
+        repository = self._get_param("repositoryName")
+        image_ids = self._get_param("imageIds")
+        registry = f"{account}.dkr.ecr.{self.region}.amazonaws.com/{repository}"
+        for image_id in image_ids:
+            tag, digest = image_id.get("imageTag"), image_id.get("imageDigest")
+            name = (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
+            if is_missing_image(registry + name, self.region):
+                return super().batch_get_image()
+        if account == ACCOUNT and repository in self.ecr_backend.repositories:
+            stored = self.ecr_backend.batch_get_image(repository, account, image_ids)
+            if not stored["failures"]:
+                return ActionResult(stored)
+        image = {"registryId": account, "repositoryName": repository}
+        return ActionResult({"images": [{**image, "imageId": one} for one in image_ids]})
+
+
+class Iam(IAMBackend):
+    """moto's IAM, which reads AWS's 1,600 managed policies once.
+
+    moto reads them for each of five partitions, and again after every reset, which takes seconds.
+    """
+
+    _read: list[ManagedPolicy] = []
+
+    @property
+    def _url_module(self) -> Any:
+        """moto derives it from the class's module, which here is not moto's."""
+        return iam_urls
+
+    def _init_aws_policies(self) -> list[ManagedPolicy]:
+        if self.partition != "aws":
+            return []
+        if not Iam._read:
+            Iam._read = super()._init_aws_policies()
+        return [copy.copy(policy) for policy in Iam._read]
+
+
+def install() -> None:
+    """Let this process's moto use these operations, and forget what was deleted: moto keeps a list
+    of all objects, for a page that the sandbox does not have. Call it before the first request."""
+    iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
+    ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
+    iam_backends.backend = Iam
+    type.__setattr__(BaseModel, "__new__", lambda cls, *_, **__: object.__new__(cls))
+
+
+def create_role() -> None:
+    """Create what the account contains from the start: the execution role for SageMaker."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": SAGEMAKER},
+        "Action": "sts:AssumeRole",
+    }
+    iam_backends[ACCOUNT]["aws"].create_role(
+        role_name=EXECUTION_ROLE,
+        assume_role_policy_document=json.dumps({"Version": "2012-10-17", "Statement": [statement]}),
+        path="/",
+        permissions_boundary=None,
+        description="Execution role of the sandbox",
+        tags=[],
+        max_session_duration="3600",
+    )

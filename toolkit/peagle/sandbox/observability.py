@@ -1,0 +1,307 @@
+"""What an endpoint tells CloudWatch: the log of each engine, and the metrics of ``AWS/SageMaker``.
+
+    Invocations                                    1 per request
+    ModelLatency, FirstChunkLatency                microseconds; FirstChunkLatency of streams only
+    Invocation4XXErrors, Invocation5XXErrors,      1 or 0 per request
+    InvocationModelErrors, MidStreamErrors
+    ConcurrentRequestsPerModel, ...PerCopy         of each engine, every second (on AWS, 10)
+    NoCapacityInvocationFailures                   1 per request to a component without a copy
+
+Every metric has the dimensions EndpointName and VariantName; those of requests also once more with
+EndpointConfigName, as during an update on AWS. The metrics of an inference component have the
+dimension InferenceComponentName only. moto keeps metrics as series of numbers, and alarms and
+metric filters as they were put: no alarm is evaluated, and no filter is applied to a log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+from moto.cloudwatch import urls as cloudwatch_urls
+from moto.cloudwatch.models import Statistics, cloudwatch_backends
+from moto.cloudwatch.responses import CloudWatchResponse
+from moto.core.responses import ActionResult
+from moto.logs import urls as logs_urls
+from moto.logs.exceptions import ResourceNotFoundException
+from moto.logs.models import logs_backends
+from moto.logs.responses import LogsResponse
+
+from peagle.engine_log import log_fields
+from peagle.sandbox.client import ACCOUNT
+from peagle.store import private_folder
+
+METRIC_NAMESPACE = "AWS/SageMaker"
+SAMPLE_SECONDS = 1.0
+_MICROSECONDS = 1e6
+_KEPT_POINTS = 50_000
+"""Data points of a region: hours of an idle endpoint, and a day of requests fills no memory."""
+
+KEPT_EVENTS = 5000
+"""Events of a log group; AWS keeps all, but a day of requests must not fill the memory."""
+_FIRST_EVENTS = 1000
+"""Events kept of each stream: they report the engine's start."""
+_KEPT_STREAMS = 100
+_POLL_SECONDS = 0.05
+_EVENT_BYTES = 256 * 1024 - 26
+"""PutLogEvents's limit less the 26 bytes that it counts for each event."""
+
+_REQUEST = re.compile(r'[\d.]+:\d+ - "')
+"""The start of uvicorn's line about a request, which has its own form."""
+
+
+@dataclass(frozen=True)
+class MetricSource:
+    """What publishes metrics of its requests: a variant, or with ``component`` a component on it.
+    ``config`` is the configuration of the engine that answers."""
+
+    region: str
+    endpoint: str
+    variant: str
+    component: str = ""
+    config: str = ""
+
+    def publish(self, name: str, value: float) -> None:
+        """Publish one value; with ``config``, by the configuration too."""
+        dimensions = {"EndpointName": self.endpoint, "VariantName": self.variant}
+        if self.component:
+            dimensions = {"InferenceComponentName": self.component}
+        series = [dimensions]
+        if self.config and not self.component:
+            series.append({**dimensions, "EndpointConfigName": self.config})
+        data = [
+            {
+                "MetricName": name,
+                "Value": float(value),
+                "Dimensions": [{"Name": key, "Value": text} for key, text in one.items()],
+            }
+            for one in series
+        ]
+        backend = cloudwatch_backends[ACCOUNT][self.region]
+        backend.put_metric_data(METRIC_NAMESPACE, data)
+        if len(backend.metric_data) > _KEPT_POINTS:
+            del backend.metric_data[: _KEPT_POINTS // 10]
+
+
+class RequestMetrics:
+    """Measures one request to an instance, or a copy, and publishes the metrics of ``source``.
+    ``begun`` is when it arrived, by ``time.monotonic``."""
+
+    def __init__(self, source: MetricSource, begun: float) -> None:
+        self._publish = source.publish
+        self._begun = begun
+        self._sent = time.monotonic()
+        self._ended = False
+        self._publish("Invocations", 1)
+
+    def chunks(self, status: int, is_stream: bool, body: Iterator[bytes]) -> Iterator[bytes]:
+        """``body`` as it is; its first chunk and its end are measured."""
+        is_first, is_broken = is_stream, True
+        try:
+            for chunk in body:
+                if is_first:
+                    self._publish_since("FirstChunkLatency", self._begun)
+                    is_first = False
+                yield chunk
+            is_broken = False
+        except (GeneratorExit, ConnectionAbortedError):  # the client has left
+            is_broken = False
+            raise
+        finally:
+            self.end(status, is_broken)
+
+    def end(self, status: int, is_broken: bool = False) -> None:
+        """Publish how it ended: with the engine's ``status`` (0: no response). May be repeated."""
+        if self._ended:
+            return
+        self._ended = True
+        failed = is_broken or not 200 <= status < 300
+        self._publish("Invocation4XXErrors", 400 <= status < 500)
+        self._publish("Invocation5XXErrors", status >= 500 or status == 0)
+        self._publish("InvocationModelErrors", failed)
+        self._publish("MidStreamErrors", is_broken)
+        self._publish_since("ModelLatency", self._sent)
+
+    def _publish_since(self, name: str, begun: float) -> None:
+        self._publish(name, (time.monotonic() - begun) * _MICROSECONDS)
+
+
+def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) -> None:
+    """Publish the number of requests in progress of every instance and copy, for as long as the
+    process runs. ``running`` gives each with its requests in progress."""
+
+    def sample() -> None:
+        while True:
+            time.sleep(SAMPLE_SECONDS)
+            for source, in_progress in running():
+                each = "Copy" if source.component else "Model"
+                source.publish(f"ConcurrentRequestsPer{each}", in_progress)
+
+    threading.Thread(target=sample, name="concurrent requests", daemon=True).start()
+
+
+class CloudWatchOperations(CloudWatchResponse):
+    """moto's CloudWatch, whose DescribeAlarms ignores StateValue beside AlarmNames."""
+
+    def describe_alarms(self) -> ActionResult:
+        """DescribeAlarms, whose filters act together."""
+        answer = super().describe_alarms()
+        if state := self._get_param("StateValue"):
+            listed = cast(dict[str, list[Any]], answer.result)
+            for kind, alarms in listed.items():
+                listed[kind] = [alarm for alarm in alarms if alarm.state_value == state]
+        return answer
+
+
+class LogsOperations(LogsResponse):
+    """moto's CloudWatch Logs, whose metric filter needs no log group and replaces none."""
+
+    def put_metric_filter(self) -> str:
+        """PutMetricFilter, which replaces a filter of the same name."""
+        group = self._get_param("logGroupName")
+        if group not in self.logs_backend.groups:
+            raise ResourceNotFoundException
+        self.logs_backend.filters.delete_filter(self._get_param("filterName"), group)
+        return super().put_metric_filter()
+
+
+def install() -> None:
+    """Let this process's moto use these operations, and percentiles such as ``p90``. Call it before
+    the first request."""
+    cloudwatch_urls.url_paths["{0}/$"] = CloudWatchOperations.dispatch
+    logs_urls.url_paths["{0}/$"] = LogsOperations.dispatch
+    of_moto = Statistics.get_statistics_for_type
+
+    def statistic(statistics: Statistics, name: str) -> Any:
+        percent = re.fullmatch(r"p(\d{1,2}(?:\.\d{1,10})?|100)", name)
+        values = sorted(statistics.metric_single_values_list)
+        if percent is None or not values:
+            return of_moto(statistics, name)
+        return values[max(0, math.ceil(len(values) * float(percent[1]) / 100) - 1)]
+
+    Statistics.get_statistics_for_type = statistic  # type: ignore[method-assign, assignment]
+
+
+def set_alarms(region: str, names: Sequence[str], state: str) -> None:
+    """Put these alarms into a state, such as ``ALARM``; those that do not exist are left out."""
+    alarms = cloudwatch_backends[ACCOUNT][region].alarms
+    for name in names:
+        if name in alarms:
+            alarms[name].update_state("Set by the sandbox.", "{}", state)
+
+
+def alarms_in_alarm(region: str, names: Sequence[str]) -> list[str]:
+    """Those of the alarms that are in the state ALARM: by a fault, or by SetAlarmState."""
+    alarms = cloudwatch_backends[ACCOUNT][region].alarms
+    return [name for name in names if name in alarms and alarms[name].state_value == "ALARM"]
+
+
+def unknown_alarms(region: str, names: Sequence[str]) -> list[str]:
+    """Those names that no metric alarm of the region has."""
+    return [name for name in names if name not in cloudwatch_backends[ACCOUNT][region].alarms]
+
+
+def stock_line(line: str) -> str:
+    """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
+
+    vLLM's own lines get their usual form back. What rejects or ends the engine stays as a line from
+    the sandbox, with its fields: on AWS, vLLM says the same in its own words.
+    """
+    fields = log_fields(line)
+    if not fields:
+        return line
+    if fields.get("from") != "engine":
+        is_note = fields.get("event") in ("refused", "crash", "warning")
+        return json.dumps({**fields, "from": "sandbox"}, ensure_ascii=False) if is_note else ""
+    message, level = str(fields.get("message", "")), fields.get("level", "INFO")
+    process = f"({fields['process']}) " if "process" in fields else ""
+    if "place" not in fields:
+        server = f"{level}:     " if _REQUEST.match(message) else ""
+        return f"{process}{server}{message}"
+    when = str(fields["time"])
+    place = f"{level} {when[5:7]}-{when[8:10]} {when[11:19]} [{fields['place']}]"
+    return f"{process}{place} {message}"
+
+
+class LogTail:
+    """A thread that copies the lines of a file to a log stream until ``end`` is called.
+
+    ``written`` is how a line looks in the stream; "" leaves it out.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        region: str,
+        group: str,
+        stream: str,
+        written: Callable[[str], str] = str,
+    ) -> None:
+        self._file = file
+        self._written = written
+        self._group = group
+        self._stream = stream
+        self._backend = logs_backends[ACCOUNT][region]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"log {group}", daemon=True)
+
+    def start(self) -> None:
+        """Create the log group and the stream, and copy from the first line on."""
+        private_folder(self._file.parent)
+        self._file.touch()
+        self._backend.ensure_log_group(self._group)
+        self._backend.ensure_log_stream(self._group, self._stream)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Copy the remaining lines and end the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        rest = b""
+        with self._file.open("rb") as stream:
+            while not self._ended.wait(_POLL_SECONDS):
+                rest = self._copy(stream, rest)
+            self._put(self._copy(stream, rest).splitlines())
+
+    def _copy(self, stream: BufferedReader, rest: bytes) -> bytes:
+        """Copy the complete lines; return the beginning of the next one."""
+        *lines, rest = (rest + stream.read()).split(b"\n")
+        self._put(lines)
+        return rest
+
+    def _put(self, lines: list[bytes]) -> None:
+        now = int(time.time() * 1000)
+        texts = (
+            self._written(line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip()) for line in lines
+        )
+        events = [{"timestamp": now, "message": text} for text in texts if text]
+        if events:
+            self._backend.ensure_log_group(self._group)
+            self._backend.ensure_log_stream(self._group, self._stream)
+            self._backend.put_log_events(self._group, self._stream, events)
+            limit_events(self._backend.groups[self._group].streams)
+
+
+def limit_events(streams: dict[str, Any]) -> None:
+    """Remove the oldest streams over the limit, and events over ``KEPT_EVENTS``: from the oldest
+    stream on, those after its first ``_FIRST_EVENTS``."""
+    for name in list(streams)[:-_KEPT_STREAMS]:
+        streams.pop(name, None)
+    kept = list(streams.values())
+    excess = sum(len(stream.events) for stream in kept) - KEPT_EVENTS
+    for stream in kept:
+        dropped = min(excess, len(stream.events) - _FIRST_EVENTS)
+        if dropped > 0:
+            del stream.events[_FIRST_EVENTS : _FIRST_EVENTS + dropped]
+            excess -= dropped
