@@ -29,16 +29,11 @@ GOAL_SHARE = 0.02
 NAME = "bench-load"
 
 
-@dataclass
-class _Timed:
+@dataclass(frozen=True)
+class _Timed(Aiperf):
     """A sender whose results are kept."""
 
-    sender: Aiperf
     sent: list[Sent] = field(default_factory=list)
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        return self.sender.identity
 
     def send(
         self,
@@ -48,7 +43,7 @@ class _Timed:
         progress: Callable[[int], object] = lambda finished: None,
     ) -> Sent:
         """As ``Aiperf.send``."""
-        self.sent.append(self.sender.send(server, phases, concurrency, progress))
+        self.sent.append(super().send(server, phases, concurrency, progress))
         return self.sent[-1]
 
 
@@ -73,7 +68,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
     engine = start_local(plan)
     try:
-        target, sender = target_of_engine(engine), _Timed(load_sender())
+        target, sender = target_of_engine(engine), _Timed(load_sender().installed)
         loads = bench_loads(workload, [concurrency])
         began, cpu = time.monotonic(), time.process_time()
         result = bench(target, loads, sender)

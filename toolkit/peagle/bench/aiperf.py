@@ -250,7 +250,7 @@ Fix: correct what the message names, or install the load generator again with --
 
 @dataclass(frozen=True)
 class Aiperf:
-    """Sends requests with an installed aiperf at a constant concurrency, and times their outputs."""
+    """Sends requests with an installed aiperf, so many at a time, and times their outputs."""
 
     installed: Installation
 
