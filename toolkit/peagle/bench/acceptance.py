@@ -33,7 +33,9 @@ from peagle.bench.models import (
     CounterSource,
     Interval,
     MeasuredAcceptance,
+    Progress,
     ratio_interval,
+    silent,
     utc_now,
 )
 from peagle.bench.server import OpenAiServer, PromptRefused, RefusedPrompt, ask_together
@@ -76,9 +78,6 @@ _NONE = Counters(0, 0, 0)
 _OTHER_SERVER = "measure a server that speculates"
 _MAX_OWN_TOKEN_RATIO = 1.05
 """With more tokens counted than this times those of the own answers, others sent requests too."""
-
-AcceptanceProgress = Callable[[str, int, int], object]
-"""Called with the domain, and how many prompts of how many are answered."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def measure_acceptance(
     request: AcceptanceRequest,
     *,
     keep: Callable[[AcceptanceResult], object] = lambda result: None,
-    progress: AcceptanceProgress = lambda domain, done, count: None,
+    progress: Progress = silent,
 ) -> AcceptanceResult:
     """Send all prompts and evaluate what the engine counts meanwhile.
 
@@ -213,7 +212,7 @@ class _AcceptanceRun:
         self._target, self._prompts, self._request = target, prompts, request
         self._started = utc_now()
 
-    def groups(self, progress: AcceptanceProgress) -> Iterator[_DomainCounts]:
+    def groups(self, progress: Progress) -> Iterator[_DomainCounts]:
         """Send the prompts, group by group."""
         request = self._request
         before = self._counters()
@@ -335,9 +334,6 @@ _BEST = 5
 
 _AS_ID = "token_id:"
 
-TranscriptProgress = Callable[[str, int, int], object]
-"""Called with the server, and how many prompts of how many are answered."""
-
 
 @dataclass(frozen=True)
 class Transcript:
@@ -358,7 +354,7 @@ def transcripts(
     name: str,
     max_tokens: int,
     is_target: bool,
-    progress: TranscriptProgress = lambda server, done, count: None,
+    progress: Progress = silent,
 ) -> Iterator[Transcript | RefusedPrompt]:
     """The greedy answer to each prompt, or that it was refused; with log probabilities if
     ``is_target``. Raises as ``check_lossless`` does.
@@ -516,7 +512,7 @@ def check_lossless(
     max_tokens: int,
     *,
     keep: Callable[[LosslessResult], object] = lambda result: None,
-    progress: TranscriptProgress = lambda server, done, count: None,
+    progress: Progress = silent,
 ) -> LosslessResult:
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
     first has answered. A comparison that does not pass is returned too: ``require_lossless`` raises
@@ -834,7 +830,7 @@ class SweepLossless:
     def __init__(
         self,
         prompts: PromptSet,
-        progress: TranscriptProgress = lambda server, done, count: None,
+        progress: Progress = silent,
     ) -> None:
         self._prompts, self._progress = prompts, progress
         self._started = utc_now()
@@ -883,7 +879,7 @@ def sweep_lossless(
     catalog: Catalog,
     pair: str,
     workloads: Sequence[str],
-    progress: TranscriptProgress = lambda server, done, count: None,
+    progress: Progress = silent,
 ) -> SweepLossless:
     """The check with the prompts of the first workload that is a file, else the catalogue's of
     ``pair``, a plan's. Raises UserError for a file without prompts."""

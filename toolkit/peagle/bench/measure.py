@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
@@ -25,10 +26,12 @@ from peagle.bench.models import (
     CounterSource,
     Interval,
     MeasuredAcceptance,
+    Progress,
     Repetition,
     Times,
     highest,
     mean_interval,
+    silent,
     t_quantile,
     utc_now,
 )
@@ -346,16 +349,13 @@ class _Queue:
 INTERRUPTED = "interrupted"
 """``BenchResult.incomplete`` after Ctrl-C."""
 
-Say = Callable[[str, int, int], object]
-"""Called with the load in words, and how many requests of how many have ended."""
-
 
 def bench(
     target: BenchTarget,
     loads: Sequence[BenchLoad],
     sender: Aiperf,
     command: Sequence[str] = (),
-    say: Say = lambda load, ended, total: None,
+    progress: Progress = silent,
 ) -> BenchResult:
     """Measure the loads one after another.
 
@@ -368,7 +368,7 @@ def bench(
     ended = ""
     for load in loads:
         try:
-            rows.append(measure(load, _named(load, say)))
+            rows.append(measure(load, partial(progress, load.text)))
         except (PeagleError, KeyboardInterrupt) as error:
             if not rows:
                 raise
@@ -387,16 +387,6 @@ def bench(
         price_source=target.price_source,
         incomplete=ended,
     )
-
-
-def load_text(load: BenchLoad) -> str:
-    """``short-prompt, 8 requests at a time``."""
-    plural = "s" if load.concurrency != 1 else ""
-    return f"{load.workload.name}, {load.concurrency} request{plural} at a time"
-
-
-def _named(load: BenchLoad, say: Say) -> LoadProgress:
-    return lambda ended, total: say(load_text(load), ended, total)
 
 
 def this_host() -> BenchHost:

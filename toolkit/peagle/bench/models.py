@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from peagle.speed.models import AcceptanceBasis, Workload
 
-Progress = Callable[[str, str], object]
-"""Called with what is measured, such as a load or a domain, and how far it is."""
+Progress = Callable[[str, int, int], object]
+"""Called with what is measured, such as a load, a domain or a server, and how many requests or
+prompts of how many are answered."""
 
 CounterSource = Literal["counters", "log"]
 """Where drafts are counted: by the engine's counters, or in the log of every instance."""
@@ -32,7 +33,7 @@ _T = (
 _NORMAL = 1.960
 
 
-def silent(what: str, detail: str) -> None:
+def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 

@@ -165,8 +165,12 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
     speed.set_yscale("log")
     for load, direction in line_crossings(measured):
         speed.axvline(load, color="#57606a", linestyle=":")
-        speed.annotate(f"speculation {direction} paying at {load:,.0f}", (load, 0.02),
-                       xycoords=("data", "axes fraction"))  # fmt: skip
+        speed.annotate(
+            f"speculation {direction} paying at {load:,.0f} ",
+            (load, 0.02),
+            xycoords=("data", "axes fraction"),
+            horizontalalignment="right",
+        )
     draw_gain(next(panels), measured, every, "Speed against no speculation")
     draw(next(panels), measured, every, "Cost of a million output tokens", "USD",
          lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip

@@ -242,7 +242,7 @@ class Sweep:
             observe(self._progress(waiting, estimate, setting, load, share))
 
         for setting, loads in list(waiting.items()):
-            first = f"{setting.text} with {load_text(loads[0])}"
+            first = f"{setting.text} with {loads[0].text}"
             budget.require(estimate.start, estimate.of(loads[0]), first)
             show(setting, loads[0])
             begun = clock()
@@ -250,7 +250,7 @@ class Sweep:
                 estimate.started(clock() - begun)
                 budget.started(clock() - begun)
                 for number, load in enumerate(loads):
-                    what = f"{setting.text} with {load_text(load)}"
+                    what = f"{setting.text} with {load.text}"
                     budget.require(0.0, estimate.of(load), what)
                     show(setting, load)
                     begun = clock()
@@ -278,15 +278,10 @@ class Sweep:
             done=self.total - len(left),
             total=self.total,
             setting=setting.text,
-            load=load_text(load),
+            load=load.text,
             share=share,
             seconds_left=estimate.left(starts, left, share * estimate.of(load)),
         )
-
-
-def load_text(load: BenchLoad) -> str:
-    """``short-prompt x 8``."""
-    return f"{load.workload.name} x {load.concurrency}"
 
 
 class _Estimate:
