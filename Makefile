@@ -82,7 +82,7 @@ format: .venv/dev.ready
 
 lock: .venv/dev.ready
 	$(PIP) install uv
-	for name in core sandbox sagemaker dev; do \
+	for name in core report sandbox sagemaker dev; do \
 		extra=$$([ $$name = core ] || echo --extra $$name); \
 		$(BIN)/uv pip compile pyproject.toml $$extra --universal --python-version 3.11 \
 			--generate-hashes --no-header --no-annotate --quiet --upgrade \

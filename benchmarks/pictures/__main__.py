@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from peagle.bench.chart import beside
-from peagle.bench.plots import Plots
-from peagle.bench.results import read_result
+from matplotlib.figure import Figure
+
+from peagle.bench.report import draw_gain, svg
+from peagle.bench.results import read_result, settings
 
 FOLDER = Path(__file__).parent
 EVIDENCE = "speed-gpt-oss-20b-h200.json"
@@ -20,16 +20,16 @@ WORKLOADS = {
 
 def picture() -> str:
     """The speed of each K against no speculation by load, for two workloads, as SVG."""
-    result, intervals = read_result(FOLDER.parents[1] / "model_catalog" / "evidence" / EVIDENCE)
-    plots = Plots(result.rows, intervals)
-    charts = []
-    for name, title in WORKLOADS.items():
-        rows = [row for row in result.rows if row.load.workload.name == name]
-        charts.append(replace(plots.gain(rows), title=f"Speed with {title}"))
+    result, _ = read_result(FOLDER.parents[1] / "model_catalog" / "evidence" / EVIDENCE)
     server = result.server
-    return beside(
-        charts, f"GPT-OSS-20B with P-EAGLE on {server.gpu}, vLLM {server.vllm}, imposed acceptance"
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure.suptitle(
+        f"GPT-OSS-20B with P-EAGLE on {server.gpu}, vLLM {server.vllm}, imposed acceptance"
     )
+    for axes, (name, title) in zip(figure.subplots(1, 2), WORKLOADS.items(), strict=True):
+        rows = [row for row in result.rows if row.load.workload.name == name]
+        draw_gain(axes, rows, settings(result.rows), f"Speed with {title}")
+    return svg(figure)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance_file import rates_of, read_acceptance
+from peagle.bench.acceptance import rates_of, read_acceptance
 from peagle.data import data_folder
 from peagle.engine.machine import Engine
 from tests.support import Peagle

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance_file import with_imposed_acceptance
+from peagle.bench.acceptance import with_imposed_acceptance
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check

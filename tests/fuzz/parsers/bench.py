@@ -7,11 +7,9 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from peagle.bench.acceptance_file import rates_of, read_acceptance
-from peagle.bench.lossless import first_difference
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.prompts import read_prompts
-from peagle.bench.transcripts import read_transcript
+from peagle.bench.acceptance import first_difference, rates_of, read_acceptance, read_transcript
+from peagle.bench.server import OpenAiServer
+from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError
 from tests.fuzz.inputs import binary, json_bytes
 from tests.fuzz.parser import Parser

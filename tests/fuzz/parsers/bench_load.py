@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from unittest import mock
 
 from hypothesis import strategies as st
 
 from peagle.bench.aiperf import requests_in
-from peagle.bench.probe import models_in, usage_in, waiting_in
-from peagle.bench.simulated import SimulatedServer, SimulatedTiming, _converse
+from peagle.bench.server import models_in, usage_in, waiting_in
 from peagle.bench.targets import setting_of_config, target_of_url
 from peagle.errors import EngineError, PeagleError
 from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
@@ -62,32 +60,6 @@ def _served(given: tuple[str, bytes, list[str], str]) -> None:
 
 CONFIG = {"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": True,
           "synthetic_acceptance_rates": [0.9, 0.5, 0.2]}  # fmt: skip
-BODY = b'{"max_tokens": 2, "messages": [{"role": "user", "content": "a b c"}]}'
-REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
-
-
-class _Writer:
-    """Takes what the simulated server sends."""
-
-    def write(self, data: bytes) -> None:
-        assert data
-
-    async def drain(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
-
-
-def _simulated(data: bytes) -> None:
-    async def converse() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        server = SimulatedServer(SimulatedTiming(ttft=0.0, itl=0.0))
-        await _converse(server, reader, _Writer())  # type: ignore[arg-type]
-
-    asyncio.run(converse())
 
 
 PARSERS = (
@@ -104,7 +76,6 @@ PARSERS = (
     Parser("bench-setting", lambda text: setting_of_config(json.loads(text)),
            json_texts(CONFIG).filter(lambda text: _is_object(text)), (PeagleError,),
            [json.dumps(CONFIG)]),
-    Parser("bench-simulated", _simulated, binary(REQUEST), (PeagleError,), [REQUEST]),
 )  # fmt: skip
 
 

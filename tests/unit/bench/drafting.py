@@ -8,8 +8,8 @@ from typing import Any
 
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting
-from peagle.bench.openai_server import OpenAiServer, PromptRefused
-from peagle.bench.prompts import PromptSet, parse_prompts
+from peagle.bench.server import OpenAiServer, PromptRefused
+from peagle.bench.workloads import PromptSet, parse_prompts
 from peagle.protocol import Counters
 
 K = 3

@@ -11,11 +11,12 @@ from peagle.bench.acceptance import (
     AcceptanceRequest,
     AcceptanceResult,
     measure_acceptance,
+    rates_of,
+    read_acceptance,
     require_none_refused,
 )
-from peagle.bench.acceptance_file import rates_of, read_acceptance
 from peagle.bench.models import BenchSetting, Interval
-from peagle.bench.prompts import PromptSet
+from peagle.bench.workloads import PromptSet
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
 from tests.support import raises_code

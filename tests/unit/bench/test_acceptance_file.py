@@ -14,8 +14,6 @@ from peagle.bench.acceptance import (
     AcceptanceResult,
     acceptance_bytes,
     measure_acceptance,
-)
-from peagle.bench.acceptance_file import (
     rates_of,
     read_acceptance,
     with_imposed_acceptance,

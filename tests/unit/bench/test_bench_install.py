@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench import install
-from peagle.bench.install import AIPERF, find_sender, installed_sender
+from peagle.bench import aiperf
+from peagle.bench.aiperf import AIPERF, find_sender, installed_sender
 from peagle.data import data_folder
 from peagle.errors import EngineError, UserError
 from tests.support import Peagle, raises_code
@@ -30,7 +30,7 @@ echo "$step" >>{folder}/steps
 @pytest.fixture
 def python(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Python that notes the steps; a step fails whose file is there."""
-    monkeypatch.setattr(install, "NEEDED_BYTES", 0)
+    monkeypatch.setattr(aiperf, "NEEDED_BYTES", 0)
     folder = tmp_path / "a python"
     folder.mkdir()
     path = folder / "python"
@@ -63,37 +63,37 @@ def test_a_failed_installation_is_not_used(python: Path, own_home: Path) -> None
     python.with_name("packages").write_text("ERROR: no matching distribution\n")
 
     with raises_code("installation-failed", EngineError) as refused:
-        install.install_sender(python)
+        aiperf.install_sender(python)
     assert "no matching distribution" in refused.value.message
 
     assert installed_sender() is None
     python.with_name("packages").unlink()
-    install.install_sender(python)
+    aiperf.install_sender(python)
     assert installed_sender()
 
 
 def test_another_lock_file_needs_another_installation(
     python: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install.install_sender(python)
-    monkeypatch.setattr(install, "_digest", lambda: "another")
+    aiperf.install_sender(python)
+    monkeypatch.setattr(aiperf, "_digest", lambda: "another")
 
     assert installed_sender() is None
 
 
 @pytest.mark.parametrize("marker", ["", "{", "[]", '{"lock": 1}'])
 def test_a_damaged_marker_is_no_installation(python: Path, own_home: Path, marker: str) -> None:
-    installed = install.install_sender(python)
+    installed = aiperf.install_sender(python)
     (installed.program.parents[1] / "aiperf.json").write_text(marker)
 
     assert installed_sender() is None
 
 
 def test_a_full_disk_is_told_first(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "NEEDED_BYTES", 2**60)
+    monkeypatch.setattr(aiperf, "NEEDED_BYTES", 2**60)
 
     with raises_code("disk-full", UserError):
-        install.install_sender(python)
+        aiperf.install_sender(python)
 
 
 def test_the_lock_has_hashes_no_addresses_and_none_of_the_excluded_packages() -> None:

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from peagle.bench.intervals import mean_interval, ratio_interval, t_quantile
-from peagle.bench.models import Interval
+from peagle.bench.models import Interval, mean_interval, ratio_interval, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.lossless import (
+from peagle.bench.acceptance import (
     LosslessResult,
+    Transcript,
     check_lossless,
     compare_transcripts,
     first_difference,
+    read_transcript,
     require_lossless,
+    transcripts,
 )
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import BenchSetting
-from peagle.bench.openai_server import PromptRefused, RefusedPrompt
-from peagle.bench.transcripts import Transcript, read_transcript, transcripts
+from peagle.bench.server import PromptRefused, RefusedPrompt
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
 from tests.support import raises_code

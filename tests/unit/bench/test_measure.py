@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.bench.measure import BenchTarget, evaluate, times_of
+from peagle.bench.aiperf import Sent, SentRequest, busiest_share, machine_share
+from peagle.bench.measure import (
+    BenchTarget,
+    evaluate,
+    grows,
+    queue_reason,
+    times_of,
+    with_saturation,
+)
 from peagle.bench.models import (
     BenchedServer,
     BenchLoad,
@@ -16,9 +24,7 @@ from peagle.bench.models import (
     BenchWorkload,
     Interval,
 )
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.saturation import grows, queue_reason, with_saturation
-from peagle.bench.sender import Sent, SentRequest, busiest_share, machine_share
+from peagle.bench.server import OpenAiServer
 from peagle.errors import EngineError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload

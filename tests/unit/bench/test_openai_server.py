@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.bench.openai_server import OpenAiServer, PromptRefused, ask_together
+from peagle.bench.server import OpenAiServer, PromptRefused, ask_together
 from peagle.errors import EngineError, PeagleError, UserError
 from tests.support import raises_code
 from tests.unit.answers import INVALID

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peagle.bench.models import BenchWorkload
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.probe import (
+from peagle.bench.server import (
     NoStreaming,
+    OpenAiServer,
     Probe,
     context_of,
     counters_of,
@@ -18,12 +18,12 @@ from peagle.bench.probe import (
     waiting_in,
     waiting_of,
 )
-from peagle.bench.simulated import SimulatedTiming, simulated_server
 from peagle.bench.workloads import Tokens
 from peagle.errors import EngineError, UserError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
 from tests.support import raises_code
+from tests.unit.bench.simulated import SimulatedTiming, simulated_server
 
 FAST = SimulatedTiming(ttft=0.001, itl=0.001)
 METRICS = """\

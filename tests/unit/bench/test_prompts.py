@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.prompts import MOST_DOMAINS, PromptSet, parse_prompts, read_prompts
+from peagle.bench.workloads import MOST_DOMAINS, PromptSet, parse_prompts, read_prompts
 from peagle.errors import UserError
 from tests.support import raises_code
 

@@ -12,10 +12,9 @@ from typing import Any, cast
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.bench import measure, revisions, sweep_request
+from peagle.bench import measure, sweep
 from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
-from peagle.bench.revisions import kept_plan, plan_before, plan_with
-from peagle.bench.sweep_request import SweepRequest, sweep_on_endpoint
+from peagle.bench.sweep import SweepRequest, kept_plan, plan_before, plan_with, sweep_on_endpoint
 from peagle.catalog import load_catalog
 from peagle.deploy.state import Deployment
 from peagle.errors import EngineError, UserError
@@ -68,19 +67,18 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
 
     sender = SimpleNamespace(identity=("aiperf", "1"))
     monkeypatch.setattr("peagle.bench.aiperf.load_sender", lambda: sender)
-    monkeypatch.setattr(sweep_request, "target_of_endpoint", lambda *_: Target())
-    monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
-    monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
+    monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(measure, "probe", lambda server: None)
     monkeypatch.setattr(measure, "measure_load", made.measure)
-    monkeypatch.setattr(revisions, "deploy", made.deploy)
+    monkeypatch.setattr(sweep, "deploy", made.deploy)
     monkeypatch.setattr(
-        revisions, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
+        sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
     )
     return made
 
 
-def prepared(path: Path, record: Deployment | None = None) -> sweep_request.EndpointSweep:
+def prepared(path: Path, record: Deployment | None = None) -> sweep.EndpointSweep:
     aws = cast(Aws, SimpleNamespace(scope="123456789012", region="us-east-1"))
     return sweep_on_endpoint(
         REQUEST, path, aws, record or record_of(PLAN), CATALOG, lambda progress: None

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench.local import catalog_name
 from peagle.bench.models import BenchLoad, BenchRow, BenchSetting, BenchWorkload
-from peagle.bench.prices import Budget
 from peagle.bench.results import read_result
-from peagle.bench.sweep import Measure, ResultFile, Sweep, SweepProgress, parse_settings
+from peagle.bench.sweep import (
+    Budget,
+    Measure,
+    ResultFile,
+    Sweep,
+    SweepProgress,
+    catalog_name,
+    parse_settings,
+)
 from peagle.errors import EngineError, UserError
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, K7, RESULT, SHORT, row

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from peagle.bench.acceptance import SweepLossless, sweep_lossless
 from peagle.bench.models import BenchSetting
-from peagle.bench.sweep_lossless import SweepLossless, sweep_lossless
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from tests.support import raises_code

@@ -1,23 +1,21 @@
-"""``peagle bench`` against a simulated server: results, failures in the middle, the check."""
+"""``peagle bench`` against a simulated server: results, failures in the middle."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.bench.aiperf import load_sender
-from peagle.bench.install import SenderMissing, find_sender
+from peagle.bench.aiperf import SenderMissing, find_sender, load_sender
 from peagle.bench.models import BenchResult
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.simulated import SimulatedTiming, simulated_server
+from peagle.bench.server import OpenAiServer
 from peagle.errors import EngineError
 from peagle.store import read_record
 from tests.support import Peagle, raises_code
 from tests.unit.bench.installed import install_mini
+from tests.unit.bench.simulated import SimulatedTiming, simulated_server
 
 FAST = SimulatedTiming(ttft=0.01, itl=0.002)
 SMALL = ("--prompt-tokens", "32", "--output-tokens", "16", "--requests", "4")
@@ -157,21 +155,6 @@ def test_a_sender_that_fails_before_sending_says_why() -> None:
     with raises_code("sender-failed", EngineError) as refused:
         load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
     assert "the model is unusable" in refused.value.message
-
-
-@pytest.mark.thorough
-def test_the_check_passes_and_prints_both_times(
-    peagle: Peagle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.bench.check._OUTPUTS", 10)  # 40 take a second of each request
-    monkeypatch.setattr("peagle.bench.check.SimulatedTiming", partial(SimulatedTiming, ttft=0.05))
-
-    done = peagle("bench", "check", "--concurrency", "1", "--json")
-
-    document = json.loads(done.stdout)
-    assert document["requests"] == 12
-    assert document["measured_itl"] == pytest.approx(document["sent_itl"], rel=0.2)
-    assert done.returncode == (0 if document["passed"] else 3)
 
 
 def test_status_shows_the_installation(peagle: Peagle) -> None:

@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from peagle.bench import local
+from peagle.bench import sweep
 from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.results import read_result
-from peagle.bench.simulated import SimulatedServer, SimulatedTiming, simulated_server
 from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
@@ -20,6 +19,7 @@ from peagle.planning import Plan
 from tests.support import Peagle
 from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.installed import install_mini
+from tests.unit.bench.simulated import SimulatedServer, SimulatedTiming, simulated_server
 
 FAST = SimulatedTiming(ttft=0.005, itl=0.001)
 SWEEP = ("bench", "tiny", "--sweep", "k=none,3", "--concurrency", "1,2", "--prompt-tokens", "16",
@@ -60,8 +60,8 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm: None)
     with simulated_server(FAST) as server:
         found = Engines(server)
-        monkeypatch.setattr(local, "start_local", found.start)
-        monkeypatch.setattr(local, "stop_local", found.stop)
+        monkeypatch.setattr(sweep, "start_local", found.start)
+        monkeypatch.setattr(sweep, "stop_local", found.stop)
         yield found
 
 

@@ -1,14 +1,17 @@
-"""Send a load with NVIDIA's aiperf: one process per load, JSON in, JSON lines out.
+"""NVIDIA's aiperf sends the load: JSON in, JSON lines out, one process per load.
 
-It gets complete request bodies, so it needs no tokenizer; since it loads one all the same, it gets
-one of two words. All tokens are counted by the server. Without the network it starts as fast.
+It is installed from a lock file in an environment of its own, and shares no package with the
+toolkit or the engine. It gets complete request bodies, so it needs no tokenizer; since it loads one
+all the same, it gets one of two words. The server counts all tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +23,189 @@ from typing import Any
 
 import psutil
 
-from peagle.bench.install import Installation, find_sender
-from peagle.bench.openai_server import ANSWER_SECONDS, OpenAiServer
-from peagle.bench.sender import Body, Sent, SentRequest
-from peagle.errors import EngineError, count_of, parsing
+from peagle.bench.server import ANSWER_SECONDS, OpenAiServer
+from peagle.data import data_folder
+from peagle.engine.locked import (
+    check_disk,
+    check_import,
+    check_python,
+    exclusive_environment,
+    install_locked,
+    new_environment,
+)
+from peagle.errors import EngineError, Fix, UserError, count_of, parsing
+from peagle.images.docker import Progress
 from peagle.protocol import engine_message
+from peagle.store import home, read_json, write_json
 from peagle.text import sanitize
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits
+
+AIPERF = "0.13.0"
+"""The version in the lock file."""
+
+NEEDED_BYTES = 2**30
+"""Disk space for the environment and for unpacking."""
+
+_MARKER = "aiperf.json"
+"""The last file of an installation."""
+
+
+class SenderMissing(UserError, code="bench-missing"):
+    """The load generator is not installed on this machine."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """aiperf as installed: its program, and the size and the time that installing it took."""
+
+    program: Path
+    version: str
+    megabytes: int
+    seconds: float
+
+
+def install_sender(
+    python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
+) -> Installation:
+    """Install aiperf unless it is installed; with ``again`` in any case.
+
+    ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
+    Python or disk, and EngineError when pip or aiperf fails.
+    """
+    folder = _folder()
+    with exclusive_environment(folder, progress):
+        if again or installed_sender() is None:
+            check_python(python or Path(sys.executable))
+            check_disk(folder, NEEDED_BYTES, "aiperf")
+            started = time.monotonic()
+            _build(folder, python or Path(sys.executable), progress)
+            marker = {
+                "aiperf": AIPERF,
+                "lock": _digest(),
+                "megabytes": round(_bytes(folder) / 1e6),
+                "seconds": round(time.monotonic() - started, 1),
+            }
+            write_json(folder / _MARKER, marker)
+    return find_sender()
+
+
+def installed_sender() -> Installation | None:
+    """The installation from this toolkit's lock file; ``None`` without one, or with another's."""
+    folder = _folder()
+    try:
+        marker = read_json(folder / _MARKER)
+    except ValueError:
+        return None
+    program = folder / "bin" / "aiperf"
+    if not isinstance(marker, dict) or marker.get("lock") != _digest() or not program.exists():
+        return None
+    size, seconds = marker.get("megabytes"), marker.get("seconds")
+    return Installation(
+        program,
+        AIPERF,
+        size if isinstance(size, int) else 0,
+        seconds if isinstance(seconds, float | int) else 0.0,
+    )
+
+
+def find_sender() -> Installation:
+    """The installation. Raises SenderMissing with the command that installs it."""
+    found = installed_sender()
+    if found is None:
+        message = f"the load generator aiperf {AIPERF} is not installed on this machine"
+        raise SenderMissing(message, Fix("install it", ("peagle", "bench", "install")))
+    return found
+
+
+def _folder() -> Path:
+    return home() / "engines" / f"aiperf-{AIPERF}"
+
+
+def _lock() -> Path:
+    return data_folder("requirements") / "aiperf.txt"
+
+
+def _digest() -> str:
+    return hashlib.sha256(_lock().read_bytes()).hexdigest()
+
+
+def _build(folder: Path, python: Path, progress: Progress) -> None:
+    pip, log = new_environment(folder, python, progress)
+    install_locked(pip, _lock(), log, progress)
+    progress("checking that it can be imported")
+    check_import(folder, "import aiperf.cli", log)
+
+
+def _bytes(folder: Path) -> int:
+    """The size of the files, without links to files elsewhere."""
+    files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
+    return sum(path.stat().st_size for path in files)
+
+
+Body = Mapping[str, Any]
+"""A complete request body; it asks for a stream with token counts."""
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """One request as the sender timed it.
+
+    ``repetition`` counts from 1; 0 is the warm-up. ``start`` and ``end`` are in seconds since 1970,
+    ``ttft`` until the first output; ``gaps`` are between outputs. The server counts the tokens.
+    ``error`` is the message of a failed request, whose other values may be missing.
+    """
+
+    repetition: int
+    start: float
+    end: float
+    ttft: float | None = None
+    gaps: tuple[float, ...] = ()
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """All requests of a load, also of one that ended early: ``error`` is then why.
+
+    ``cpu`` are pairs of a time in seconds since 1970 and the CPU seconds that each process of the
+    sender has used until then, by its id. ``machine`` are such times with the busy and with all CPU
+    seconds of this machine.
+    """
+
+    requests: tuple[SentRequest, ...]
+    cpu: tuple[tuple[float, Mapping[int, float]], ...] = ()
+    machine: tuple[tuple[float, float, float], ...] = ()
+    error: str = ""
+
+
+def busiest_share(sent: Sent, start: float, end: float) -> float | None:
+    """The share of one CPU that the busiest process of the sender used between two times, for a
+    shorter time than between readings by those around it; ``None`` without them."""
+    inside = [reading for reading in sent.cpu if start <= reading[0] <= end]
+    if len(inside) < 2:
+        earlier = [reading for reading in sent.cpu if reading[0] < start][-1:]
+        inside = earlier + inside + [reading for reading in sent.cpu if reading[0] > end][:1]
+    if len(inside) < 2:
+        return None
+    (first, before), (last, after) = inside[0], inside[-1]
+    if last <= first:
+        return None
+    used = (seconds - before.get(process, 0.0) for process, seconds in after.items())
+    return max(used, default=0.0) / (last - first)
+
+
+def machine_share(sent: Sent, start: float, end: float) -> float | None:
+    """The share of this machine's CPUs that were busy between two times, by any process; ``None``
+    with fewer than two readings in between."""
+    inside = [reading for reading in sent.machine if start <= reading[0] <= end]
+    if len(inside) < 2:
+        return None
+    (_, busy, total), (_, later_busy, later_total) = inside[0], inside[-1]
+    return (later_busy - busy) / (later_total - total) if later_total > total else None
+
 
 _KEY = "PEAGLE_BENCH_KEY"
 _INHERITED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
@@ -72,7 +250,7 @@ Fix: correct what the message names, or install the load generator again with --
 
 @dataclass(frozen=True)
 class Aiperf:
-    """The LoadSender that runs an installed aiperf."""
+    """Sends requests with an installed aiperf, so many at a time, and times their outputs."""
 
     installed: Installation
 
@@ -88,7 +266,12 @@ class Aiperf:
         concurrency: int,
         progress: Callable[[int], object] = lambda finished: None,
     ) -> Sent:
-        """As ``LoadSender.send``. An interrupt ends aiperf too."""
+        """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
+        has ended.
+
+        ``progress`` receives the number of finished requests. Requests that fail are results. An
+        interrupt ends aiperf too. Raises EngineError when aiperf fails before it sends anything.
+        """
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
             _write_inputs(folder, server, phases, concurrency)

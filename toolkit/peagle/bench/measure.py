@@ -1,35 +1,130 @@
-"""Measure one load of one server: send it, and compute speed, latencies, acceptance and cost."""
+"""Measure the loads of one server: speed, latencies, acceptance, cost, saturation."""
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, median
 
-from peagle.bench.intervals import mean_interval
+from peagle import __version__
+from peagle.bench.aiperf import Aiperf, Sent, SentRequest, busiest_share, machine_share
 from peagle.bench.models import (
     BenchedServer,
+    BenchHost,
     BenchLoad,
+    BenchResult,
     BenchRow,
     BenchSetting,
     CounterSource,
     Interval,
     MeasuredAcceptance,
+    Progress,
     Repetition,
     Times,
     highest,
+    mean_interval,
+    silent,
+    t_quantile,
+    utc_now,
 )
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.probe import Probe, probe
-from peagle.bench.saturation import queue_reason
-from peagle.bench.sender import LoadSender, Sent, SentRequest, busiest_share, machine_share
-from peagle.bench.workloads import request_bodies
+from peagle.bench.server import OpenAiServer, Probe, probe
+from peagle.bench.workloads import find_workload, make_load, request_bodies
 from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters, acceptance_length
 from peagle.speed.models import AcceptanceBasis
 from peagle.text import usd_per_million
+
+LEAST_GAIN = 1.02
+"""More requests must give so many times the tokens."""
+
+_LEAST_REQUESTS = 8
+_GROWTH = 0.5
+"""The time to the first token grows by this share of its mean over the load."""
+
+
+def queue_reason(
+    load: BenchLoad, good: Sequence[SentRequest], waiting: Sequence[tuple[float, float]]
+) -> str:
+    """Why requests of this load wait in a queue; empty if they do not.
+
+    By the engine's own gauge where it can be read, else by the times: most requests wait longer
+    for their first token than for all others, or the wait grows in every repetition.
+    """
+    if load.concurrency == 1 or not good:
+        return ""
+    start, end = min(one.start for one in good), max(one.end for one in good)
+    inside = [requests for at, requests in waiting if start <= at <= end]
+    if len(inside) >= 2 and median(inside) > 0:
+        return f"{median(inside):.0f} of {load.concurrency} requests wait in the engine's queue"
+    timed = [(one.start, one.ttft, one.end - one.start) for one in good if one.ttft is not None]
+    if len(timed) < _LEAST_REQUESTS:
+        return ""
+    first = median(ttft for _, ttft, _ in timed)
+    rest = median(seconds - ttft for _, ttft, seconds in timed)
+    if first > rest > 0:
+        return f"requests wait {first:.2g} s for the first token, and {rest:.2g} s for the others"
+    numbers = {one.repetition for one in good}
+    if all(grows(_waits(good, number)) for number in numbers):
+        return "the time to the first token grows during the load: the queue grows"
+    return ""
+
+
+def _waits(good: Sequence[SentRequest], repetition: int) -> list[tuple[float, float]]:
+    return [
+        (one.start, one.ttft)
+        for one in good
+        if one.repetition == repetition and one.ttft is not None
+    ]
+
+
+def grows(points: Sequence[tuple[float, float]]) -> bool:
+    """Whether the second numbers grow with the first ones: significantly (one-sided t-test of the
+    slope at 2.5 %), and by half of their mean from the first to the last."""
+    count = len(points)
+    if count < _LEAST_REQUESTS:
+        return False
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if not spread:
+        return False
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    error = sqrt(rest / (count - 2) / spread)
+    rise = slope * (max(x for x, _ in points) - min(x for x, _ in points))
+    return slope > t_quantile(count - 2) * error and rise > _GROWTH * mean_y
+
+
+def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
+    """The rows; one is saturated whose tokens per second are hardly more than those of a smaller
+    load of the same setting and workload."""
+    flagged = {id(row): _no_gain(row, rows) for row in rows}
+    return tuple(replace(row, saturated=row.saturated or flagged[id(row)]) for row in rows)
+
+
+def _no_gain(row: BenchRow, rows: Sequence[BenchRow]) -> str:
+    smaller = [
+        other
+        for other in rows
+        if (other.setting, other.load.workload) == (row.setting, row.load.workload)
+        and other.load.concurrency < row.load.concurrency
+        and not other.incomplete
+    ]
+    if not smaller or row.incomplete:
+        return ""
+    best = max(smaller, key=lambda other: other.tokens_per_second.value)
+    if row.tokens_per_second.value >= LEAST_GAIN * best.tokens_per_second.value:
+        return ""
+    requests = best.load.concurrency
+    return f"no more tokens per second than with {requests} request{'s' * (requests != 1)}"
+
 
 WAITING_SECONDS = 2.0
 """How often the engine's queue is read during a load."""
@@ -63,7 +158,7 @@ class BenchTarget:
 
 
 def measure_of(
-    target: BenchTarget, sender: LoadSender
+    target: BenchTarget, sender: Aiperf
 ) -> Callable[[BenchLoad, LoadProgress], BenchRow]:
     """The function that measures loads of ``target``, which is probed once. Raises what ``probe``
     raises."""
@@ -75,7 +170,7 @@ def measure_load(
     target: BenchTarget,
     load: BenchLoad,
     probed: Probe,
-    sender: LoadSender,
+    sender: Aiperf,
     progress: LoadProgress = lambda ended, total: None,
 ) -> BenchRow:
     """Send the load, which begins with a warm-up that is not counted, and evaluate it.
@@ -249,3 +344,82 @@ class _Queue:
             self._next = float("inf")
         else:
             self.readings.append((time.time(), waiting))
+
+
+INTERRUPTED = "interrupted"
+"""``BenchResult.incomplete`` after Ctrl-C."""
+
+
+def bench(
+    target: BenchTarget,
+    loads: Sequence[BenchLoad],
+    sender: Aiperf,
+    command: Sequence[str] = (),
+    progress: Progress = silent,
+) -> BenchResult:
+    """Measure the loads one after another.
+
+    An error or an interrupt after the first row ends the measurement and keeps the rows, with
+    ``incomplete``. Raises what ``probe`` and ``measure_load`` raise before there is one.
+    """
+    started = utc_now()
+    measure = measure_of(target, sender)
+    rows: list[BenchRow] = []
+    ended = ""
+    for load in loads:
+        try:
+            rows.append(measure(load, partial(progress, load.text)))
+        except (PeagleError, KeyboardInterrupt) as error:
+            if not rows:
+                raise
+            ended = error.message if isinstance(error, PeagleError) else INTERRUPTED
+        if ended := ended or rows[-1].incomplete:
+            break
+    return BenchResult(
+        server=target.facts,
+        started=started,
+        toolkit=__version__,
+        sender=sender.identity,
+        host=this_host(),
+        command=tuple(command),
+        rows=with_saturation(rows),
+        usd_per_hour=target.usd_per_hour,
+        price_source=target.price_source,
+        incomplete=ended,
+    )
+
+
+def this_host() -> BenchHost:
+    """This machine, from where the load comes."""
+    return BenchHost(platform.platform(), platform.python_version(), os.cpu_count() or 0, _cpu())
+
+
+def _cpu() -> str:
+    """The model of the CPU; of a system without ``/proc``, its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    model = next((line for line in lines if line.startswith("model name")), "")
+    return model.partition(":")[2].strip() or platform.machine()
+
+
+def bench_loads(
+    workload: str,
+    concurrencies: Sequence[int],
+    repetitions: int = 3,
+    requests: int | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+) -> tuple[BenchLoad, ...]:
+    """The loads of a workload, by its name or its file, at these concurrencies. Raises UserError
+    as ``find_workload`` does."""
+    found = find_workload(workload, prompt_tokens, output_tokens)
+    return tuple(
+        make_load(found, concurrency, repetitions, requests) for concurrency in concurrencies
+    )
+
+
+def with_price(target: BenchTarget, usd_per_hour: float) -> BenchTarget:
+    """The target at the user's own price."""
+    return replace(target, usd_per_hour=usd_per_hour, price_source="as given")

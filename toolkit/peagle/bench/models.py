@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import sqrt
 from typing import Any, Literal
 
 from peagle.speed.models import AcceptanceBasis, Workload
+
+Progress = Callable[[str, int, int], object]
+"""Called with what is measured, such as a load, a domain or a server, and how many requests or
+prompts of how many are answered."""
 
 CounterSource = Literal["counters", "log"]
 """Where drafts are counted: by the engine's counters, or in the log of every instance."""
 
 FORMAT = 1
-"""Of a ``BenchResult`` as JSON."""
+"""Of results as JSON."""
 
 DEFAULT_MAX_TOKENS = 256
 """Of the answer to a prompt that has no maximum of its own."""
+
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
+
+_NORMAL = 1.960
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +66,19 @@ class BenchLoad:
     requests: int
     repetitions: int = 3
 
+    @property
+    def text(self) -> str:
+        """``short-prompt x 8``."""
+        return f"{self.workload.name} x {self.concurrency}"
+
 
 @dataclass(frozen=True)
 class BenchSetting:
     """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
 
-    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Of a server
-    without readable counters nothing ``is_known``.
+    Beyond ``speed.verdict.Setting`` it is also of a server whose drafter, or whether it speculates
+    at all (``is_known``), is unknown. ``imposed_rates``: the acceptance by position that vLLM's
+    synthetic sampler imposes.
     """
 
     drafter: str | None
@@ -76,7 +100,7 @@ NO_SPECULATION = BenchSetting(None, 0)
 
 @dataclass(frozen=True)
 class Times:
-    """Mean and percentiles of ``count`` times."""
+    """Mean and percentiles of ``count`` times; 0 if none was measured."""
 
     mean: float
     p50: float
@@ -87,8 +111,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % confidence interval over the repetitions; ``low`` and ``high`` are the
-    value itself when there is only one repetition."""
+    """A value with its 95 % confidence interval; ``low`` and ``high`` are the value itself when
+    there is only one repetition or group."""
 
     value: float
     low: float
@@ -98,6 +122,46 @@ class Interval:
     def spread(self) -> float:
         """Half the width of the interval as a share of the value."""
         return (self.high - self.low) / 2 / self.value if self.value else 0.0
+
+    def plus(self, number: float) -> Interval:
+        """Value and bounds, each with ``number`` added."""
+        return Interval(self.value + number, self.low + number, self.high + number)
+
+
+def t_quantile(degrees: int) -> float:
+    """The 97.5 % quantile for so many degrees of freedom, within 0.1 %; for 1 or more."""
+    if degrees <= len(_T):
+        return _T[degrees - 1]
+    return _NORMAL + (_T[-1] - _NORMAL) * len(_T) / degrees
+
+
+def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
+    """Sum of the first numbers over sum of the second ones, such as accepted tokens and drafts of
+    each group of requests; ``None`` where the second ones sum to 0.
+
+    The groups must be independent of each other. The variance is that of the linearized ratio
+    (Cochran, Sampling Techniques, 6.4). With fewer than two groups the bounds are the value.
+    """
+    used = [(part, weight) for part, weight in parts if weight > 0]
+    whole = sum(weight for _, weight in used)
+    if whole <= 0:
+        return None
+    ratio = sum(part for part, _ in parts) / whole
+    count = len(used)
+    if count < 2:
+        return Interval(ratio, ratio, ratio)
+    squares = sum((part - ratio * weight) ** 2 for part, weight in used)
+    half = t_quantile(count - 1) * sqrt(squares * count / (count - 1)) / whole
+    return Interval(ratio, ratio - half, ratio + half)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of the values, by Student's t; of one value, the value itself. Raises ValueError for
+    none."""
+    interval = ratio_interval([(value, 1.0) for value in values])
+    if interval is None:
+        raise ValueError("a mean needs a value")
+    return interval
 
 
 @dataclass(frozen=True)
@@ -172,13 +236,13 @@ class BenchRow:
     def fastest(self) -> Interval:
         """The fastest repetition, between the slowest and itself, as evidence has it; of a row
         without repetitions what is known of all of them."""
-        speeds = [one.tokens_per_second for one in self.repetitions]
+        speeds = [repetition.tokens_per_second for repetition in self.repetitions]
         return Interval(max(speeds), min(speeds), max(speeds)) if speeds else self.tokens_per_second
 
     @property
     def errors(self) -> tuple[str, ...]:
         """The messages of all failed requests."""
-        return tuple(message for one in self.repetitions for message in one.errors)
+        return tuple(message for repetition in self.repetitions for message in repetition.errors)
 
 
 @dataclass(frozen=True)
@@ -235,16 +299,6 @@ class BenchResult:
     spent_usd: float | None = None
     format: int = FORMAT
 
-    @property
-    def sender_cpu_share(self) -> float | None:
-        """The highest of a row's; ``None`` if all loads were too short to tell."""
-        return highest(row.sender_cpu_share for row in self.rows)
-
-    @property
-    def machine_cpu_share(self) -> float | None:
-        """The highest of a row's; ``None`` if all loads were too short to tell."""
-        return highest(row.machine_cpu_share for row in self.rows)
-
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds, without the prompts of a file;
         ``peagle.store.read_record`` reads it."""
@@ -259,6 +313,11 @@ class BenchResult:
 def highest(shares: Iterable[float | None]) -> float | None:
     """The highest of the shares that are known; ``None`` without any."""
     return max((share for share in shares if share is not None), default=None)
+
+
+def is_measured(times: Times | None) -> bool:
+    """Whether there are times."""
+    return times is not None and times.count > 0
 
 
 def utc_now() -> str:

@@ -1,64 +1,106 @@
-"""The report of a benchmark as one HTML file: a summary, plots, and tables of all numbers. Pure."""
+"""The report of a benchmark as one HTML file that loads nothing: a summary, plots, all numbers."""
 
 from __future__ import annotations
 
+import io
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from peagle.bench import compare
-from peagle.bench.chart import CSS, Chart, draw
-from peagle.bench.html import Html, element, joined, page, table
-from peagle.bench.models import BenchResult, BenchRow, BenchSetting, BenchWorkload, Times
-from peagle.bench.plots import Plots
+from peagle.bench.models import (
+    BenchResult,
+    BenchRow,
+    BenchSetting,
+    BenchWorkload,
+    Interval,
+    Times,
+    is_measured,
+)  # fmt: skip
+from peagle.bench.results import (
+    CONFIDENCE,
+    fastest_text,
+    line_crossings,
+    settings,
+    slo_summary,
+    usable,
+    winners,
+    workloads,
+)  # fmt: skip
+from peagle.errors import UserError
 from peagle.speed.slo import Slo
-from peagle.text import format_usd
+from peagle.text import format_usd, shortened
 
-LARGEST_REPORT = 1_000_000
-"""Bytes of a report; the table of all numbers ends before it would be larger."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-CONFIDENCE = "the 95 % confidence interval of the repetitions"
-"""What ``Interval`` holds in a result of ``peagle bench``."""
+MOST_ROWS, MOST_PLOTS = 1_000, 8
+"""Rows of a table, and workloads with plots."""
 
-_AMOUNTS = ((1_000, 8), (500, 8), (200, 4), (50, 1), (0, 0))
-"""Rows of each table and workloads with plots: the first that keep the report small enough."""
-
-_MOST_WORKLOADS = 50
 _NONE = "-"
-_STYLE = CSS + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+_MARKERS = "os^Dv*PX"
+_FASTEST = (
+    "requests", "fastest", "next", "clear", "tokens/s", "times no speculation", "$/1M",
+    "next, tokens/s",
+)  # fmt: skip
+_TIMES = (("TTFT", "ttft"), ("ITL per output", "itl"), ("ITL per token", "tpot"))
+
+
+def require_report() -> None:
+    """Raise UserError, with the extra to install, where the report's libraries are missing."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"the report needs {error.name}, which is not installed",
+            "pip install 'peagle-toolkit[report]'",
+            "report-missing",
+        ) from error
 
 
 def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
-    """The report as a document of at most ``LARGEST_REPORT`` bytes.
+    """The report as HTML; ``intervals`` says what low and high of a speed are.
 
-    ``intervals`` says what low and high of a speed are.
+    Plots, tables and the loads at which lines cross are of the same numbers: the speed of each row.
+    Raises UserError as ``require_report`` does.
     """
-    for amount in _AMOUNTS:
-        text = page(_title(result), _STYLE, _body(result, slo, intervals, amount))
-        if len(text.encode()) <= LARGEST_REPORT:
-            break
-    return text
+    require_report()
+    from jinja2 import Environment
 
-
-def _title(result: BenchResult) -> str:
-    return f"{result.server.pair or result.server.model or result.server.name}: speed and cost"
-
-
-def _body(result: BenchResult, slo: Slo | None, intervals: str, amount: tuple[int, int]) -> Html:
-    most_rows, most_plots = amount
-    workloads = compare.workloads(result.rows)
-    parts = [element("h1", _title(result)), element("p", _subtitle(result), class_="soft")]
-    parts += _summary(result, workloads, slo)
-    figures = _Figures(result, intervals)
-    for number, workload in enumerate(workloads[:_MOST_WORKLOADS]):
-        rows = [row for row in result.rows if row.load.workload == workload]
-        parts.append(element("h2", workload_text(workload)))
-        if number < most_plots:
-            parts.append(figures.of_workload(rows, slo))
-        parts.append(_fastest(rows, most_rows))
-    parts += _acceptance(result.rows, figures)
-    parts += [_all_numbers(result.rows, intervals, most_rows), _method(result, intervals)]
-    return element("main", *parts)
+    environment = Environment(autoescape=True, trim_blocks=True)
+    environment.filters["cut"] = lambda text: shortened(str(text), 2_000, "…")
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    server = result.server
+    accepted = list(_acceptance(result.rows))
+    positions = max((len(cells) for cells in accepted), default=4) - 4
+    return environment.from_string(template).render(
+        title=f"{server.pair or server.model or server.name}: speed and cost",
+        subtitle=_subtitle(result),
+        workloads=[
+            _workload(result, workload, slo, number < MOST_PLOTS)
+            for number, workload in enumerate(workloads(result.rows))
+        ],
+        imposed=any(_is_imposed(row) for row in result.rows),
+        result=result,
+        fastest_headings=_FASTEST,
+        acceptance=accepted,
+        acceptance_headings=(
+            "setting", "basis", "tokens per step", "drafts",
+            *(f"position {at}" for at in range(1, positions + 1)),
+        ),
+        intervals=intervals,
+        headings=(
+            "workload", "setting", "notes", "requests", "tokens/s", "low", "high", "repetitions",
+            "tokens per step", "$/1M",
+            *(f"{name} {what}" for name, _ in _TIMES for what in ("mean", "p50", "p90", "p99")),
+        ),
+        rows=[_numbers(row) for row in result.rows[:MOST_ROWS]],
+        left_out=len(result.rows) - MOST_ROWS,
+        method=_method(result, intervals),
+        command=shlex.join(result.command),
+    )  # fmt: skip
 
 
 def _subtitle(result: BenchResult) -> str:
@@ -75,112 +117,159 @@ def _subtitle(result: BenchResult) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _summary(
-    result: BenchResult, workloads: Sequence[BenchWorkload], slo: Slo | None
-) -> Iterator[Html]:
-    for workload in workloads:
-        rows = [row for row in result.rows if row.load.workload == workload]
-        name = [element("strong", workload.name), Html(": ")] if workloads[1:] else []
-        text = compare.summary_of(rows, result.usd_per_hour)
-        text += f" {compare.slo_summary(rows, slo)}" if slo else ""
-        yield element("p", *name, text, class_="summary")
-    if not workloads:
-        yield element("p", "Nothing was measured.", class_="summary")
-    imposed = [row for row in result.rows if _is_imposed(row)]
-    if imposed:
-        yield element(
-            "p",
-            "Acceptance was imposed by vLLM's synthetic sampler, not measured on text: on other "
-            "text the speeds with speculation differ.",
-        )
-    if result.incomplete:
-        yield element("p", f"The benchmark ended early: {result.incomplete}", role="note")
-
-
-def workload_text(workload: BenchWorkload) -> str:
-    """Name and size of the workload's requests."""
-    prompt, answer = workload.size.prompt_tokens, workload.size.output_tokens
-    size = f"{prompt:,} prompt tokens, " if prompt else ""
+def _workload(
+    result: BenchResult, workload: BenchWorkload, slo: Slo | None, is_plotted: bool
+) -> dict[str, object]:
+    """Summary, plot and table of the fastest setting of one workload."""
+    rows = [row for row in result.rows if row.load.workload == workload]
+    size = workload.size
+    prompt = f"{size.prompt_tokens:,} prompt tokens, " if size.prompt_tokens else ""
     limit = "" if workload.fixed_length else "up to "
-    return f"{workload.name} ({size}{limit}{answer:,} output tokens)"
-
-
-class _Figures:
-    """Draws the plots; each has a number, which makes its ids unique."""
-
-    def __init__(self, result: BenchResult, intervals: str) -> None:
-        self._plots = Plots(result.rows, intervals)
-        self._number = 0
-
-    def of_workload(self, rows: Sequence[BenchRow], slo: Slo | None) -> Html:
-        return self._drawn(self._plots.of_workload(rows, slo))
-
-    def acceptance(self, curves: Sequence[tuple[BenchSetting, tuple[float, ...]]]) -> Html:
-        return self._drawn([self._plots.acceptance(curves)])
-
-    def _drawn(self, charts: Iterable[Chart]) -> Html:
-        figures = []
-        for one in charts:
-            self._number += 1
-            picture = Html(draw(one, self._number))
-            figures.append(element("figure", element("figcaption", one.title), picture))
-        return element("div", *figures, class_="plots")
-
-
-def _fastest(rows: Sequence[BenchRow], most: int) -> Html:
-    """The table of the fastest setting at each load of one workload."""
-
-    def line(one: compare.Winner) -> tuple[str, ...]:
-        second = one.second
-        return (
-            f"{one.load:,}",
-            one.best.setting.text,
-            second.setting.text if second else _NONE,
-            ("yes" if one.clear else "intervals overlap") if second else _NONE,
-            f"{one.best.tokens_per_second.value:,.0f}",
-            f"{one.gain:.2f}" if one.gain is not None else _NONE,
-            _usd(one.best.usd_per_million_tokens),
-            f"{second.tokens_per_second.value:,.0f}" if second else _NONE,
-        )
-
-    headings = (
-        "requests", "fastest", "next", "clear", "tokens/s", "times no speculation", "$/1M",
-        "next, tokens/s",
-    )  # fmt: skip
-    return table(
-        "Fastest setting at each load", headings, map(line, compare.winners(rows)[:most]), 4
+    crossings = (
+        f"Speculation {direction} paying at about {load:,.0f} requests, where the lines cross."
+        for load, direction in line_crossings(rows)
     )
+    parts = [fastest_text(rows), *crossings, slo_summary(rows, slo) if slo else ""]
+    return {
+        "name": f"{workload.name} ({prompt}{limit}{size.output_tokens:,} output tokens)",
+        "summary": f"{workload.name}: {' '.join(part for part in parts if part)}",
+        "plot": _plot(rows, settings(result.rows), slo or Slo()) if is_plotted else "",
+        "fastest": [
+            (
+                f"{winner.load:,}",
+                winner.best.setting.text,
+                winner.second.setting.text if winner.second else _NONE,
+                ("yes" if winner.clear else "intervals overlap") if winner.second else _NONE,
+                f"{winner.best.tokens_per_second.value:,.1f}",
+                f"{winner.gain:.2f}" if winner.gain is not None else _NONE,
+                _usd(winner.best.usd_per_million_tokens),
+                f"{winner.second.tokens_per_second.value:,.1f}" if winner.second else _NONE,
+            )
+            for winner in winners(rows)[:MOST_ROWS]
+        ],
+    }
 
 
-def _acceptance(rows: Sequence[BenchRow], figures: _Figures) -> Iterator[Html]:
-    measured: dict[BenchSetting, BenchRow] = {}
-    for row in rows:
-        if row.acceptance and row.setting.k:
-            measured.setdefault(row.setting, row)
+def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> str:
+    """All plots of one workload as an SVG element; a setting looks the same in all of a report."""
+    from matplotlib.figure import Figure
+
+    measured = usable(rows)
     if not measured:
-        return
-    yield element("h2", "Acceptance")
-    chosen = [measured[one] for one in compare.settings(measured.values())]
-    curves = [(row.setting, rates) for row in chosen if (rates := _rates(row))]
-    if curves:
-        yield figures.acceptance(curves)
-    positions = max((len(rates) for _, rates in curves), default=0)
-    body: list[list[str]] = []
-    for row in chosen:
-        shares = [f"{rate:.1%}" for rate in _rates(row)]
-        body.append([row.setting.text, *_counted(row), *shares, *[""] * (positions - len(shares))])
-    headings = ["setting", "basis", "tokens per step", "drafts"]
-    headings += [f"position {at}" for at in range(1, positions + 1)]
-    yield table("Acceptance of each setting, at its first measured load", headings, body, 2)
+        return ""
+    figure = Figure(figsize=(12, 12), layout="constrained")
+    panels = figure.subplots(3, 2).flat
+    speed = next(panels)
+    draw(speed, measured, every, "Output tokens per second", "tokens/s",
+         lambda row: row.tokens_per_second)  # fmt: skip
+    speed.set_yscale("log")
+    for load, direction in line_crossings(measured):
+        speed.axvline(load, color="#57606a", linestyle=":")
+        speed.annotate(
+            f"speculation {direction} paying at {load:,.0f} ",
+            (load, 0.02),
+            xycoords=("data", "axes fraction"),
+            horizontalalignment="right",
+        )
+    draw_gain(next(panels), measured, every, "Speed against no speculation")
+    draw(next(panels), measured, every, "Cost of a million output tokens", "USD",
+         lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip
+    for (name, attribute), limit in zip(_TIMES, (slo.ttft, slo.itl, None), strict=True):
+        panel = next(panels)
+        draw(panel, measured, every, f"{name}, mean", "ms",
+             lambda row, attribute=attribute: _mean(getattr(row, attribute)))  # type: ignore[misc]  # fmt: skip
+        if limit is not None:
+            panel.axhline(1000 * limit, color="#57606a", linestyle="--", label="objective")
+    for panel in figure.axes:
+        if not panel.lines:
+            panel.set_visible(False)
+    return svg(figure)
 
 
-def _counted(row: BenchRow) -> tuple[str, str, str]:
-    """Basis, length, and the number of drafts."""
-    if row.acceptance is None:
-        return _NONE, _NONE, _NONE
-    found = row.acceptance
-    basis = "imposed" if _is_imposed(row) else found.basis
-    return basis, f"{found.length:.2f}", f"{found.drafts:,}" if found.drafts else _NONE
+def draw(
+    axes: Axes,
+    rows: Sequence[BenchRow],
+    every: Sequence[BenchSetting],
+    title: str,
+    unit: str,
+    value: Callable[[BenchRow], Interval | None],
+) -> None:
+    """One line per setting with its intervals, by the number of concurrent requests; ``every``
+    setting of the report chooses the line's style."""
+    for place, setting in enumerate(every):
+        ours = sorted(
+            (row for row in rows if row.setting == setting), key=lambda row: row.load.concurrency
+        )
+        points = [(row.load.concurrency, point) for row in ours if (point := value(row))]
+        if points:
+            axes.errorbar(
+                [load for load, _ in points],
+                [point.value for _, point in points],
+                yerr=[
+                    [max(0.0, point.value - point.low) for _, point in points],
+                    [max(0.0, point.high - point.value) for _, point in points],
+                ],
+                label=shortened(setting.text, 40).replace("$", r"\$"),
+                color=f"C{place % 10}" if setting.k else "#3d444d",
+                marker=_MARKERS[place % len(_MARKERS)],
+                linestyle="-" if setting.k else "--",
+                capsize=3,
+            )
+    loads = sorted({row.load.concurrency for row in rows})
+    axes.set(xscale="log", xlabel="concurrent requests", ylabel=unit, title=title)
+    if len(loads) <= 12:
+        axes.set_xticks(loads, [f"{load:,}" for load in loads])
+        axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(fontsize="small")
+
+
+def draw_gain(
+    axes: Axes, rows: Sequence[BenchRow], every: Sequence[BenchSetting], title: str
+) -> None:
+    """The speed of each setting as a multiple of that without speculation at the same load."""
+    alone = {row.load.concurrency: row.tokens_per_second.value for row in rows if not row.setting.k}
+
+    def gain(row: BenchRow) -> Interval | None:
+        base, speed = alone.get(row.load.concurrency), row.tokens_per_second
+        if base is None or not row.setting.k:
+            return None
+        return Interval(speed.value / base, speed.low / base, speed.high / base)
+
+    draw(axes, rows, every, title, "times no speculation", gain)
+    if axes.lines:
+        axes.axhline(1.0, color="#57606a", linewidth=1)
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an SVG element: text stays text, and the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    stream = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "peagle"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _exactly(value: float | None) -> Interval | None:
+    return None if value is None else Interval(value, value, value)
+
+
+def _mean(times: Times | None) -> Interval | None:
+    return _exactly(1000 * times.mean) if times and is_measured(times) else None
+
+
+def _acceptance(rows: Sequence[BenchRow]) -> Iterator[tuple[str, ...]]:
+    for setting in settings(row for row in rows if row.acceptance and row.setting.k):
+        row = next(row for row in rows if row.setting == setting and row.acceptance)
+        assert row.acceptance
+        rates = row.acceptance.per_position or setting.imposed_rates
+        basis = "imposed" if _is_imposed(row) else row.acceptance.basis
+        yield (setting.text, basis, f"{row.acceptance.length:.2f}",
+               f"{row.acceptance.drafts:,}" if row.acceptance.drafts else _NONE,
+               *(f"{rate:.1%}" for rate in rates))  # fmt: skip
 
 
 def _is_imposed(row: BenchRow) -> bool:
@@ -188,85 +277,49 @@ def _is_imposed(row: BenchRow) -> bool:
     return bool(row.setting.imposed_rates) or basis == "imposed"
 
 
-def _rates(row: BenchRow) -> tuple[float, ...]:
-    """The share accepted at each position: as counted, else as imposed."""
-    counted = row.acceptance.per_position if row.acceptance else ()
-    return counted or row.setting.imposed_rates
-
-
-def _all_numbers(rows: Sequence[BenchRow], intervals: str, most: int) -> Html:
-    times = ("TTFT", "ITL", "TPOT")
-    headings = (
-        "workload", "setting", "notes", "requests", "tokens/s", "low", "high", "repetitions",
-        "tokens per step", "$/1M",
-        *(f"{name} {what}" for name in times for what in ("mean", "p50", "p90", "p99")),
-    )  # fmt: skip
-    body = map(_numbers, rows[:most])
-    caption = f"All numbers: low and high are {intervals}, times are in milliseconds"
-    left_out = len(rows) - most
-    note = f"{left_out:,} more rows are in the result file." if left_out > 0 else ""
-    parts = [element("h2", "All numbers"), table(caption, headings, body, 3)]
-    return joined([*parts, *([element("p", note)] if note else [])])
-
-
 def _numbers(row: BenchRow) -> tuple[str, ...]:
     speed = row.tokens_per_second
     errors = f"{len(row.errors):,} failed requests" if row.errors else ""
-    notes = "; ".join(filter(None, (row.saturated, row.incomplete, errors)))
+    times = []
+    for _, attribute in _TIMES:
+        measured: Times | None = getattr(row, attribute)
+        if measured is None or not is_measured(measured):
+            times += [_NONE] * 4
+        else:
+            values = (measured.mean, measured.p50, measured.p90, measured.p99)
+            times += [f"{1000 * value:,.1f}" for value in values]
     return (
         row.load.workload.name,
         row.setting.text,
-        notes[:200] or _NONE,
+        "; ".join(filter(None, (row.saturated, row.incomplete, errors)))[:200] or _NONE,
         f"{row.load.concurrency:,}",
-        f"{speed.value:,.1f}",
-        f"{speed.low:,.1f}",
-        f"{speed.high:,.1f}",
+        *(f"{value:,.1f}" for value in (speed.value, speed.low, speed.high)),
         f"{row.load.repetitions:,}",
-        _counted(row)[1],
+        f"{row.acceptance.length:.2f}" if row.acceptance else _NONE,
         _usd(row.usd_per_million_tokens),
-        *_milliseconds(row.ttft),
-        *_milliseconds(row.itl),
-        *_milliseconds(row.tpot),
+        *times,
     )
-
-
-def _milliseconds(times: Times | None) -> tuple[str, ...]:
-    if times is None or not compare.known(times):
-        return (_NONE,) * 4
-    return tuple(f"{1000 * one:,.1f}" for one in (times.mean, times.p50, times.p90, times.p99))
 
 
 def _usd(usd: float | None) -> str:
     return _NONE if usd is None else format_usd(usd, 3)
 
 
-def _method(result: BenchResult, intervals: str) -> Html:
-    server = result.server
-    price = (
-        f"{format_usd(result.usd_per_hour)} per hour, {result.price_source or 'source unknown'}"
-        if result.usd_per_hour is not None
-        else "unknown"
-    )
-    facts = (
+def _method(result: BenchResult, intervals: str) -> tuple[tuple[str, str], ...]:
+    server, host = result.server, result.host
+    price = "unknown"
+    if result.usd_per_hour is not None:
+        source = result.price_source or "source unknown"
+        price = f"{format_usd(result.usd_per_hour)} per hour, {source}"
+    cpus = f"{host.cpus} CPUs" if host.cpus else ""
+    python = f"Python {host.python}" if host.python else ""
+    return (
         ("model", f"{server.pair or server.model} at {server.base_url or server.name}"),
         ("engine", f"vLLM {server.vllm}" if server.vllm else "unknown"),
         ("load from", " ".join(result.sender).strip()),
         ("toolkit", f"peagle-toolkit {result.toolkit}" if result.toolkit else ""),
-        ("host", _host(result)),
+        ("host", ", ".join(filter(None, (host.cpu, cpus, host.system, python)))),
         ("measured", result.started),
         ("price", price),
         ("intervals", intervals),
     )
-    pairs = (
-        part for name, text in facts if text for part in (element("dt", name), element("dd", text))
-    )
-    command = element("dd", element("code", shlex.join(result.command)))
-    inner = element("dl", *pairs, element("dt", "command"), command)
-    return joined([element("h2", "How it was measured"), inner])
-
-
-def _host(result: BenchResult) -> str:
-    host = result.host
-    cpus = f"{host.cpus} CPUs" if host.cpus else ""
-    python = f"Python {host.python}" if host.python else ""
-    return ", ".join(part for part in (host.cpu, cpus, host.system, python) if part)

@@ -1,24 +1,31 @@
-"""What ``peagle bench`` measures: an endpoint of SageMaker, an engine of this machine, or a URL.
+"""What is measured or proved: an endpoint of SageMaker, an engine of this machine, or a URL.
 
 AWS's own image exposes no counters: the drafts of such an endpoint are counted from vLLM's lines of
-statistics in the log of every instance.
+statistics in the log of every instance. Engines behind a URL are proved from their own
+``/metrics``: a host name with several addresses, as of a headless Service, stands for as many
+engines. Behind a load balancer several engines would look like one, and their counters would mix.
 """
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
+from peagle import proof
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting, CounterSource
-from peagle.bench.openai_server import OpenAiServer
-from peagle.bench.probe import counters_of, served_models, waiting_of
+from peagle.bench.server import OpenAiServer, PromptRefused, counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
+from peagle.deploy.proving.prover import PROOF_SECONDS
+from peagle.deploy.proving.request import ProofRequest, request_of_model, request_of_plan
 from peagle.deploy.proving.statistics import StatisticsReader
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment
@@ -26,8 +33,11 @@ from peagle.deploy.status import stand_in_of
 from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, Fix, UserError
-from peagle.protocol import Counters
+from peagle.errors import EngineError, Fix, NotProved, UserError
+from peagle.parallel import run_parallel
+from peagle.planning.plan import Plan
+from peagle.proof import MIN_DRAFTS, Counted, Proof
+from peagle.protocol import Counters, parse_piece
 from peagle.store import SANDBOX
 from peagle.text import json_object
 from peagle.vllm.defaults import inferred_method, method_id
@@ -270,3 +280,178 @@ def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> End
     except (AccessDenied, EngineError):
         return NO_COUNTERS
     return EndpointCounters(logged.read, "log")
+
+
+_PAUSE_SECONDS = 5.0
+_ANSWER_SECONDS = 900.0
+"""What a round of prompts may take after ``PROOF_SECONDS``."""
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class UrlProof:
+    """What to prove of the engines behind ``url``.
+
+    ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
+    the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
+    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token.
+    """
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    plan: Plan | None = None
+    floor: float | None = None
+    min_drafts: int = MIN_DRAFTS
+    instances: int = 1
+    wait_seconds: float = 0.0
+
+
+def prove_url(
+    asked: UrlProof, catalog: Catalog, say: Say = lambda line: None, clock: Clock | None = None
+) -> Proof:
+    """Prove that every engine behind the URL speculates; a proof that fails is returned too.
+
+    Raises UserError for an invalid URL, key or model, EngineError when an engine does not answer,
+    and NotProved for fewer engines than asked for, for one without vLLM's counters, for one that
+    refuses a prompt, and for a ``floor`` of a plan without speculation.
+    """
+    clock = clock or Clock()
+    engines = _engines(asked, say, clock)
+    request = _request(asked, engines, catalog)
+    if not request.speculates:
+        for engine in engines.values():
+            _require_answer(engine, request)
+        return Proof(None, 0, (), None, passed=True, instance_count=len(engines))
+    return replace(_counted(engines, request, say), floor_source=request.floor_source)
+
+
+def _request(asked: UrlProof, engines: dict[str, OpenAiServer], catalog: Catalog) -> ProofRequest:
+    model = next(iter(engines.values())).model
+    request = (
+        request_of_plan(asked.plan, asked.url)
+        if asked.plan
+        else request_of_model(model, asked.url, catalog)
+    )
+    request = replace(request, min_drafts=asked.min_drafts)
+    if asked.floor is None:
+        return request
+    if not request.speculates:
+        raise NotProved(
+            "the plan does not speculate, so it has no acceptance length",
+            "leave out --floor to prove only that the engine answers",
+            code="no-speculation",
+        )
+    return replace(request, floor=asked.floor, floor_source="option")
+
+
+def _engines(asked: UrlProof, say: Say, clock: Clock) -> dict[str, OpenAiServer]:
+    """The engines by their address, once as many as asked for answer."""
+    until = clock.now() + asked.wait_seconds
+    while True:
+        found: dict[str, OpenAiServer] = {}
+        problem: EngineError | None = None
+        try:
+            for address, url in _addresses(asked.url).items():
+                found[address] = _answering(url, asked)
+        except EngineError as error:
+            problem = error
+        if len(found) >= asked.instances and problem is None:
+            return found
+        if clock.now() >= until:
+            break
+        say(f"{len(found)} of {asked.instances} engines answer")
+        clock.sleep(_PAUSE_SECONDS)
+    if problem:
+        raise problem
+    raise NotProved(
+        f"{asked.url} has {len(found)} of {asked.instances} engines",
+        "wait for the others with --wait, or lower --instances",
+        code="engines-missing",
+    )
+
+
+def _answering(url: str, asked: UrlProof) -> OpenAiServer:
+    """The server at an address, which answers and serves the model."""
+    server = server_of_url(url, asked.model, asked.key)
+    names = served_models(server) if asked.model else (server.model,)
+    if server.model not in names:
+        raise UserError(
+            f"{server.base_url} does not serve {server.model!r}",
+            f"it serves {', '.join(names[:5]) or 'nothing'}",
+            "model",
+        )
+    return server
+
+
+def _addresses(url: str) -> dict[str, str]:
+    """A base URL for each address of the host; that of ``url`` itself where there is only one, and
+    with HTTPS, whose certificate is of the name."""
+    base = base_url_of(url)
+    parts = urlsplit(base)
+    host = parts.hostname or ""
+    try:
+        found = socket.getaddrinfo(host, parts.port or parts.scheme, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise EngineError(
+            f"the host of {url} has no address: {error.strerror}",
+            "check its name; a headless Service has one once a pod is ready",
+            "no-answer",
+        ) from error
+    families = {family for family, *_ in found}
+    chosen = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+    ips = sorted({str(address[0]) for family, *_, address in found if family == chosen})
+    if len(ips) == 1 or parts.scheme == "https":
+        return {parts.netloc: base}
+    port = f":{parts.port}" if parts.port else ""
+    hosts = {ip: f"[{ip}]" if ":" in ip else ip for ip in ips}
+    return {ip: f"http://{name}{port}{parts.path}" for ip, name in hosts.items()}
+
+
+def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) -> Proof:
+    """The proof of all engines, at the same time."""
+    until = time.monotonic() + PROOF_SECONDS
+    several = len(engines) > 1
+
+    def count(address: str, server: OpenAiServer) -> Counted:
+        def read() -> Counters:
+            counted = counters_of(server)
+            if counted is None:
+                raise NotProved(
+                    f"{server.base_url.removesuffix('/v1')}/metrics has no counters of vLLM",
+                    "give the URL of the engine itself, not of a gateway without /metrics",
+                    code="no-counters",
+                )
+            return counted
+
+        return proof.count_drafts(
+            read(),
+            request.conversations(partial(_ask, server)),
+            read,
+            request.min_drafts,
+            in_time=lambda: time.monotonic() <= until,
+            say=lambda line: say(f"{address}: {line}" if several else line),
+        )
+
+    calls = [partial(count, address, server) for address, server in engines.items()]
+    counts = dict(zip(engines, run_parallel(calls, until + _ANSWER_SECONDS), strict=True))
+    if not several:
+        (counted,) = counts.values()
+        return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
+    total = {address: counted.total for address, counted in counts.items()}
+    second = {address: one.second for address, one in counts.items() if one.second is not None}
+    proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
+    return replace(proved, source="counters")
+
+
+def _require_answer(server: OpenAiServer, request: ProofRequest) -> None:
+    if not parse_piece(_ask(server, request.body())).written:
+        raise NotProved(f"{server.base_url} returned an empty answer", code="empty-answer")
+
+
+def _ask(server: OpenAiServer, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return server.ask(body)
+    except PromptRefused as error:
+        raise proof.prompt_rejected(error.message) from error

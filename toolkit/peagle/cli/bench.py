@@ -10,11 +10,10 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.bench.bench import INTERRUPTED
 from peagle.bench.gates import BenchGates
-from peagle.bench.measure import BenchTarget
+from peagle.bench.measure import INTERRUPTED, BenchTarget
 from peagle.bench.models import BenchResult
-from peagle.bench.openai_server import KEY_VARIABLE
+from peagle.bench.server import KEY_VARIABLE
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -28,10 +27,10 @@ from peagle.cli.bench_sweep import sweep
 from peagle.cli.bench_text import TextOptions, measure_text, text_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, repetitions_option, requests_option
-from peagle.cli.output.bench import print_check, print_result
+from peagle.cli.output.bench import print_result
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import LOADS, REQUESTS, TOKENS, USD
+from peagle.cli.parameter_types import LOADS, TOKENS, USD
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError
@@ -296,28 +295,3 @@ def _installation_document() -> dict[str, object]:
         "megabytes": found.megabytes if found else None,
         "seconds": found.seconds if found else None,
     }
-
-
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench check --concurrency 32")
-@click.option(
-    "--concurrency", type=REQUESTS, metavar="N", default=8, show_default=True,
-    help="Requests at a time.",
-)  # fmt: skip
-@json_option
-def check(concurrency: int, as_json: bool) -> None:
-    """Measure a simulated server of known timings on this machine, and compare.
-
-    Exits with 3 if a mean differs by more than 5 % (and 5 ms): this machine is too slow to measure.
-    """
-    sender = api.load_sender()
-    with StatusLine() as status:
-        found = api.check_sender(
-            sender,
-            concurrency,
-            progress=lambda ended, total: status.show("checking", f"{ended} of {total} requests"),
-        )
-    if as_json:
-        print_json(found.document())
-    else:
-        print_check(found)
-    api.require_agreement(found)

@@ -11,10 +11,9 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
+from peagle.bench.acceptance import SweepLossless
 from peagle.bench.models import BenchResult, BenchSetting
-from peagle.bench.sweep import SweepProgress
-from peagle.bench.sweep_lossless import SweepLossless
-from peagle.bench.sweep_request import EndpointSweep, SweepRequest
+from peagle.bench.sweep import EndpointSweep, SweepProgress, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment, names_deployment
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, typed_command
 from peagle.cli.local import local_image

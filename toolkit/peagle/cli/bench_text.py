@@ -11,11 +11,16 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.bench.acceptance import GROUPS, GROUPS_OF_LOG, AcceptanceRequest, AcceptanceResult
-from peagle.bench.lossless import LosslessResult
+from peagle.bench.acceptance import (
+    GROUPS,
+    GROUPS_OF_LOG,
+    AcceptanceRequest,
+    AcceptanceResult,
+    LosslessResult,
+)
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS
-from peagle.bench.prompts import PromptSet
+from peagle.bench.workloads import PromptSet
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, print_written

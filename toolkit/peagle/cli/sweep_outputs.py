@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.bench.lossless import LosslessResult
+from peagle.bench.acceptance import LosslessResult, SweepLossless
 from peagle.bench.models import BenchResult
-from peagle.bench.sweep_lossless import SweepLossless
 from peagle.cli.context import command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.bench import print_sweep
@@ -31,6 +30,8 @@ def check_outputs(given: dict[str, Any]) -> None:
             raise UserError(f"{flag} {path} is a folder", "name a file in it", "not-writable")
         if path is not None:
             _check_folder(flag, path, path.parent, "use another file")
+    if given["report_file"]:
+        api.require_report()
     if given["save"]:
         _check_folder("--save", given["save"], given["save"] / "evidence", "name a folder")
 

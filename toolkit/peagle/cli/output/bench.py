@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 import click
 
-from peagle.bench.check import SenderCheck
-from peagle.bench.models import BenchedServer, BenchResult, BenchRow, BenchWorkload, Interval, Times
+from peagle.bench.models import (
+    BenchedServer,
+    BenchResult,
+    BenchRow,
+    BenchWorkload,
+    Interval,
+    Times,
+    highest,
+)
 from peagle.cli.output.console import (
     align_columns,
     fit_columns,
@@ -121,7 +128,8 @@ def _print_notes(row: BenchRow) -> None:
 
 
 def _print_footer(result: BenchResult) -> None:
-    busiest, machine = result.sender_cpu_share, result.machine_cpu_share
+    busiest = highest(row.sender_cpu_share for row in result.rows)
+    machine = highest(row.machine_cpu_share for row in result.rows)
     name, version = result.sender
     print_status(
         f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
@@ -139,29 +147,6 @@ def _print_footer(result: BenchResult) -> None:
 def share_text(share: float | None) -> str:
     """``15%``; of a load that was too short to tell, ``an unknown share``."""
     return "an unknown share" if share is None else f"{share:.0%}"
-
-
-def print_check(found: SenderCheck) -> None:
-    """The two times, sent and measured."""
-    times = (
-        ("time to first output", found.sent_ttft, found.measured_ttft),
-        ("between outputs", found.sent_itl, found.measured_itl),
-    )
-    rows = [("", "SENT", "MEASURED", "DIFFERENCE")]
-    rows += [
-        (what, f"{1e3 * sent:.2f} ms", f"{1e3 * seen:.2f} ms", f"{seen / sent - 1:+.1%}")
-        for what, sent, seen in times
-    ]
-    for line in align_columns(rows, ("SENT", "MEASURED", "DIFFERENCE")):
-        click.echo(line)
-    name, version = found.sender
-    share = f"{share_text(found.cpu_share)} of a CPU"
-    if found.machine_share is not None:
-        share += f", this machine {found.machine_share:.0%} busy"
-    print_line(
-        f"{name} {version}: {found.requests} requests, {found.concurrency} at a time, "
-        f"{found.tokens_per_second:,.0f} tokens/s; busiest process {share}"
-    )
 
 
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:

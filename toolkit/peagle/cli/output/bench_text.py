@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from peagle.bench.acceptance import AcceptanceResult, DomainAcceptance
-from peagle.bench.lossless import LosslessResult
+from peagle.bench.acceptance import AcceptanceResult, DomainAcceptance, LosslessResult
 from peagle.cli.output.console import (
     Row,
     align_columns,
