@@ -214,7 +214,7 @@ def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool
         and record.serving
         and record.serving.served.pair.partition("+")[0] == plan.target.id
     ]
-    if not names:
+    if not names or plan.name in names:  # a failed endpoint is made again under its name
         return
     message = f"{names[0]} serves {plan.target.id} already; {plan.name} would be a second endpoint"
     if yes:
