@@ -1,4 +1,4 @@
-"""The end of a deployment, a schedule that deletes it and its role: as requests and in templates.
+"""The end of a deployment, a schedule that deletes it and its role: as requests.
 
 Schedule and role have the same name, and are for one endpoint. SageMaker deletes no endpoint with
 inference components: with copies, a second schedule deletes their component first.
@@ -8,13 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any
-
-from peagle.planning.company import role_settings
-from peagle.planning.plan import Plan
-from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.render.stack_references import schedule_name
 
 ENDS_TAG = "peagle:ends"
 """Tag of an endpoint and its configuration: when the scheduler deletes the endpoint."""
@@ -40,8 +34,6 @@ END_POLICY = "delete-one-endpoint"
 """The name of the role's policy."""
 
 _NAME_PART = 38
-
-_ARN = "arn:${AWS::Partition}:sagemaker:${AWS::Region}:${AWS::AccountId}"
 
 
 def limit_name(region: str, endpoint: str) -> str:
@@ -139,46 +131,6 @@ def role_policy(
             },
         },
     )
-
-
-def cloudformation_end(plan: Plan, name: str, tags: Sequence[Any]) -> dict[str, Any]:
-    """The resources of a stack of the endpoint ``name``, which may be a placeholder, with these
-    tags; the parameters are ``EndsAt``, and with copies ``CopiesEndAt``."""
-    arn = f"{_ARN}:endpoint/{name}"
-    component = {"Fn::Sub": f"{_ARN}:inference-component/{name}"} if plan.copies else None
-    policy = role_policy({"Fn::Sub": arn}, (DEPLOYMENT_TAG, name), component)
-    known = schedule_name(limit_name(plan.region, plan.name))
-    made = {"Schedule": _scheduled(schedule(plan.region, name, ""), known, "EndsAt")}
-    if plan.copies:
-        known = schedule_name(copies_limit_name(plan.region, plan.name), "-ic")
-        planned = copies_schedule(plan.region, name, "")
-        made["CopiesSchedule"] = _scheduled(planned, known, "CopiesEndAt", copies=True)
-    return {
-        "SchedulerRole": {
-            "Type": "AWS::IAM::Role",
-            "Properties": {
-                "AssumeRolePolicyDocument": trust_policy({"Ref": "AWS::AccountId"}),
-                "Policies": [{"PolicyName": END_POLICY, "PolicyDocument": policy}],
-                **role_settings(plan.company),
-                "Tags": list(tags),
-            },
-        },
-        **made,
-    }
-
-
-def _scheduled(
-    planned: dict[str, Any], name: dict[str, Any], parameter: str, copies: bool = False
-) -> dict[str, Any]:
-    """The schedule at the time in a parameter, as a resource of a stack."""
-    target = {
-        **planned["Target"],
-        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies)},
-        "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
-    }
-    at = {"Fn::Sub": f"at(${{{parameter}}})"}
-    own = {"Name": name, "ScheduleExpression": at, "Target": target}
-    return {"Type": "AWS::Scheduler::Schedule", "Properties": planned | own}
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
