@@ -1,6 +1,7 @@
 """Fit the performance model's constants to the evidence, and show the errors of its estimates.
 
     python -m benchmarks.speed_model            # tables of errors
+    python -m benchmarks.speed_model --rows     # and the errors of each row
     python -m benchmarks.speed_model --write    # and speed_model.yaml, docs/estimates.md, README.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
@@ -78,6 +79,21 @@ def details(compared: dict[str, list[Compared]]) -> Iterable[str]:
             )
 
 
+def row_errors(compared: dict[str, list[Compared]]) -> Iterator[str]:
+    """The errors of each row, with their signs."""
+    for name, found in compared.items():
+        for one in found:
+            row = one.row
+            what = f"{row.pair}, {row.gpu}, {row.drafter} K={row.k}"
+            sizes = f"{row.prompt} + {row.answer} tokens, {row.load}"
+            errors = f"{one.error:+.3f}"
+            if row.first:
+                errors += f", TTFT {one.first_error:+.3f}"
+            if row.between:
+                errors += f", ITL {one.between_error:+.3f}"
+            yield f"{name}: {what}, {sizes}: {errors}"
+
+
 def written(model: SpeedModel) -> str:
     """speed_model.yaml with these constants; the GPUs stay as they are."""
     gpus = FILE.read_text(encoding="utf-8").partition("\ngpus:\n")[2]
@@ -119,6 +135,7 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help=f"write {FILE.name} and the tables in the documents"
     )
+    parser.add_argument("--rows", action="store_true", help="print the errors of each row")
     known = catalog().speed_model
     of = [row for row in rows() if row.vllm == known.vllm]
     options = parser.parse_args()
@@ -129,6 +146,8 @@ def main() -> None:
     lines = summaries(compared)
     print(HEADER, *(one.markdown for one in lines), sep="\n")
     print("", *details(compared), sep="\n")
+    if options.rows:
+        print("", *row_errors(compared), sep="\n")
     if options.write:
         FILE.write_text(written(model), encoding="utf-8")
         held_out_lines = [one for one in lines if one.name in HELD_OUT]

@@ -26,9 +26,10 @@ from typing import Any
 from benchmarks.gpu import probe
 from benchmarks.gpu.geometry import CARD_K, ROOT, Setting, engine_arguments, speculation
 from benchmarks.gpu.host import ENGINE_ENVIRONMENT
+from peagle.data import entrypoint_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SERVE = REPOSITORY / "containers" / "serve"
+SERVE = entrypoint_folder()
 STOP_SECONDS = 40.0
 _POLL_SECONDS = 0.1
 _NOT_PASSED_ON = re.compile(
@@ -45,7 +46,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 _NOT_FOR_CONTAINER = ("model", "skip_tokenizer_init", "speculative_config", "enforce_eager",
              "enable_prefix_caching", "limit_mm_per_prompt", "kv_cache_dtype",
              "tensor_parallel_size")  # fmt: skip
-_FOR_CPU = {
+FOR_CPU = {
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -110,7 +111,7 @@ class PairFolder:
             **ENGINE_ENVIRONMENT,
         }
         if gpu is None:
-            return {**variables, **_FOR_CPU}
+            return {**variables, **FOR_CPU}
         return {**variables, **self._for_gpu(gpu)}
 
     def _for_gpu(self, gpu: str) -> dict[str, str]:

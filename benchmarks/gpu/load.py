@@ -1,12 +1,15 @@
 """Sends the requests of a workload to an engine, times every output token, and repeats that.
 
+A conversation repeats its earlier turns in each prompt; only its later turns are measured.
 All requests of a load are sent at once and the last response ends the repetition, so a request's
 time to first token includes the prompts that the engine processes before it.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import random
 import statistics
 import time
@@ -27,6 +30,8 @@ _COUNTERS = {
     "vllm:spec_decode_num_drafts": "drafts",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
     "vllm:num_preemptions": "preemptions",
+    "vllm:prefix_cache_queries": "cache_queries",
+    "vllm:prefix_cache_hits": "cache_hits",
 }
 
 
@@ -35,7 +40,8 @@ class Workload:
     """Requests of one size, the numbers of them to send at once, and how often.
 
     ``repetitions`` are the minimum and the maximum. After ``seconds`` no repetition above the
-    minimum starts.
+    minimum starts. Each further one of ``turns`` repeats the prompt and answer before it, and adds
+    ``added_tokens``.
     """
 
     name: str
@@ -44,8 +50,13 @@ class Workload:
     concurrencies: tuple[int, ...] = (1, 8, 32, 64, 128)
     repetitions: tuple[int, int] = (3, 6)
     seconds: float = 8
+    turns: int = 1
+    added_tokens: int = 0
 
 
+CONVERSATION = Workload(
+    "conversation", 6144, 256, (1, 8, 32), repetitions=(3, 3), turns=3, added_tokens=256
+)
 WORKLOADS = (
     Workload("short-prompt", 128, 400),
     Workload("long-prompt", 2048, 256, repetitions=(2, 5)),
@@ -59,20 +70,32 @@ class Repetition:
     """One repetition: its counts, and the times of every request and output in seconds."""
 
     seconds: float
-    tokens: int
-    distinct_tokens: int
+    answers: Sequence[Sequence[int]]
     counted: Mapping[str, int]
     times: Mapping[str, Sequence[float]]
+
+    def __add__(self, later: Repetition) -> Repetition:
+        """Two turns of the same conversations together; the answers are those of both."""
+        return Repetition(
+            self.seconds + later.seconds,
+            [*self.answers, *later.answers],
+            {name: count + later.counted[name] for name, count in self.counted.items()},
+            {name: [*times, *later.times[name]] for name, times in self.times.items()},
+        )
 
     def summary(self) -> dict[str, Any]:
         """The repetition as JSON, with percentiles instead of single times."""
         drafts = self.counted["drafts"]
         accepted = self.counted["accepted_tokens"]
+        queries, hits = self.counted["cache_queries"], self.counted["cache_hits"]
+        tokens = sum(map(len, self.answers))
+        distinct = len(set(itertools.chain.from_iterable(self.answers)))
         return {
-            "output_tokens_per_second": round(self.tokens / self.seconds, 1),
+            "output_tokens_per_second": round(tokens / self.seconds, 1),
             "acceptance_length": round(1 + accepted / drafts, 3) if drafts else None,
+            "cached_share": round(hits / queries, 4) if queries else None,
             "seconds": round(self.seconds, 4),
-            "distinct_tokens": round(self.distinct_tokens / self.tokens, 3),
+            "distinct_tokens": round(distinct / tokens, 3),
             **self.counted,
             **{name: percentiles(self.times[name]) for name in TIMES},
         }
@@ -85,7 +108,7 @@ def measure(llm: Any, workload: Workload, concurrency: int) -> dict[str, Any]:
     """
 
     def once() -> dict[str, Any]:
-        return generate(llm, concurrency, workload.prompt_tokens, workload.output_tokens).summary()
+        return converse(llm, concurrency, workload).summary()
 
     not_counted = once()
     tries = repeated(once, workload)
@@ -96,6 +119,7 @@ def measure(llm: Any, workload: Workload, concurrency: int) -> dict[str, Any]:
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         **fastest(tries),
+        "cached_share": tries[-1]["cached_share"],
         "tries": tries,
     }
 
@@ -131,16 +155,28 @@ def repeated(once: Callable[[], dict[str, Any]], workload: Workload) -> list[dic
     return tries
 
 
-def generate(llm: Any, concurrency: int, prompt_tokens: int, output_tokens: int) -> Repetition:
-    """Send ``concurrency`` prompts of random tokens at once, and time each output."""
+def converse(llm: Any, concurrency: int, workload: Workload) -> Repetition:
+    """Send ``concurrency`` prompts of random tokens at once, for each turn; the only turn, or all
+    but the first together."""
+    draw = random.Random()
+    prompts: list[list[int]] = [[] for _ in range(concurrency)]
+    added, turns = workload.prompt_tokens, []
+    for _ in range(workload.turns):
+        for prompt in prompts:
+            prompt += [draw.randrange(1000, 100_000) for _ in range(added)]
+        turns.append(generate(llm, prompts, workload.output_tokens))
+        for prompt, answer in zip(prompts, turns[-1].answers, strict=True):
+            prompt += answer
+        added = workload.added_tokens
+    return functools.reduce(operator.add, turns[1:] or turns)
+
+
+def generate(llm: Any, prompts: Sequence[Sequence[int]], output_tokens: int) -> Repetition:
+    """Send these prompts at once, and time each output."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    engine, draw = llm.llm_engine, random.Random()
-    prompts = [
-        {"prompt_token_ids": [draw.randrange(1000, 100_000) for _ in range(prompt_tokens)]}
-        for _ in range(concurrency)
-    ]
+    engine = llm.llm_engine
     parameters = SamplingParams(
         temperature=TEMPERATURE,
         max_tokens=output_tokens,
@@ -151,23 +187,23 @@ def generate(llm: Any, concurrency: int, prompt_tokens: int, output_tokens: int)
     before = counters(llm)
     sent: dict[str, float] = {}
     outputs: dict[str, list[tuple[float, int]]] = {}
-    made: list[Sequence[int]] = []
+    answers: dict[str, list[int]] = {}
     begin = now = time.perf_counter()
     for prompt in prompts:
         name = str(next(_REQUEST_IDS))
-        sent[name], outputs[name] = time.perf_counter(), []
-        engine.add_request(name, prompt, parameters)
+        sent[name], outputs[name], answers[name] = time.perf_counter(), [], []
+        engine.add_request(name, {"prompt_token_ids": list(prompt)}, parameters)
     while engine.has_unfinished_requests():
         step = engine.step()
         now = time.perf_counter()
         for output in step:
-            made.append(output.outputs[0].token_ids)
-            outputs[output.request_id].append((now, len(made[-1])))
+            made = output.outputs[0].token_ids
+            answers[output.request_id] += made
+            outputs[output.request_id].append((now, len(made)))
     after = counters(llm)
     return Repetition(
         seconds=now - begin,
-        tokens=sum(map(len, made)),
-        distinct_tokens=len(set(itertools.chain.from_iterable(made))),
+        answers=list(answers.values()),
         counted={name: after[name] - before[name] for name in after},
         times=request_times(sent, outputs),
     )

@@ -98,7 +98,9 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
     handle = lock.open("w")  # locked until this process and its engine exit
     host.lock_gpus(handle, setting.tensor_parallel_size)
     os.sched_setaffinity(0, cpus)
-    arguments = engine_arguments(setting)
+    # Later turns of conversations are what the prefix cache is for.
+    cached = any(workload.turns > 1 for workload in workloads)
+    arguments = engine_arguments(replace(setting, enable_prefix_caching=cached))
     imposed = rates(setting.pair, setting.drafter, setting.k) if setting.drafter else None
     if imposed:
         arguments["speculative_config"] |= {
@@ -126,6 +128,7 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
         "experts_of_8_tokens": dummy_weights.experts_touched(llm, 8),
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
+        "prefix_caching": cached,
         "device": devices.rpartition(" x ")[2],
         "vllm": vllm.__version__,
         "torch": torch.__version__,
@@ -143,7 +146,7 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
 
 
 SHOWN = ("pair", "drafter", "k", "workload", "concurrency", "output_tokens_per_second", "low",
-         "high", "acceptance_length", "start_seconds")  # fmt: skip
+         "high", "acceptance_length", "cached_share", "start_seconds")  # fmt: skip
 
 
 def selected(names: str, loads: str) -> list[load.Workload]:
@@ -151,8 +154,8 @@ def selected(names: str, loads: str) -> list[load.Workload]:
 
     Raises ValueError for a name that does not exist or a load that is not a number.
     """
-    known = {workload.name: workload for workload in load.WORKLOADS}
-    chosen = names.split(",") if names else list(known)
+    known = {workload.name: workload for workload in (*load.WORKLOADS, load.CONVERSATION)}
+    chosen = names.split(",") if names else [workload.name for workload in load.WORKLOADS]
     if unknown := sorted(set(chosen) - set(known)):
         raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(known)})")
     numbers = {int(number) for number in loads.split(",") if number}

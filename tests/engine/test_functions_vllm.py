@@ -14,7 +14,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check
 from peagle.checks.head_layout import cache_groups
-from peagle.checks.rules.kv_group_rule import drafted
+from peagle.checks.rules.version import drafted
 from peagle.planning import Options, make_plan
 from peagle_serve.contract import SPECULATION
 from tests.engine.conftest import Ask

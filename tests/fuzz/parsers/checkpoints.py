@@ -26,7 +26,7 @@ from peagle.checkpoints.models import is_folder, is_hub_id
 from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
 from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
-from peagle.checks.rules.target_incomplete import layers_of
+from peagle.checks.rules.target import layers_of
 from peagle.errors import CheckpointError, PeagleError
 from peagle.weights.new_entry import new_entry
 from peagle_serve.heads import is_head

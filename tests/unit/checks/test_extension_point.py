@@ -1,4 +1,4 @@
-"""A rule is one file: ``peagle check`` finds it without a change elsewhere."""
+"""A rule is one function: ``peagle check`` finds it without a change elsewhere."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from peagle.checks import rules, rules_found
+from peagle.checks import registry, rules
 from peagle.cli.main import cli
 
-RULE = '''"""A pair drafts no more than three tokens.
-
-The test of the extension point.
-"""
-
+RULE = '''
 from peagle.case import Case
-from peagle.checks.registry import Findings, Rule
-
-RULE = Rule("more-than-three", about="load", vllm_notices="never")
+from peagle.checks.registry import Findings, error, rule
 
 
-def check(case: Case) -> Findings:
+@rule("more-than-three", about="load", vllm_notices="never")
+def more_than_three(case: Case) -> Findings:
+    """A pair drafts no more than three tokens.
+
+    The test of the extension point.
+    """
     if case.k > 3:
-        yield RULE.error("k", f"K is {case.k}", "use --k 3")
+        yield error("k", f"K is {case.k}", "use --k 3")
 '''
 
 
@@ -35,13 +34,12 @@ def rule_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     """A folder on the path of the package of rules, with one rule of its own."""
     (tmp_path / "more_than_three.py").write_text(RULE)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    rules_found.cache_clear()
     yield tmp_path
-    rules_found.cache_clear()
+    registry._RULES.pop("more-than-three", None)
     sys.modules.pop(f"{rules.__name__}.more_than_three", None)
 
 
-def test_a_new_rule_is_one_file(rule_folder: Path) -> None:
+def test_a_new_rule_is_one_function(rule_folder: Path) -> None:
     refused = CliRunner().invoke(cli, ["check", "tiny", "--k", "4", "--json"])
     assert refused.exit_code == 3
     codes = [finding["code"] for finding in json.loads(refused.stdout)["findings"]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.checks.rules.fp8_cache_triton import check
+from peagle.checks.rules.version import fp8_cache_triton
 from tests.unit.checks.cases import catalog_case
 
 A10G, A100, L40S, HOPPER = "ml.g5.12xlarge", "ml.p4de.24xlarge", "ml.g6e.12xlarge", "ml.p5.48xlarge"
@@ -35,7 +35,9 @@ def test_only_cases_on_triton_before_ada_are_refused(
     pair: str, instance: str | None, settings: dict[str, Any], refused: bool
 ) -> None:
     """FlashInfer supports Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes."""
-    found = list(check(catalog_case(pair, instance_type=instance, settings=settings)))
+    found = list(
+        fp8_cache_triton.check(catalog_case(pair, instance_type=instance, settings=settings))
+    )
     assert bool(found) == refused
     for finding in found:
         assert finding.level == "error"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.checks.rules import code_variable, weights_format
+from peagle.checks.rules.settings import code_variable, weights_format
 from tests.unit.checks.cases import catalog_case
 
 

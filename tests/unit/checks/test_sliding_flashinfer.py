@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.checks.rules import fp8_cache_triton
-from peagle.checks.rules.sliding_flashinfer import check
+from peagle.checks.rules.version import fp8_cache_triton, sliding_flashinfer
 from tests.unit.checks.cases import catalog_case
 
 HOPPER, ADA = "ml.p5.48xlarge", "ml.g6e.12xlarge"
@@ -37,13 +36,15 @@ def test_only_cases_on_flashinfer_are_refused(
     pair: str, instance: str | None, settings: dict[str, Any], where: str | None
 ) -> None:
     """GPT-OSS with an 8-bit cache ran on FlashAttention 3; Qwen3-Coder has no sliding layers."""
-    found = list(check(catalog_case(pair, instance_type=instance, settings=settings)))
+    found = list(
+        sliding_flashinfer.check(catalog_case(pair, instance_type=instance, settings=settings))
+    )
     assert [finding.message.split(":")[0] for finding in found] == ([where] if where else [])
 
 
 def test_older_vllm_does_not_refuse_it() -> None:
     case = catalog_case("gemma-4-31b", instance_type=HOPPER, settings=SMALL, vllm="0.24.0")
-    assert not list(check(case))
+    assert not list(sliding_flashinfer.check(case))
 
 
 def test_a_narrow_head_runs_on_flashinfer_with_e5m2_only() -> None:
@@ -54,8 +55,8 @@ def test_a_narrow_head_runs_on_flashinfer_with_e5m2_only() -> None:
     )
     shape = case.target.architecture.model_copy(update={"attention": groups})
     narrow = replace(case, target=case.target.model_copy(update={"architecture": shape}))
-    assert not list(check(narrow))
-    assert list(check(replace(narrow, settings={"kv-cache-dtype": "fp8_e5m2"})))
+    assert not list(sliding_flashinfer.check(narrow))
+    assert list(sliding_flashinfer.check(replace(narrow, settings={"kv-cache-dtype": "fp8_e5m2"})))
 
 
 @pytest.mark.parametrize("pair", ["gpt-oss-20b", "gemma-4-31b"])
@@ -65,4 +66,4 @@ def test_no_rule_refuses_the_gpus_that_the_fix_names(pair: str) -> None:
     assert {i.gpu_architecture for i in named} >= {"sm_89", "sm_100", "sm_120"}
     for instance in named:
         case = catalog_case(pair, instance_type=instance.type, settings=SMALL)
-        assert not [*check(case), *fp8_cache_triton.check(case)], instance.type
+        assert not [*sliding_flashinfer.check(case), *fp8_cache_triton.check(case)], instance.type

@@ -145,3 +145,13 @@ def test_a_list_of_settings() -> None:
     for wrong in ("p-eagle", "none:3", "p-eagle:x", "mtp:3"):
         with pytest.raises(ValueError, match=r"p-eagle:3|published"):
             speed.settings("gpt-oss-20b", wrong)
+
+
+def test_a_later_turn_repeats_prompt_and_answer_and_only_later_turns_count(llm: Llm) -> None:
+    talk = Workload("conversation", 16, 6, (2,), turns=3, added_tokens=4)
+
+    repetition = load.converse(llm, 2, talk)
+
+    assert llm.llm_engine.prompts == [16, 16, 26, 26, 36, 36]
+    assert [len(answer) for answer in repetition.answers] == [6] * 4
+    assert repetition.seconds == 6

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.checks import check
-from peagle.checks.rules.runtime_unknown import unknown_version
+from peagle.checks.rules.version import unknown_version
 from peagle.errors import NotFound, Refused, UserError
 from peagle.render.image_names import is_own_image, pinned_base
 from tests.support import raises_code

@@ -1,4 +1,4 @@
-"""Rules that find problems before you pay for a GPU: one rule per file. Pure."""
+"""Rules that find problems before you pay for a GPU: one file per subject. Pure."""
 
 from peagle.case import Case
 from peagle.checks.registry import About, Rule, check, rules_found

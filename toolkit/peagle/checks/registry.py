@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import Literal
 
 from peagle import findings
@@ -35,7 +34,7 @@ _CAUSES = frozenset(
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule. Its file is named after ``code`` and has the function ``check``.
+    """One rule: a function that yields the findings of a case, without the code, and what it is.
 
     ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself rejects what the
     rule rejects.
@@ -44,34 +43,23 @@ class Rule:
     code: str
     about: About
     vllm_notices: Notices
+    function: Check
 
     @property
     def guards(self) -> str:
-        """The first sentence of its file: what it guards against."""
-        guards, _, _ = (self._module.__doc__ or "").strip().partition("\n\n")
+        """The first sentence of the function: what it guards against."""
+        guards, _, _ = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
         return " ".join(guards.split()).replace("``", "`")
 
-    @property
-    def check(self) -> Check:
-        """Yields the findings of a case."""
-        check: Check = self._module.check
-        return check
+    def document(self) -> dict[str, str]:
+        """For ``--json``."""
+        about = {"code": self.code, "about": self.about, "vllm_notices": self.vllm_notices}
+        return about | {"guards": self.guards}
 
-    @property
-    def _module(self) -> ModuleType:
-        return _module_of(self.code)
-
-    def error(self, where: str, message: str, fix: str | Fix) -> Finding:
-        """A finding that prevents any change."""
-        return findings.error(self.code, where, message, fix)
-
-    def warning(self, where: str, message: str, fix: str | Fix) -> Finding:
-        """A finding to read before anything is created."""
-        return findings.warning(self.code, where, message, fix)
-
-    def note(self, where: str, message: str, fix: str | Fix) -> Finding:
-        """A finding for information."""
-        return findings.note(self.code, where, message, fix)
+    def check(self, case: Case) -> Findings:
+        """Yield the findings of a case."""
+        for found in self.function(case):
+            yield found if found.code else found.model_copy(update={"code": self.code})
 
     def entries(self, case: Case) -> tuple[VersionRule, ...]:
         """The entries of version_rules.yaml for this rule and the case's vLLM version."""
@@ -87,9 +75,27 @@ class Rule:
         return findings.finding(entry.level, self.code, where, message, fix or entry.fix)
 
 
-@cache
-def _module_of(code: str) -> ModuleType:
-    return import_module(f"{rules.__name__}.{code.replace('-', '_')}")
+_RULES: dict[str, Rule] = {}
+
+
+def rule(code: str, *, about: About, vllm_notices: Notices) -> Callable[[Check], Rule]:
+    """Make a rule of a function; its findings get the code."""
+
+    def register(function: Check) -> Rule:
+        _RULES[code] = Rule(code, about, vllm_notices, function)
+        return _RULES[code]
+
+    return register
+
+
+error = functools.partial(findings.error, "")
+"""A finding of a rule that prevents any change: where, message, fix."""
+
+warning = functools.partial(findings.warning, "")
+"""A finding of a rule to read before anything is created."""
+
+note = functools.partial(findings.note, "")
+"""A finding of a rule for information."""
 
 
 def for_head(check: Callable[[Case, Head], Findings]) -> Check:
@@ -103,12 +109,11 @@ def for_head(check: Callable[[Case, Head], Findings]) -> Check:
     return check_case
 
 
-@cache
 def rules_found() -> tuple[Rule, ...]:
-    """All rules, in the order of their codes."""
-    names = (info.name for info in pkgutil.iter_modules(rules.__path__))
-    found: Iterator[Rule] = (import_module(f"{rules.__name__}.{name}").RULE for name in names)
-    return tuple(sorted(found, key=lambda rule: rule.code))
+    """All rules, in the order of their codes. Each file in ``rules`` has those of a subject."""
+    for module in pkgutil.iter_modules(rules.__path__):
+        import_module(f"{rules.__name__}.{module.name}")
+    return tuple(_RULES[code] for code in sorted(_RULES))
 
 
 def check(

@@ -27,7 +27,8 @@ from peagle.checkpoints.models import (
     split_revision,
 )
 from peagle.checks import registry
-from peagle.checks.rules import head_not_for_target, target_differs
+from peagle.checks.rules.head_pairing import head_not_for_target
+from peagle.checks.rules.target import target_differs
 from peagle.errors import CheckpointError, NotFound, OptionsConflict, UserError
 from peagle.findings import Finding
 
@@ -91,7 +92,7 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, own_target=own))
     head = None
     # The id of another target's head is enough: the head need not be read.
-    other = registry.check(case, only={head_not_for_target.RULE.code})
+    other = registry.check(case, only={head_not_for_target.code})
     if entry is not None and all(finding.level != "error" for finding in other):
         head = _checkpoint(catalog, pair.target, location, entry, read)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))

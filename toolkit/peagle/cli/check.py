@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -210,9 +210,7 @@ def _aws(ctx: click.Context) -> Any:
 def _list(as_json: bool) -> None:
     """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
     if as_json:
-        return print_json(
-            {"rules": [asdict(rule) | {"guards": rule.guards} for rule in api.rules_found()]}
-        )
+        return print_json({"rules": [rule.document() for rule in api.rules_found()]})
     from peagle.cli.output.check import print_rules
 
     return print_rules(api.rules_found())

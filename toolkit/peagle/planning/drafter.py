@@ -15,7 +15,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks import check
-from peagle.checks.rules import head_not_for_target, head_not_public
+from peagle.checks.rules.head_pairing import OWN_HEAD, head_not_for_target, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError
 from peagle.findings import note
 from peagle.planning.load import choose_length, choose_workload
@@ -174,11 +174,9 @@ def _has_public_head(target: Target) -> bool:
 def _fallback(target: Target, drafter: Drafter, is_default: bool) -> Decision[SelectedPair]:
     """The fallback of a drafter whose weights are not public."""
     if drafter.fallback is None:
-        raise UserError(
-            f"{drafter.title} is not public", head_not_public.HINT, code="head-not-public"
-        )
+        raise UserError(f"{drafter.title} is not public", OWN_HEAD, code="head-not-public")
     fallback = find_drafter(target, drafter.fallback)
-    finding = head_not_public.replaced_by(drafter, fallback)
+    finding = replaced_by(drafter, fallback)
     return Decision(SelectedPair(target, fallback, is_default=is_default), findings=(finding,))
 
 
@@ -213,7 +211,7 @@ def _own(
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
         unread = note(NOT_READ, "drafter", message, fix)
-        findings = (*check(case, only={head_not_for_target.RULE.code}), unread)
+        findings = (*check(case, only={head_not_for_target.code}), unread)
     else:
         findings = check(case, about="head")
     where, _ = split_revision(location)

@@ -11,8 +11,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Runtime, RuntimeTable, domain, exact_image_uri, region_hint
 from peagle.checks import check
 from peagle.checks.facts import is_aws_image
-from peagle.checks.rules.runtime_unknown import unknown_version
-from peagle.checks.rules.vllm_below_minimum import below_minimum
+from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
