@@ -418,8 +418,8 @@ def _scaling(plan: Plan) -> dict[str, Any]:
             "ScalingTargetId": {"Ref": "ScalableTarget"},
             "StepScalingPolicyConfiguration": wake_steps(scaling),
         }
-        tags = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list, _STACK]
-        alarm = wake_alarm(plan.name, {"Ref": "WakeUpPolicy"}, tags)
+        tags: list[Any] = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list]
+        alarm = wake_alarm(plan.name, {"Ref": "WakeUpPolicy"}, [*tags, _STACK])
         resources["WakeUpPolicy"] = _resource(f"{service}::ScalingPolicy", wake_up)
         resources["WakeUpAlarm"] = _resource("CloudWatch::Alarm", alarm)
     return resources
