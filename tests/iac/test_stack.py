@@ -13,8 +13,8 @@ from peagle.planning.limit import ends_after
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
-from peagle.render.limit import limit_name
 from peagle.render.metrics import metric_filters
+from peagle.render.resources import limit_name
 from tests.iac.formats import from_requests, from_stack
 from tests.iac.stack import stack_of, values_of
 from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of, to_zero

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.render.limit import copies_schedule, role_policy, schedule, target_arn
+from peagle.render.resources import copies_schedule, role_policy, schedule, target_arn
 from peagle.sandbox import scheduler
 
 ARN = "arn:aws:sagemaker:us-east-1:1"

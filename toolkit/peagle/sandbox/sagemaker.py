@@ -18,7 +18,7 @@ from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.utils import arn_formatter
 
-from peagle.render.scaling import DIMENSION
+from peagle.render.resources import DIMENSION
 from peagle.sandbox import rollout, services
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.component_operations import ComponentOperations

@@ -14,7 +14,7 @@ from typing import Any
 
 from moto.cloudwatch.models import cloudwatch_backends
 
-from peagle.render.scaling import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
+from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
 from peagle.sandbox import alarms, services
 from peagle.sandbox.autoscaling import (
     AUTOSCALER,

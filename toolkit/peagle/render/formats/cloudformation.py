@@ -22,33 +22,31 @@ from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, own_name
 from peagle.render.alarms import alarms
-from peagle.render.capture import not_in_templates
 from peagle.render.components import component_path, managed_instances
 from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
 from peagle.render.files import RenderedFile, readme, yaml_file
-from peagle.render.limit import (
-    END_POLICY,
-    ENDS_TAG,
-    copies_limit_name,
-    copies_schedule,
-    limit_name,
-    role_policy,
-    schedule,
-    target_arn,
-    trust_policy,
-)
 from peagle.render.metrics import log_of, metric_filters
 from peagle.render.requests import DEPLOYMENT_TAG, STACK_TAG, VARIANT, folders, owned_requests
-from peagle.render.rollout import deployment_config
-from peagle.render.scaling import (
+from peagle.render.resources import (
+    END_POLICY,
+    ENDS_TAG,
     POLICY,
     WAKE_POLICY,
     copies_id,
+    copies_limit_name,
+    copies_schedule,
+    limit_name,
+    not_in_templates,
     register_parameters,
+    role_policy,
+    schedule,
+    target_arn,
     tracking,
+    trust_policy,
     wake_alarm,
     wake_steps,
 )
+from peagle.render.rollout import deployment_config
 from peagle.s3uri import S3Uri
 
 TEMPLATE = "template.yaml"
