@@ -176,8 +176,8 @@ if TYPE_CHECKING:
     from peagle.images.sbom import sbom_file as sbom_file
     from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
-    from peagle.planning.batch import batch_at as batch_at
     from peagle.planning.by_verdict import is_covered as is_covered
+    from peagle.planning.candidates import batch_at as batch_at
     from peagle.planning.company import check_company as check_company
     from peagle.planning.company import company_arguments as company_arguments
     from peagle.planning.company import parse_tags as parse_tags
@@ -364,7 +364,7 @@ _FUNCTIONS = {
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
     "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
-    "peagle.planning.batch": ("batch_at",),
+    "peagle.planning.candidates": ("batch_at",),
     "peagle.planning.by_verdict": ("is_covered",),
     "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
     "peagle.planning.limit": ("most_usd_per_hour",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from itertools import product
@@ -43,9 +44,13 @@ CATALOGS = {
     ),
 }
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b", "qwen3-8b")
-TYPES = ("ml.g6.12xlarge", "ml.g6e.2xlarge", "ml.g7e.2xlarge", "ml.p5.4xlarge", "ml.p5e.48xlarge")
+TYPES = (
+    *("ml.g6.12xlarge", "ml.g6e.2xlarge", "ml.g7e.2xlarge", "ml.g7e.12xlarge"),
+    *("ml.p5.4xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge"),
+)
+SIZE = (2048, None, 256)
 LOADS = (1, 2, 8, 24, 64, 128)
-WORKLOADS: tuple[WorkloadName | None, ...] = (None, "chat", "rag")
+WORKLOADS: tuple[WorkloadName | None, ...] = (None, "chat", "rag", "agent")
 
 
 class Situation(NamedTuple):
@@ -71,42 +76,59 @@ OF_EACH_CACHE = [
 
 
 def disagreement(at: Situation) -> str | None:
-    """What a plan and a verdict on its engine say, where they differ."""
-    prompt, output = (2048, 256) if at.workload is None else (None, None)
+    """What a plan and a verdict with the same options say, where they differ. Where the plan has
+    several engines, the verdict is about the load of one, on its number of GPUs."""
     plan = make_plan(
         Options(
             pair=at.pair,
             instance_type=at.instance_type,
             instance_count=at.instances,
-            copies=1,
+            copies=1 if at.instances > 1 else None,
             concurrency=at.load * at.instances,
             workload=at.workload,
-            prompt_tokens=prompt,
-            output_tokens=output,
+            prompt_tokens=None if at.workload else SIZE[0],
+            output_tokens=None if at.workload else SIZE[2],
         ),
         CATALOGS[at.cache],
     )
-    if not plan.fit.fits or plan.speed is None or plan.speed.basis == "unknown":
+    if not plan.fit.fits or (plan.engines > 1 and at.workload):
         return None
-    sizes = sizes_of_requests(
-        None, plan.prompt_tokens, plan.cached_prompt_tokens, plan.output_tokens
-    )
+    assert plan.speed is not None
     verdict = make_verdict(
         VerdictRequest(
             at.pair,
             instance_type=at.instance_type,
-            tensor_parallel_size=plan.fit.tensor_parallel_size,
-            workloads=sizes,
-            loads=(at.load,),
+            tensor_parallel_size=plan.fit.tensor_parallel_size if plan.engines > 1 else None,
+            workloads=sizes_of_requests(at.workload, *((None,) * 3 if at.workload else SIZE)),
+            loads=(math.ceil(plan.concurrency / plan.engines),),
         ),
         CATALOGS[at.cache],
     )
+    row = verdict.workloads[0].loads[0]
+    best, speed = row.best or Setting(drafter=None, k=0), row.speed(row.best)
     planned = Setting(
         drafter=plan.drafter.name if plan.drafter else None,
         k=plan.speculation.k if plan.speculation else 0,
     )
-    best = verdict.workloads[0].loads[0].best
-    return None if planned == best else f"{at}: plan {planned}, verdict {best}"
+    tokens = plan.speed.tokens_per_second, speed.tokens_per_second if speed else None
+    same = planned == best and plan.fit.tensor_parallel_size == verdict.tensor_parallel_size
+    if plan.engines == 1 and same:
+        same = tokens[0] == pytest.approx(tokens[1], rel=0.01)
+    return None if same else f"{at}: plan {planned} {tokens[0]}, verdict {best} {tokens[1]}"
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        Situation("gpt-oss-120b", "ml.p5.48xlarge", 32, "chat", 1),
+        Situation("gpt-oss-120b", "ml.g7e.12xlarge", 12, "agent", 1),
+        Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
+        Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
+    ],
+    ids=str,
+)
+def test_they_select_the_same_setting_on_instances_with_several_gpus(at: Situation) -> None:
+    assert disagreement(at) is None
 
 
 @pytest.mark.thorough

@@ -184,7 +184,7 @@ def test_an_instance_type_may_be_named() -> None:
 
 
 def test_the_model_that_needs_several_gpus_gets_them() -> None:
-    request = VerdictRequest("gpt-oss-120b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
+    request = VerdictRequest("gpt-oss-120b", gpu="L40S", workloads=SHORT)
     assert make_verdict(request, CATALOG).tensor_parallel_size == 2
 
 

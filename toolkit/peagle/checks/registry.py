@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Literal
 
@@ -111,9 +112,15 @@ def for_head(check: Callable[[Case, Head], Findings]) -> Check:
 
 def rules_found() -> tuple[Rule, ...]:
     """All rules, in the order of their codes. Each file in ``rules`` has those of a subject."""
-    for module in pkgutil.iter_modules(rules.__path__):
-        import_module(f"{rules.__name__}.{module.name}")
+    _load(tuple(rules.__path__))
     return tuple(_RULES[code] for code in sorted(_RULES))
+
+
+@cache
+def _load(folders: tuple[str, ...]) -> None:
+    """Import the files of rules; once, since planning reads no disk."""
+    for module in pkgutil.iter_modules(folders):
+        import_module(f"{rules.__name__}.{module.name}")
 
 
 def check(

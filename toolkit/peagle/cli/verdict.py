@@ -55,7 +55,7 @@ Examples:
     "--tensor-parallel-size",
     "tensor_parallel_size",
     type=WholeNumber(1),
-    help="GPUs per model.  [default: the fewest that fit]",
+    help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
 )
 @workload_option
 @click.option(

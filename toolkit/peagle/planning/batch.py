@@ -10,18 +10,14 @@ import math
 from collections.abc import Callable
 
 from peagle.errors import OptionMissing, OutOfRange
-from peagle.planning.candidates import Candidate
+from peagle.planning.candidates import Candidate, batch_on
 from peagle.planning.options import Options
-from peagle.planning.plan import Batch, Decision, decide
-from peagle.planning.settings import ENGINE_START_SECONDS
+from peagle.planning.plan import Decision, decide
 from peagle.planning.start_time import INSTANCE_SECONDS
 from peagle.text import exact_duration, format_usd
 
 LOADS = tuple(8 * 2**power for power in range(11))
 """Concurrent requests of the whole endpoint that are compared."""
-
-START_SECONDS = INSTANCE_SECONDS + ENGINE_START_SECONDS
-"""Until the instances answer: billed, and part of the time."""
 
 _ROUNDS_WITHOUT_GAIN = 2
 """Larger loads are not compared after so many that cost more."""
@@ -36,80 +32,49 @@ def check_batch(options: Options) -> None:
     for flag, value in (("--requests", options.requests), ("--within", options.within)):
         if value is not None and value < 1:
             raise OutOfRange(f"{flag} {value} is less than 1", "use a larger number")
-    if options.within is not None and options.within <= START_SECONDS:
+    if options.within is not None and options.within <= INSTANCE_SECONDS:
         raise OutOfRange(
-            f"--within {exact_duration(options.within)}: instances take about "
-            f"{exact_duration(START_SECONDS)} to start",
+            f"--within {exact_duration(options.within)}: an instance and its image alone take "
+            f"about {exact_duration(INSTANCE_SECONDS)}",
             "use a longer time, such as 2h",
         )
 
 
-def with_required_speed(options: Options, output_tokens: int) -> Options:
-    """The options of a batch with the tokens per second that its time requires."""
-    if options.requests is None or options.within is None:
-        return options
-    speed = options.requests * output_tokens / (options.within - START_SECONDS)
-    least = max(speed, options.min_tokens_per_second or 0.0)
-    return options.model_copy(update={"min_tokens_per_second": least})
-
-
 def choose_load_of_batch(
-    options: Options, output_tokens: int, best_of: Callable[[Options], Candidate | None]
-) -> Decision[Options]:
+    options: Options, best_of: Callable[[Options], list[Candidate]]
+) -> tuple[Decision[Options], Options]:
     """The options with the number of concurrent requests at which the batch costs least on the best
-    candidate, of those that meet what is required; where none does, at which it is the fastest."""
+    candidates, of those that meet what is required; where none does, at which it is the fastest.
+    And the same for the last of the candidates, the target without speculation."""
     if options.requests is None or options.concurrency is not None:
-        return Decision(options)
-    best: tuple[tuple[bool, float], Options] | None = None
+        return Decision(options), options
+    best: dict[bool, tuple[tuple[bool, float], Options]] = {}
     rounds = 0
-    for load in LOADS:
-        tried = options.model_copy(update={"concurrency": load})
-        candidate = best_of(tried)
-        if candidate is None:
-            continue
-        speed, usd_per_hour = candidate.tokens_per_second, candidate.usd_per_hour
-        batch = plan_batch(tried, output_tokens, speed, usd_per_hour)
-        if batch is None or not speed:
-            continue
-        meets = candidate.meets(options) and candidate.holds_load and batch.usd is not None
-        key = (not meets, batch.usd if meets and batch.usd is not None else -speed)
-        if best is None or key < best[0]:
-            best, rounds = (key, tried), 0
-        elif not best[0][0]:
-            rounds += 1
-        if rounds == _ROUNDS_WITHOUT_GAIN or load >= options.requests:
+    for load in sorted({min(load, options.requests) for load in LOADS}):
+        tried, rounds = options.model_copy(update={"concurrency": load}), rounds + 1
+        candidates = best_of(tried)
+        for candidate in candidates:
+            batch, speed = batch_on(candidate, options), candidate.tokens_per_second
+            if batch is None or not speed:
+                continue
+            meets = candidate.meets(options) and candidate.holds_load and batch.usd is not None
+            key = (not meets, batch.usd if meets and batch.usd is not None else -speed)
+            for alone in {False, candidate is candidates[-1]}:
+                if alone not in best or key < best[alone][0]:
+                    best[alone], rounds = (key, tried), 0
+        if rounds > _ROUNDS_WITHOUT_GAIN and not best.get(False, ((True,),))[0][0]:
             break
-    if best is None:
-        return Decision(options)
-    (missed, usd), chosen = best
+    if not best:
+        return Decision(options), options
+    (missed, usd), chosen = best[False]
     because = f"the lowest total cost of the batch, {format_usd(usd)}"
     if missed:
         because = "the fastest; the batch is not done in time"
-    return decide(chosen, "concurrency", because, shown=str(chosen.concurrency))
+    shown = str(chosen.concurrency)
+    return decide(chosen, "concurrency", because, shown=shown), best.get(True, best[False])[1]
 
 
-def plan_batch(
-    options: Options, output_tokens: int, tokens_per_second: float | None, usd: float | None
-) -> Batch | None:
-    """How long the batch takes at this speed, and what it costs with ``usd`` per hour."""
-    if options.requests is None:
-        return None
-    batch = Batch(requests=options.requests, within_seconds=options.within)
-    return batch_at(batch, output_tokens, tokens_per_second, usd)
-
-
-def batch_at(
-    batch: Batch, output_tokens: int, tokens_per_second: float | None, usd: float | None
-) -> Batch:
-    """The same batch at another speed and another price per hour."""
-    seconds = None
-    if tokens_per_second:
-        seconds = round(START_SECONDS + batch.requests * output_tokens / tokens_per_second, 1)
-    total = None if seconds is None or usd is None else round(seconds / 3600 * usd, 2)
-    return batch.model_copy(update={"seconds": seconds, "usd": total})
-
-
-def least_hours(options: Options, output_tokens: int, tokens_per_second: float) -> int:
-    """Whole hours within which the batch is done at this speed."""
-    seconds = START_SECONDS + (options.requests or 0) * output_tokens / tokens_per_second
-    return math.ceil(seconds / 3600)
+def least_hours(candidate: Candidate, options: Options) -> int:
+    """Whole hours within which the batch is done on this candidate, whose speed is known."""
+    batch = batch_on(candidate, options)
+    return math.ceil((batch.seconds or 0) / 3600) if batch else 0

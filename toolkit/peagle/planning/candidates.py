@@ -18,6 +18,7 @@ from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.options import Options
 from peagle.planning.overrides import memory_settings
+from peagle.planning.plan import Batch
 from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
 from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
 from peagle.vllm.environment import Value
@@ -139,7 +140,7 @@ class Candidate:
 
     Each runs ``copies`` engines. ``load`` is the most concurrent requests of one engine, ``busy``
     the number of engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown;
-    ``performance`` is of one engine.
+    ``performance`` is of one engine, ``start_seconds`` the time until it answers, known in a batch.
     """
 
     on_instance: InstanceFit
@@ -151,6 +152,7 @@ class Candidate:
     usd_per_hour: float | None
     performance: Performance
     copies: int = 1
+    start_seconds: int = 0
 
     @property
     def engines(self) -> int:
@@ -235,8 +237,13 @@ class Candidate:
         """How far it is from what the options require of speed and times: at most 1 where all is
         met, ``None`` if one is unknown, 0 without requirements."""
         required, ratios = options.min_tokens_per_second, [0.0]
-        if required is None and options.slo is None:
+        if required is None and options.slo is None and options.within is None:
             return 0.0
+        if options.within is not None:
+            batch = batch_on(self, options)
+            if batch is None or batch.seconds is None:
+                return None
+            ratios.append(batch.seconds / options.within)
         if required is not None:
             speed = self.tokens_per_second
             if not speed:
@@ -261,6 +268,31 @@ class Candidate:
         return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
 
 
+def batch_on(candidate: Candidate, options: Options) -> Batch | None:
+    """How long the batch of the options takes on this candidate, and what it costs."""
+    if options.requests is None:
+        return None
+    batch = Batch(
+        requests=options.requests,
+        within_seconds=options.within,
+        start_seconds=candidate.start_seconds,
+    )
+    output = options.output_tokens or USUAL_WORKLOAD.output_tokens
+    return batch_at(batch, output, candidate.tokens_per_second, candidate.usd_per_hour)
+
+
+def batch_at(
+    batch: Batch, output_tokens: int, tokens_per_second: float | None, usd: float | None
+) -> Batch:
+    """The same batch at another speed and another price per hour."""
+    seconds = None
+    if tokens_per_second:
+        answering = batch.requests * output_tokens / tokens_per_second
+        seconds = round(batch.start_seconds + answering, 1)
+    total = None if seconds is None or usd is None else round(seconds / 3600 * usd, 2)
+    return batch.model_copy(update={"seconds": seconds, "usd": total})
+
+
 def same_cost_factor(options: Options) -> float:
     """Up to which factor costs per token count as equal. A batch has no price per hour to save:
     its total cost decides."""
@@ -276,8 +308,9 @@ def rank(
     options: Options, candidates: Iterable[Candidate], by_cost: bool = True
 ) -> list[Candidate]:
     """From best to worst: within the price limit, with a KV cache for the load, meeting what the
-    options require, and by cost per token, or without ``by_cost`` by price per hour. Of about the
-    lowest cost (``same_cost_factor``), the lowest price per hour is first.
+    options require, and by cost per token, in a batch by total cost, or without ``by_cost`` by
+    price per hour. Of about the lowest cost (``same_cost_factor``), the lowest price per hour is
+    first.
 
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
@@ -294,6 +327,8 @@ def rank(
         price = math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour
         cost = candidate.usd_per_million_tokens if by_cost else None
         factor = 1.0 if candidate.drafter else TARGET_ALONE_COST_FACTOR
+        if batch := batch_on(candidate, options):
+            cost, factor = batch.usd if by_cost else None, 1.0
         cost = math.inf if cost is None else cost * factor
         after = 1 if (excess is None) is some_meet else 2
         missed = 0 if _meets(excess) else after
@@ -326,7 +361,7 @@ def best_of(
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
     ranked = rank(options, [*of_pair, *others])[:1]
-    if not ranked or not of_pair or ranked[0].drafter is None:
+    if not ranked or not of_pair or ranked[0].drafter is None or options.requests is not None:
         return ranked
     first, usual = ranked[0], rank(options, of_pair)[0]
     least = (1 - SAME_SPEED_SHARE) * (first.tokens_per_second or 0.0)

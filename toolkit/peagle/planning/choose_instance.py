@@ -9,7 +9,7 @@ from typing import Any
 from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import OutOfRange
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, batch_on
 from peagle.planning.copies import Copies, reserved
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.findings import Review, none_fits
@@ -184,6 +184,7 @@ def _alternative(options: Options, candidate: Candidate) -> Alternative:
         k=candidate.k,
         verified=candidate.tokens_per_second is not None and candidate.meets(options),
         speed_source=None if candidate.tokens_per_second is None else candidate.source,
+        batch=batch_on(candidate, options),
     )
 
 
@@ -194,6 +195,8 @@ def count_decision(options: Options, candidate: Candidate) -> Decision[int]:
     one_holds = candidate.on_instance.most_requests * candidate.copies
     if candidate.count == 1:
         because = "one instance serves the load"
+    elif options.within is not None:
+        because = "fewer do not finish in time"
     elif candidate.count == options.min_instances:
         because = "--min-instances"
     elif candidate.count == options.max_instances and not candidate.holds_load:
@@ -254,7 +257,7 @@ def _instance_reason(options: Options, candidate: Candidate, ranked: Sequence[Ca
         other.tokens_per_second is not None for other in ranked if other.usd_per_hour is not None
     )
     which = " for this load" if candidate.holds_load else ""
-    if options.min_tokens_per_second is not None or options.slo is not None:
+    if options.min_tokens_per_second or options.slo or options.within:
         met = "known to meet" if candidate.meets(options) else "not known to meet"
         which += f", {met} what is required"
     costs = candidate.at_cost.strip() or "price unknown"

@@ -23,6 +23,8 @@ from peagle.planning.load_cache import LoadCache, cache_for, gpu_key, name_of
 from peagle.planning.options import Options
 from peagle.planning.prices import price_in
 from peagle.planning.speculation import SpeedsByK, usual_k
+from peagle.planning.start_time import start_time
+from peagle.planning.weights import placed_sizes
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -70,6 +72,7 @@ class CandidateEvaluator:
         self._by_load = by_load or cache_for(work)
         self._by_options = by_options or _CandidateCache()
         self._others = others
+        self._starts: dict[tuple[str, int, str | None], int] = {}
 
     def fitting(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
@@ -94,7 +97,11 @@ class CandidateEvaluator:
             best += best_of(self.options, engines, others)
         ranked = rank(self.options, best, by_cost)
         first = [self.candidate(engine.instance) for engine in ranked[:FULLY_EVALUATED_TYPES]]
-        return [*rank(self.options, first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
+        rest = ranked[FULLY_EVALUATED_TYPES:]
+        ranked = [*rank(self.options, first, by_cost), *rest]
+        if self.options.requests is not None:  # the lowest cost decides, be it of the rest
+            ranked = rank(self.options, ranked, by_cost)
+        return ranked
 
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
@@ -107,7 +114,10 @@ class CandidateEvaluator:
         )
         sizes = dict.fromkeys((engine.fit.tensor_parallel_size, engine.count) for engine in counted)
         drafters = (self.pair.drafter, *(self._others if others else ()))
-        decided = [self._decided(instance, *size, drafters) for size in sizes]
+        # In a batch the start counts, too, so the fastest drafter is not always the cheapest.
+        by_cost = self.options.requests is not None
+        sets = [(drafter,) for drafter in drafters] if by_cost else [drafters]
+        decided = [self._decided(instance, *size, each) for size in sizes for each in sets]
         if engines:
             return rank(self.options, [engine for engine in decided if engine] or engines)[0]
         drafter = self.pair.drafter
@@ -190,7 +200,22 @@ class CandidateEvaluator:
         load = self.work.concurrency / busy
         usd = self._usd_per_hour(on.instance, count)
         performance = (by_load or self._by_load).performance(on, drafter, k, load, busy)
-        return Candidate(on, drafter, k, count, math.ceil(load), busy, usd, performance, copies)
+        start = 0
+        if self.options.requests is not None:
+            start = self._start_seconds(on, drafter)
+        load = math.ceil(load)
+        return Candidate(on, drafter, k, count, load, busy, usd, performance, copies, start)
+
+    def _start_seconds(self, on: InstanceFit, drafter: Drafter | None) -> int:
+        """Until a new instance answers; in a batch, where that is billed and part of the time."""
+        key = (on.instance.gpu, on.fit.tensor_parallel_size, name_of(drafter))
+        if key not in self._starts:
+            work = replace(self.work, drafter=drafter)
+            pair = replace(self.pair, drafter=drafter)
+            sizes = placed_sizes(self.options, pair, work)
+            gpus = on.fit.tensor_parallel_size
+            self._starts[key] = start_time(self.options, sizes, gpus, work, on.instance).value
+        return self._starts[key]
 
     def _engines(self, instance: Instance, size: int, count: int) -> tuple[int, int]:
         """The engines with ``size`` GPUs on one instance, and how many on ``count`` instances have

@@ -166,12 +166,13 @@ class SpeedEstimate(Frozen):
 
 class Batch(Frozen):
     """A number of requests to be done, ``within_seconds`` if that is required: the seconds that it
-    takes and the USD that it costs, with the start of the instances; ``None`` where the speed is
-    unknown.
+    takes and the USD that it costs, with the start of the instances in ``start_seconds``; ``None``
+    where the speed is unknown.
     """
 
     requests: int = Field(ge=1)
     within_seconds: int | None = None
+    start_seconds: int = 0
     seconds: float | None = None
     usd: float | None = None
 
@@ -183,7 +184,7 @@ class Alternative(SpeedEstimate):
     ``copies`` are the engines on each, ``None`` for one without inference components.
     ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
     is known, and meets what the options require. ``speed_source`` is ``source`` under its earlier
-    name, ``None`` where the speed is unknown.
+    name, ``None`` where the speed is unknown. ``batch`` is what a batch takes and costs on them.
     """
 
     instance_type: str
@@ -198,6 +199,7 @@ class Alternative(SpeedEstimate):
     k: int
     verified: bool
     speed_source: str | None
+    batch: Batch | None = None
 
     @property
     def engines(self) -> int:

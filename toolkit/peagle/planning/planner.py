@@ -10,13 +10,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from peagle.catalog.schema import Catalog
-from peagle.planning.batch import (
-    check_batch,
-    choose_load_of_batch,
-    plan_batch,
-    with_required_speed,
-)
-from peagle.planning.candidates import Candidate, PairLoad
+from peagle.planning.batch import check_batch, choose_load_of_batch
+from peagle.planning.candidates import Candidate, PairLoad, batch_on
 from peagle.planning.choose_instance import (
     InstanceChoice,
     best_candidate,
@@ -80,7 +75,7 @@ from peagle.planning.speculation import (
     usual_k,
 )
 from peagle.planning.start_time import choose_start_time
-from peagle.planning.weights import PlacedWeights, place_weights
+from peagle.planning.weights import PlacedWeights, place_weights, placed_sizes
 
 T = TypeVar("T")
 
@@ -95,10 +90,13 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     record = decisions.record
     options = _checked(options, catalog)
     requested = choose_drafter(options, catalog)
-    alone = _target_alone_in_batch(options, catalog, requested.value)
-    options = record(_load_of_batch(options, catalog, requested.value))
+    load, load_alone = _load_of_batch(options, catalog, requested.value)
+    options = record(load)
     evaluator = _evaluator(options, catalog, requested.value)
-    ranked = choose_instance(evaluator, alone)
+    without = None
+    if load_alone != options:
+        without = _evaluator(load_alone, catalog, requested.value).with_drafter(None)
+    ranked = choose_instance(evaluator, without)
     candidate = ranked.value.candidate
     usd_per_hour = candidate.usd_per_hour
     pair = _pair_on(options, requested, ranked.value, decisions)
@@ -114,7 +112,6 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     count = record(count_decision(options, candidate))
     copies = record(copies_decision(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
-    drafters = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
     placement = Placement(
         options=options,
         catalog=catalog,
@@ -125,7 +122,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         count=count,
         copies=copies,
         placed=placed,
-        sizes=[(placed.target, work.target.weight_bytes), *drafters],
+        sizes=placed_sizes(options, pair, work),
         runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
     )
     engine = configure_engine(placement, runtime, decisions)
@@ -155,9 +152,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         cached_prompt_tokens=work.workload.cached_prompt_tokens,
         output_tokens=work.workload.output_tokens,
         slo=options.slo,
-        batch=plan_batch(
-            options, work.workload.output_tokens, candidate.tokens_per_second, usd_per_hour
-        ),
+        batch=batch_on(candidate, options),
         engine_arguments=engine.arguments,
         environment=engine.environment,
         mounts=placed.mounts,
@@ -176,6 +171,13 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
+
+
+def select_candidate(options: Options, catalog: Catalog) -> Candidate:
+    """The instances and setting that ``make_plan`` selects. Raises the same."""
+    options = _checked(options, catalog)
+    pair = choose_drafter(options, catalog).value
+    return choose_instance(_evaluator(options, catalog, pair)).value.candidate
 
 
 def _checked(options: Options, catalog: Catalog) -> Options:
@@ -222,27 +224,17 @@ def _operation_fields(
     }
 
 
-def _target_alone_in_batch(
+def _load_of_batch(
     options: Options, catalog: Catalog, pair: SelectedPair
-) -> CandidateEvaluator | None:
-    """The target without speculation at the load that is best for it; ``None`` without a batch."""
-    if options.requests is None or pair.drafter is None:
-        return None
-    alone, options = replace(pair, drafter=None), options.model_copy(update={"k": None})
-    return _evaluator(_load_of_batch(options, catalog, alone).value, catalog, alone)
+) -> tuple[Decision[Options], Options]:
+    """The options with the load of a batch; and with that which is best without speculation."""
 
+    def best(tried: Options) -> list[Candidate]:
+        evaluator = _evaluator(tried, catalog, pair)
+        either = (best_candidate(each) for each in (evaluator, evaluator.with_drafter(None)))
+        return [candidate for candidate in either if candidate is not None]
 
-def _load_of_batch(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[Options]:
-    """The options with what a batch requires, and with its load."""
-    if options.requests is None:
-        return Decision(options)
-    length = choose_length(options, pair.target).value
-    output = choose_workload(options, pair.target, length).value.output_tokens
-
-    def best(tried: Options) -> Candidate | None:
-        return best_candidate(_evaluator(tried, catalog, pair))
-
-    return choose_load_of_batch(with_required_speed(options, output), output, best)
+    return choose_load_of_batch(options, best)
 
 
 def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> CandidateEvaluator:

@@ -93,15 +93,16 @@ class RequirementReview:
     def findings(self) -> Iterator[Finding]:
         """What the options require of speed and times, where it is not met or not certain."""
         options = self.evaluator.options
-        if options.min_tokens_per_second is not None:
-            only = options.model_copy(update={"slo": None})
-            speed = f"{options.min_tokens_per_second:,.0f} tokens/s"
-            if options.requests is not None and options.within is not None:
-                hours = exact_duration(options.within)
-                speed += f", which {options.requests:,} requests within {hours} need"
-            yield from self._required(only, speed, _SPEED if options.within is None else _BATCH)
+        others = {"slo": None, "min_tokens_per_second": None, "within": None}
+        if options.within is not None:
+            only = options.model_copy(update={**others, "within": options.within})
+            batch = f"{options.requests or 0:,} requests within {exact_duration(options.within)}"
+            yield from self._required(only, batch, _BATCH)
+        if (least := options.min_tokens_per_second) is not None:
+            only = options.model_copy(update={**others, "min_tokens_per_second": least})
+            yield from self._required(only, f"{least:,.0f} tokens/s", _SPEED)
         if options.slo is not None:
-            only = options.model_copy(update={"min_tokens_per_second": None})
+            only = options.model_copy(update={**others, "slo": options.slo})
             yield from self._required(only, options.slo.text, _SLO)
 
     def _required(self, only: Options, asked: str, finds: _Requirement) -> Iterator[Finding]:
@@ -152,9 +153,8 @@ class RequirementReview:
     def _lower(self, only: Options) -> Fix:
         """The requirement of ``only`` as the candidate meets it."""
         one, speed = self.candidate.performance, self.candidate.tokens_per_second
-        if only.slo is None and only.within is not None and speed:
-            output = self.evaluator.work.workload.output_tokens
-            within = f"{least_hours(only, output, speed)}h"
+        if only.within is not None and speed:
+            within = f"{least_hours(self.candidate, only)}h"
             return Fix(f"use --within {within}", options=("--within", within))
         if only.slo is None:
             reached = str(math.floor(speed or 0))

@@ -1,4 +1,4 @@
-"""How long a new instance takes until it answers: an estimate, for scaling.
+"""How long a new instance takes until it answers: an estimate, for scaling and for batches.
 
 An instance is found and pulls the image, the weights arrive and are loaded, and the engine starts.
 The engine's start is measured (the catalogue's evidence); the rest is not, and the reason says so.
@@ -40,10 +40,18 @@ def choose_start_time(
     options: Options, sizes: WeightSizes, gpus: int, work: PairLoad, instance: Instance
 ) -> Decision[int | None]:
     """The seconds until a new instance answers, in whole minutes; ``None`` for a plan that does not
-    scale. With a pinned archive of compiled code the start is warm. ``gpus`` are those of an
-    engine."""
+    scale."""
     if not scales(options):
         return Decision(None)
+    start = start_time(options, sizes, gpus, work, instance)
+    return Decision(start.value, start.reasons, start.findings)
+
+
+def start_time(
+    options: Options, sizes: WeightSizes, gpus: int, work: PairLoad, instance: Instance
+) -> Decision[int]:
+    """The same for any plan. With a pinned archive of compiled code the start is warm. ``gpus`` are
+    those of an engine."""
     pins = choose_pins(options)
     is_warm = bool(pins.warm or pins.any_warm)
     measured = _measured(work.catalog.starts, is_warm, work.target.short_name, instance.gpu)

@@ -13,8 +13,9 @@ from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings
-from peagle.planning.load import size_of_requests, with_workload
+from peagle.planning.load import choose_length, size_of_requests, with_workload
 from peagle.planning.options import Options, WorkloadName
+from peagle.planning.planner import select_candidate
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
@@ -34,7 +35,8 @@ class VerdictRequest:
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
     ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
-    unless ``instance_type`` names one. Without ``tensor_parallel_size``, the fewest GPUs that fit.
+    with the fewest GPUs that fit. On an ``instance_type``, an engine has the GPUs of a plan for the
+    largest load there, unless ``tensor_parallel_size`` says how many.
     """
 
     pair: str
@@ -93,7 +95,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     instances = _instances(request, catalog, region)
     default = pair.target.default_drafter
     main = next((one for one in drafters if one.name == default), next(iter(drafters), None))
-    work, instance, gpus = _engine(request, works, main, instances)
+    work, instance, gpus = _engine(request, works, main, instances, catalog)
     priced = price_of(instance, region)
     price = priced.value
     compared = ComparedSettings(work, instance, gpus)
@@ -187,12 +189,15 @@ def _works(
 ) -> list[PairLoad]:
     """The target alone as one engine for all loads, from the most to the least memory: with the
     usual context or one for the longest requests, and fewer requests at a time; more wait."""
-    longest = max(map(_tokens, sizes))
-    usual = min(max(longest, target.default_max_model_len), target.architecture.max_positions)
+    size = max(sizes, key=_tokens)
+    options = Options(
+        pair=request.pair, prompt_tokens=size.prompt_tokens, output_tokens=size.output_tokens
+    )
+    usual = choose_length(options, target).value
     most = max(request.loads)
     return [
-        PairLoad(target, None, 0, vllm, length, concurrency, catalog)
-        for length in dict.fromkeys((usual, longest))
+        PairLoad(target, None, 0, vllm, length, concurrency, catalog, workload=size)
+        for length in dict.fromkeys((usual, _tokens(size)))
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
 
@@ -202,11 +207,14 @@ def _fitting_engines(
     works: Sequence[PairLoad],
     drafter: Drafter | None,
     instances: Sequence[Instance],
+    catalog: Catalog,
 ) -> Iterator[tuple[PairLoad, Instance, int]]:
     """The engines that fit, the best first: per instance and number of GPUs with the drafter, then
     without; each with its entry of ``works``."""
-    size = request.tensor_parallel_size
     for instance in instances:
+        size = request.tensor_parallel_size
+        if size is None and request.instance_type is not None:
+            size = _planned_gpus(request, works, instance, catalog)
         possible = divisions(
             works[0].target.architecture, instance.gpu_count, is_expert_parallel(works[0].settings)
         )
@@ -222,15 +230,37 @@ def _fitting_engines(
                             yield work, instance, gpus
 
 
+def _planned_gpus(
+    request: VerdictRequest, works: Sequence[PairLoad], instance: Instance, catalog: Catalog
+) -> int | None:
+    """The GPUs per engine of a plan on this instance, as ``peagle plan`` has it for the largest
+    load; ``None`` where nothing fits."""
+    size = works[0].workload
+    options = Options(
+        pair=request.pair,
+        instance_type=instance.type,
+        instance_count=1,
+        concurrency=max(request.loads),
+        prompt_tokens=size.prompt_tokens,
+        cached_prompt_tokens=size.cached_prompt_tokens,
+        output_tokens=size.output_tokens,
+        vllm=request.vllm,
+        region=request.region,
+    )
+    fit = select_candidate(options, catalog).fit
+    return fit.tensor_parallel_size if fit.fits else None
+
+
 def _engine(
     request: VerdictRequest,
     works: Sequence[PairLoad],
     drafter: Drafter | None,
     instances: Sequence[Instance],
+    catalog: Catalog,
 ) -> tuple[PairLoad, Instance, int]:
     """The first instance on which one of ``works`` fits, with the drafter if possible, and the
-    number of its GPUs: the user's, else the fewest. Raises UserError and Refused."""
-    found = next(_fitting_engines(request, works, drafter, instances), None)
+    number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
+    found = next(_fitting_engines(request, works, drafter, instances, catalog), None)
     if found is not None:
         return found
     target, size, largest = works[0].target, request.tensor_parallel_size, instances[-1]

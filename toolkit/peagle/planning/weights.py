@@ -28,7 +28,7 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.candidates import InstanceFit
+from peagle.planning.candidates import InstanceFit, PairLoad
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Mount, Reason, Weights
@@ -172,6 +172,13 @@ def place_weights(
     )
     reasons = (*_snapshot("target", target), *_snapshot("drafter", drafter))
     return Decision(PlacedWeights(target, drafter), reasons, findings)
+
+
+def placed_sizes(options: Options, pair: SelectedPair, work: PairLoad) -> WeightSizes:
+    """The weights of a pair with their bytes; where they are does not depend on the endpoint."""
+    placed = place_weights(options, work.catalog, pair, "").value
+    drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
+    return [(placed.target, work.target.weight_bytes), *drafter]
 
 
 def _at(weights: Weights, engine_path: str) -> Weights:

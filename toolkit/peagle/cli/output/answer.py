@@ -317,11 +317,8 @@ def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
         where = f"{other.instance_count} x {other.instance_type} ({gpu}){how}, {price}"
     each = "copy" if other.copies else "instance"
     speed = speed_text(other, engines=min(other.engines, plan.concurrency), each=each)
-    if plan.batch is None:
-        return f"{where}: {speed}"
-    output, usd = plan.output_tokens or 0, other.price_per_hour_usd
-    batch = api.batch_at(plan.batch, output, other.tokens_per_second, usd)
-    if batch.seconds is not None and batch.usd is not None:
+    batch = other.batch
+    if batch is not None and batch.seconds is not None and batch.usd is not None:
         speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
     return f"{where}: {speed}"
 
