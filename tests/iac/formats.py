@@ -13,7 +13,7 @@ from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render import render, requests
 from peagle.render.requests import OWNER_TAG, STACK_TAG, VARIANT
-from peagle.render.scaling import scaling_requests
+from peagle.render.resources import scaling_requests
 from tests.iac.stack import stack_of
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 

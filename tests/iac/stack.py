@@ -56,12 +56,8 @@ class Resolver:
     def holds(self, condition: Mapping[str, Any]) -> bool:
         """Whether a condition holds."""
         ((function, value),) = condition.items()
-        if function == "Condition":
-            return self.holds(self._conditions[value])
         if function == "Fn::Not":
             return not self.holds(value[0])
-        if function == "Fn::Or":
-            return any(map(self.holds, value))
         assert function == "Fn::Equals"
         first, second = map(self.resolved, value)
         return str(first) == str(second)

@@ -10,12 +10,11 @@ import pytest
 
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.limit import ends_after
-from peagle.planning.observe import alarm_kinds
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
-from peagle.render.limit import limit_name
 from peagle.render.metrics import metric_filters
+from peagle.render.resources import limit_name
 from tests.iac.formats import from_requests, from_stack
 from tests.iac.stack import stack_of, values_of
 from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of, to_zero
@@ -97,37 +96,29 @@ def test_a_name_that_sagemaker_rejects_is_no_value_of_the_parameter(name: str) -
         values_of(template(rich()), {"EndpointName": name})
 
 
-def test_a_stack_scales_and_observes_beyond_its_plan() -> None:
-    plan = plan_of("from-hub")
-    stack = stack_of(
-        template(plan), Scaling="true", MinInstances=2, MaxInstances=5, InitialInstanceCount=2,
-        Observability="true", AlarmTopicArn=TOPIC,
-    )  # fmt: skip
-    found = from_stack(stack)
-    assert (found.scaling["MinCapacity"], found.scaling["MaxCapacity"]) == (2, 5)
-    assert found.variant["InitialInstanceCount"] == 2
-    assert found.variant["RoutingConfig"] == {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-    options = Options(pair="gpt-oss-20b", observe=True, alarm_topic=TOPIC)
-    made = of_type(stack, "CloudWatch::Alarm")
-    kinds = {f"{kind.title()}Alarm" for kind in alarm_kinds(make_plan(options, CATALOG))}
-    assert {name for name in stack if name.endswith("Alarm")} == kinds
-    assert all(one["AlarmActions"] == one["OKActions"] == [TOPIC] for one in made)
-    assert len(of_type(stack, "CloudWatch::Dashboard")) == 1
-
-
-def test_a_stack_switches_off_what_its_plan_has() -> None:
+def test_a_stack_has_what_its_plan_has_within_the_bounds_of_the_account() -> None:
     key = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-    switches = {"Scaling": "false", "Observability": "false", "AlarmTopicArn": ""}
-    stack = stack_of(template(rich()), **switches, LogKmsKeyArn=key, LogRetentionInDays=7, **END)
-    assert of_type(stack, "ApplicationAutoScaling::ScalableTarget") == []
-    assert of_type(stack, "CloudWatch::Dashboard") == []
+    topic = f"{TOPIC}-of-staging"
+    values = {"MinInstances": 5, "MaxInstances": 9, "AlarmTopicArn": topic, "LogKmsKeyArn": key}
+    stack = stack_of(template(rich()), InitialInstanceCount=5, **values, **END)
+    scaling = from_stack(stack).scaling
+    assert (scaling["MinCapacity"], scaling["MaxCapacity"]) == (5, 9)
     (log,) = of_type(stack, "Logs::LogGroup")
-    assert (log["RetentionInDays"], log["KmsKeyId"]) == (7, key)
+    assert log["KmsKeyId"] == key
+    made = of_type(stack, "CloudWatch::Alarm")
+    assert all(one["AlarmActions"] == one["OKActions"] == [topic] for one in made)
     (endpoint,) = of_type(stack, "SageMaker::Endpoint")
-    assert "RetainAllVariantProperties" not in endpoint
     undoing = endpoint["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]
-    assert {one["AlarmName"]["Ref"] for one in undoing} == {one for one in stack if "Alarm" in one}
-    assert not any("AlarmActions" in one for one in of_type(stack, "CloudWatch::Alarm"))
+    assert {one["AlarmName"]["Ref"] for one in undoing} <= {one for one in stack if "Alarm" in one}
+
+
+def test_a_plan_without_scaling_and_alarms_has_no_parameters_for_them() -> None:
+    found = template(plan_of("from-hub"))
+    assert list(found["Parameters"]) == ["EndpointName", "ExecutionRoleArn", "InitialInstanceCount"]
+    stack = stack_of(found, InitialInstanceCount=2)
+    assert set(stack) == {"Model", "EndpointConfig", "Endpoint"}
+    routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+    assert from_stack(stack).variant["RoutingConfig"] == routing
 
 
 def test_a_stack_of_copies_counts_copies_and_instances() -> None:
@@ -161,7 +152,7 @@ def test_the_outputs_lead_to_what_the_stack_made() -> None:
     outputs = template(plan_of("observed"))["Outputs"]
     assert outputs["EndpointArn"]["Value"] == {"Ref": "Endpoint"}
     assert outputs["ModelName"]["Value"] == {"Fn::GetAtt": ["Model", "ModelName"]}
-    assert outputs["DashboardURL"]["Condition"] == "ObservabilityOn"
+    assert "DashboardURL" not in template(plan_of("from-hub"))["Outputs"]
     text, own = outputs["DashboardURL"]["Value"]["Fn::Sub"]
     assert text.startswith("https://us-east-1.console.aws.amazon.com/cloudwatch/home?")
     assert text.endswith("#dashboards/dashboard/${OwnName}-us-east-1")

@@ -84,10 +84,10 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     assert (made["EndpointName"], "DashboardURL" in made) == (name, False)
     assert made["EndpointConfigName"] == account.describe(name)["EndpointConfigName"]
 
-    changed = machine.render("cloudformation", name, tmp_path / "changed", "--k", "4")
+    options = ("--k", "4", "--observe")
+    changed = machine.render("cloudformation", name, tmp_path / "changed", *options)
     text = (changed / "template.yaml").read_text()
-    two = {"InitialInstanceCount": "2", "Observability": "true"}
-    change_stack(machine, "update", "chat", text, **two)
+    change_stack(machine, "update", "chat", text, InitialInstanceCount="2")
     shown = machine.json("status", name)
     assert (shown["k"], shown["instance_count"]) == (4, 2)
     outputs = outputs_of(stacks, "chat")

@@ -17,7 +17,7 @@ from peagle.errors import Unsupported
 from peagle.planning.operation_model import Capture, Observe
 from peagle.planning.plan import Plan
 from peagle.render import render
-from peagle.render.capture import rule_id
+from peagle.render.resources import rule_id
 from peagle.s3uri import S3Uri
 from tests.support import raises_code
 from tests.unit.aws.cloud import FakeAws

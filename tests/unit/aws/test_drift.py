@@ -19,7 +19,7 @@ from peagle.planning.company import Company
 from peagle.planning.operation_model import Capture, Limit, Observe
 from peagle.planning.plan import Plan
 from peagle.render import render
-from peagle.render.limit import limit_name
+from peagle.render.resources import limit_name
 from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud, service_error

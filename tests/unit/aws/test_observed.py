@@ -12,7 +12,7 @@ from peagle.errors import PeagleError
 from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarm_names, rollback_alarm_names
-from peagle.render.stack_observability import observability_resources
+from peagle.render.formats.cloudformation import template
 from peagle.render.values import values
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan, another
@@ -102,11 +102,11 @@ def test_the_log_has_the_tags_of_the_user(world: World, change: Callable[[Plan],
 
 def test_templates_tag_the_log() -> None:
     plan = observed(a_plan())
-    assert "Tags" not in observability_resources(plan)["Log"]["Properties"]
+    assert "Tags" not in template(plan)["Resources"]["Log"]["Properties"]
     company = plan.company.model_copy(update={"tags": {"team": "search"}})
     plan = plan.model_copy(update={"company": company})
 
-    log = observability_resources(plan)["Log"]["Properties"]
+    log = template(plan)["Resources"]["Log"]["Properties"]
     assert log["Tags"] == [{"Key": "team", "Value": "search"}]
     assert values(plan, "terraform")["own_tags"] == {"team": "search"}
 

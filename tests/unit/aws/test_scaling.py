@@ -13,7 +13,7 @@ from peagle.deploy.status import deployment_status, list_deployments
 from peagle.errors import CloudError, NotProved, Refused, UserError
 from peagle.planning.operation_model import Rollout, Scaling, Step
 from peagle.planning.plan import Plan
-from peagle.render.scaling import tracking
+from peagle.render.resources import tracking
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
 from tests.unit.aws.plans import a_plan, another

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.deploy.costs import utc_moment, utc_text
 from peagle.deploy.revisions import temporary_name
-from peagle.render.limit import copies_limit_name, limit_name
+from peagle.render.resources import copies_limit_name, limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.aws.regions import hosting_regions
 from peagle.deploy.costs import utc_moment, utc_text
-from peagle.render.limit import limit_name
+from peagle.render.resources import limit_name
 from tests.unit.aws.cloud import ACCOUNT, START, service_error
 from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from peagle.render.limit import copies_limit_name
+from peagle.render.resources import copies_limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 

@@ -16,9 +16,9 @@ from peagle.planning.company import MOST_TAGS, parse_tags
 from peagle.render import plan_bytes, plan_document, read_plan, render
 from peagle.render.alarms import all_alarm_names
 from peagle.render.dashboard import dashboard_name
-from peagle.render.limit import limit_name
 from peagle.render.plan_file import digest, recreate_fix
 from peagle.render.requests import plan_arguments, requests
+from peagle.render.resources import limit_name
 from peagle.request_validation import plan_request_findings
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import because

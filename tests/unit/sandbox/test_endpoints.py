@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.render.limit import copies_schedule, role_policy, schedule, target_arn
+from peagle.render.resources import copies_schedule, role_policy, schedule, target_arn
 from peagle.sandbox import endpoints, scheduler
 from peagle.sandbox.components import SandboxComponent
 from peagle.sandbox.endpoints import NotFoundError, RefusedForNowError, rollout_problem

@@ -17,7 +17,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.planning.operation_model import Scaling
 from peagle.render.requests import VARIANT
-from peagle.render.scaling import (
+from peagle.render.resources import (
     COPY_DIMENSION,
     COPY_METRIC,
     DIMENSION,

@@ -18,7 +18,7 @@ from peagle.aws.sagemaker import ID_TAG
 from peagle.errors import CloudError
 from peagle.planning.company import Company, role_parameters
 from peagle.planning.limit import COPIES_BEFORE_SECONDS
-from peagle.render.limit import (
+from peagle.render.resources import (
     END_POLICY,
     copies_schedule,
     limit_name,

@@ -35,8 +35,8 @@ from peagle.deploy.settings import tag_again
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
-from peagle.render.limit import END_TAGS
 from peagle.render.requests import REVISION_TAG
+from peagle.render.resources import END_TAGS
 from peagle.weights.pins import require_pinned
 
 

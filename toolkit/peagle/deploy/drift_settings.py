@@ -16,18 +16,24 @@ from peagle.deploy.costs import utc_moment
 from peagle.deploy.drift_fields import Compared, FieldDrift, differing, nested, plain
 from peagle.planning.operation_model import Scaling
 from peagle.render.alarms import alarms as planned_alarms
-from peagle.render.capture import capture_rule
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.limit import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
 from peagle.render.metrics import log_of
 from peagle.render.metrics import metric_filters as planned_filters
 from peagle.render.requests import VARIANT
-from peagle.render.scaling import wake_alarm, wake_policy_parameters
+from peagle.render.resources import (
+    BUDGET_TAG,
+    ENDS_TAG,
+    capture_rule,
+    copies_limit_name,
+    limit_name,
+    wake_alarm,
+    wake_policy_parameters,
+)
 from peagle.text import json_object
 
 _ALARM_KEYS = (

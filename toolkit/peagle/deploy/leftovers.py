@@ -13,7 +13,7 @@ from peagle.protocol import log_group
 from peagle.render.alarms import alarm_name
 from peagle.render.dashboard import dashboard_name
 from peagle.render.metrics import COMPONENT_DIMENSION
-from peagle.render.scaling import copies_id, wake_alarm_name
+from peagle.render.resources import copies_id, wake_alarm_name
 
 LeftoverKind = Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
 

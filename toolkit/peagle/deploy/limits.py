@@ -23,7 +23,7 @@ from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.errors import PeagleError, Refused
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.limit import ExtraInstances
-from peagle.render.limit import (
+from peagle.render.resources import (
     BUDGET_TAG,
     EARLIER_EXTRA_TAG,
     ENDS_TAG,

@@ -18,9 +18,9 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Resource, Revision
 from peagle.errors import CloudError
 from peagle.planning.plan import Plan
-from peagle.render.capture import capture_rule, captured_prefix, rule_id
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.metrics import log_of
+from peagle.render.resources import capture_rule, captured_prefix, rule_id
 from peagle.s3uri import S3Uri
 
 

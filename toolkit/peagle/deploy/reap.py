@@ -25,8 +25,8 @@ from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import usd_per_hour
 from peagle.errors import CloudError, PeagleError
-from peagle.render.limit import ENDS_TAG
 from peagle.render.requests import DEPLOYMENT_TAG
+from peagle.render.resources import ENDS_TAG
 
 _KINDS = ("sagemaker:endpoint", "sagemaker:endpoint-config")
 """What carries the end time."""

@@ -26,7 +26,7 @@ from peagle.planning.pins import pin_arguments
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.render.components import component_request, config_for_copies
-from peagle.render.scaling import scaling_arguments
+from peagle.render.resources import scaling_arguments
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
 

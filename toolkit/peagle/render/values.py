@@ -20,9 +20,9 @@ from peagle.render.dashboard import (
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.limit import limit_name
 from peagle.render.metrics import metric_filters
 from peagle.render.requests import owned_requests
+from peagle.render.resources import limit_name
 from peagle.render.rollout import deployment_config
 
 CONFIG_NAME = "${EndpointConfigName}"

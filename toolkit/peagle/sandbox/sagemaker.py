@@ -22,7 +22,7 @@ from moto.sagemaker.models import Model as MotoModel
 from moto.sagemaker.responses import SageMakerResponse
 from moto.sagemaker.utils import arn_formatter
 
-from peagle.render.scaling import DIMENSION
+from peagle.render.resources import DIMENSION
 from peagle.sandbox import account
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.components import ComponentOperations

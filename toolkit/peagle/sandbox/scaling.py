@@ -26,7 +26,7 @@ from typing import Any
 from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
 
-from peagle.render.scaling import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
+from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
 from peagle.sandbox.account import Operation, Refusal
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.engines import Fleet

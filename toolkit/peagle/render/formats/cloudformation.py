@@ -1,44 +1,62 @@
-"""The plan as a CloudFormation stack: Model, EndpointConfig, Endpoint, InferenceComponent.
+"""The plan as a CloudFormation stack: Model, EndpointConfig, Endpoint, InferenceComponent, and the
+scaling, alarms, dashboard, log and end that the plan has.
 
 Model and EndpointConfig get no names: a change of a configuration replaces it, so CloudFormation
-creates the new one under a generated name and updates the endpoint to it. Without parameters, the
-stack does what the plan says.
+creates the new one under a generated name and updates the endpoint to it. Parameters are for what
+differs between accounts; without any, the stack does what the plan says.
+
+A plan is rendered under the name ``NAME``. Every text that contains it becomes a reference to the
+parameter ``EndpointName``, so that names of alarms, logs and roles follow the endpoint's.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from peagle.catalog.schema import Catalog
+from peagle.planning.company import role_settings
 from peagle.planning.limit import ends_after
-from peagle.planning.plan import MODEL_BUCKET, Plan
-from peagle.render.capture import not_in_templates
-from peagle.render.components import component_path
-from peagle.render.dashboard import keeps_log
+from peagle.planning.observe import alarm_kinds
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, own_name
+from peagle.render.alarms import alarms
+from peagle.render.components import component_path, managed_instances
+from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
 from peagle.render.files import RenderedFile, readme, yaml_file
-from peagle.render.limit import ENDS_TAG, cloudformation_end
-from peagle.render.requests import STACK_TAG, folders, owned_requests
-from peagle.render.stack_observability import dashboard_url, observability_resources, rollout_config
-from peagle.render.stack_parameters import interface, parameters
-from peagle.render.stack_references import (
-    NAME,
-    OBSERVES,
-    SEVERAL,
-    conditions,
-    either,
-    with_references,
+from peagle.render.metrics import log_of, metric_filters
+from peagle.render.requests import DEPLOYMENT_TAG, STACK_TAG, VARIANT, folders, owned_requests
+from peagle.render.resources import (
+    END_POLICY,
+    ENDS_TAG,
+    POLICY,
+    WAKE_POLICY,
+    copies_id,
+    copies_limit_name,
+    copies_schedule,
+    limit_name,
+    not_in_templates,
+    register_parameters,
+    role_policy,
+    schedule,
+    target_arn,
+    tracking,
+    trust_policy,
+    wake_alarm,
+    wake_steps,
 )
-from peagle.render.stack_scaling import retained, scaling_resources
+from peagle.render.rollout import deployment_config
 from peagle.s3uri import S3Uri
 
 TEMPLATE = "template.yaml"
 FILES = (TEMPLATE, "README.md")
 
-_OPENAI_URL = (
-    "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
-    "/endpoints/${Endpoint.EndpointName}%s/openai/v1"
-)
+NAME = "PeagleEndpointName"
+"""Stands for the endpoint's name."""
+
+CONFIG_NAME = "PeagleEndpointConfigName"
+"""Stands for the name of the endpoint configuration, which CloudFormation generates."""
 
 _STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
 
@@ -84,18 +102,210 @@ def _dynamic_references(value: Any, place: str = "") -> Iterator[str]:
 
 
 def template(plan: Plan) -> dict[str, Any]:
+    """The template as plain data."""
     named = plan.model_copy(update={"name": NAME})
-    resources: dict[str, Any] = with_references(_resources(named, plan))
+    groups = _parameters(plan)
+    resources: dict[str, Any] = _with_references(_resources(named, plan))
+    text = json.dumps(resources)
+    conditions = _conditions(plan)
+    # A stack in another region would fail after minutes: the image is in the plan's region.
+    region = {
+        "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
+        "AssertDescription": f"The plan is for {plan.region}",
+    }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"{plan.pair} served by vLLM {plan.runtime.vllm}",
-        "Metadata": interface(plan),
-        "Parameters": parameters(plan),
-        "Rules": _rules(plan),
-        "Conditions": conditions(plan),
+        "Metadata": {
+            "AWS::CloudFormation::Interface": {
+                "ParameterGroups": [
+                    {"Label": {"default": label}, "Parameters": list(group)}
+                    for label, group in groups.items()
+                    if group
+                ]
+            }
+        },
+        "Parameters": {name: value for group in groups.values() for name, value in group.items()},
+        "Rules": {"PlannedRegion": {"Assertions": [region]}},
+        "Conditions": {
+            name: condition for name, condition in conditions.items() if f'"{name}"' in text
+        },
         "Resources": resources,
-        "Outputs": with_references(_outputs(named)),
+        "Outputs": _with_references(_outputs(named)),
     }
+
+
+# --- Parameters: their defaults are the plan's values
+
+
+def _parameters(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The parameters, in the groups that the console shows. Those without a default are of an
+    account, not of a plan."""
+    return {
+        "Endpoint": _endpoint_parameters(plan),
+        "Instances": _instance_parameters(plan),
+        "Scaling": _scaling_parameters(plan),
+        "Observability": _observability_parameters(plan),
+        "End": _end_parameters(plan),
+    }
+
+
+def _endpoint_parameters(plan: Plan) -> dict[str, Any]:
+    name = _text(
+        "Name of the endpoint, and the beginning of the names of what belongs to it",
+        "^[a-zA-Z0-9](-*[a-zA-Z0-9])*$",
+        Default=plan.name,
+        MaxLength=MAX_NAME_LENGTH,
+    )
+    role = _text(
+        "ARN of the role that SageMaker assumes to read the image and the weights",
+        r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-/]+",
+    )
+    bucket = _text(
+        "Bucket that holds the weights; README.md lists the prefixes",
+        r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]",
+    )
+    return {
+        "EndpointName": name,
+        "ExecutionRoleArn": role,
+        **({"ModelBucket": bucket} if folders(plan) else {}),
+    }
+
+
+def _min_instances(plan: Plan) -> int:
+    """The minimum number of instances: a rollout in steps needs as many as it was planned for."""
+    rollout = plan.rollout
+    if rollout is None or rollout.step is None or plan.copies is not None:
+        return 1
+    return plan.scaling.min_instances if plan.scaling else plan.instance_count
+
+
+def _instance_parameters(plan: Plan) -> dict[str, Any]:
+    text = f"Number of {plan.instance_type}"
+    text += "; with scaling, when the endpoint is created" if plan.scaling else ""
+    parameters = {"InitialInstanceCount": _number(text, plan.instance_count, _min_instances(plan))}
+    if plan.copies is None:
+        return parameters
+    low, high = managed_instances(plan)
+    bounds = "number of instances that SageMaker runs for the copies"
+    return parameters | {
+        "MinInstances": _number(f"Minimum {bounds}", low, 0),
+        "MaxInstances": _number(
+            f"Maximum {bounds}; an update needs one more than the copies fill", high, 1
+        ),
+        "Copies": _number("Number of copies of the engine", plan.engines, 1),
+    }
+
+
+def _scaling_parameters(plan: Plan) -> dict[str, Any]:
+    scaling = plan.scaling
+    if scaling is None:
+        return {}
+    units = "Copies" if scaling.scales_copies else "Instances"
+    bounds = f"number of {units.lower()} with automatic scaling"
+    lowest = 0 if scaling.scales_copies else _min_instances(plan)
+    return {
+        f"Min{units}": _number(f"Minimum {bounds}", scaling.minimum, lowest),
+        f"Max{units}": _number(f"Maximum {bounds}", scaling.maximum, 1),
+    }
+
+
+def _observability_parameters(plan: Plan) -> dict[str, Any]:
+    parameters = {}
+    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
+        parameters["AlarmTopicArn"] = _text(
+            "ARN of the SNS topic that the alarms notify",
+            r"^arn:aws[a-z\-]*:sns:[a-z0-9\-]+:\d{12}:[A-Za-z0-9_\-]{1,256}$",
+            Default=plan.observe.alarm_topic,
+        )
+    if keeps_log(plan):
+        parameters["LogKmsKeyArn"] = _text(
+            "ARN of a KMS key that encrypts the log and that CloudWatch Logs may use; empty for "
+            "none",
+            r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$",
+            Default="",
+        )
+    return parameters
+
+
+def _end_parameters(plan: Plan) -> dict[str, Any]:
+    if ends_after(plan) is None:
+        return {}
+    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+    end = _text("When the endpoint is deleted, in UTC, such as 2030-01-31T20:00:00", moment)
+    if plan.copies is None:
+        return {"EndsAt": end}
+    # A template computes no times.
+    copies = _text("When the copies on the endpoint are deleted: ten minutes earlier", moment)
+    return {"EndsAt": end, "CopiesEndAt": copies}
+
+
+def _text(description: str, pattern: str, **more: Any) -> dict[str, Any]:
+    return {"Type": "String", "Description": description, "AllowedPattern": pattern, **more}
+
+
+def _number(description: str, default: int, minimum: int) -> dict[str, Any]:
+    return {"Type": "Number", "Description": description, "Default": default, "MinValue": minimum}
+
+
+# --- References and conditions
+
+_SEVERAL, _ENCRYPTS_LOG = "SeveralInstances", "LogHasKey"
+_PREFIXED, _PLANNED_NAME = "NameHasPrefix", "NameIsPlanned"
+
+
+def _conditions(plan: Plan) -> dict[str, Any]:
+    """All conditions; a template has those that its resources use."""
+    beginning = {"Fn::Select": [0, {"Fn::Split": [DEFAULT_PREFIX, {"Ref": "EndpointName"}]}]}
+    single = {"Fn::Equals": [{"Ref": "InitialInstanceCount"}, 1]}
+    no_key = {"Fn::Equals": [{"Ref": "LogKmsKeyArn"}, ""]}
+    return {
+        _PREFIXED: {"Fn::Equals": [beginning, ""]},
+        _SEVERAL: {"Fn::Not": [single]},
+        _ENCRYPTS_LOG: {"Fn::Not": [no_key]},
+        _PLANNED_NAME: {"Fn::Equals": [{"Ref": "EndpointName"}, plan.name]},
+    }
+
+
+def _with_references(value: Any) -> Any:
+    """``value`` with references in place of ``NAME``, ``CONFIG_NAME`` and the plan's
+    placeholders."""
+    if isinstance(value, list):
+        return [_with_references(item) for item in value]
+    if isinstance(value, dict):
+        if set(value) == {"Fn::Sub"} and isinstance(value["Fn::Sub"], str):
+            return _substituted(value["Fn::Sub"])
+        return {key: _with_references(item) for key, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    references = {
+        NAME: {"Ref": "EndpointName"},
+        CONFIG_NAME: {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]},
+        EXECUTION_ROLE: {"Ref": "ExecutionRoleArn"},
+    }
+    if value in references:
+        return references[value]
+    if value.startswith(str(S3Uri(MODEL_BUCKET))):
+        return {"Fn::Sub": value}
+    return _substituted(value.replace("${", "${!")) if NAME in value else value
+
+
+def _substituted(text: str) -> dict[str, Any]:
+    prefixed = own_name(NAME)  # the beginning of the names of alarms and dashboards
+    if prefixed not in text:
+        return {"Fn::Sub": text.replace(NAME, "${EndpointName}")}
+    name = {"Ref": "EndpointName"}
+    with_prefix = {"Fn::Sub": f"{DEFAULT_PREFIX}${{EndpointName}}"}
+    parts = text.replace(prefixed, "${OwnName}").replace(NAME, "${EndpointName}")
+    return {"Fn::Sub": [parts, {"OwnName": {"Fn::If": [_PREFIXED, name, with_prefix]}}]}
+
+
+def _where(condition: str, value: Any) -> dict[str, Any]:
+    """``value`` where the condition holds, else nothing."""
+    return {"Fn::If": [condition, value, {"Ref": "AWS::NoValue"}]}
+
+
+# --- Resources
 
 
 def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
@@ -104,81 +314,204 @@ def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
         request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
         for request in owned_requests(named, "cloudformation")
     )
-    limited = ends_after(plan) is not None
-    schedules = ["Schedule", *(["CopiesSchedule"] if plan.copies else [])]
-    before = [*(schedules if limited else []), *(["Log"] if keeps_log(plan) else [])]
-    if limited:
+    before = ["Log"] if keeps_log(plan) else []
+    if ends_after(plan) is not None:
+        before = ["Schedule", *(["CopiesSchedule"] if plan.copies else []), *before]
         endpoint["Tags"].append({"Key": ENDS_TAG, "Value": {"Fn::Sub": "${EndsAt}Z"}})
-    own = {"EndpointConfigName": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}}
+    endpoint["EndpointConfigName"] = {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}
+    if not component:
+        endpoint |= _rollout(plan)
+    if plan.scaling and not component:
+        # An update keeps the number of instances that scaling chose, and nothing else.
+        endpoint["RetainAllVariantProperties"] = True
+        endpoint["ExcludeRetainedVariantProperties"] = [
+            {"VariantPropertyType": kind} for kind in ("DesiredWeight", "DataCaptureConfig")
+        ]
+    del model["ModelName"]
+    checked: dict[str, Any] = {}
+    if not plan.company.network_isolation:
+        why = (
+            "Isolation is a choice of the plan: an engine that downloads weights needs the network"
+        )
+        checked["Metadata"] = {"checkov": {"skip": [{"id": "CKV_AWS_370", "comment": why}]}}
     return {
-        "Model": {
-            "Type": "AWS::SageMaker::Model",
-            **_skipped(plan),
-            "Properties": _without(model, "ModelName"),
-        },
-        "EndpointConfig": {
-            "Type": "AWS::SageMaker::EndpointConfig",
-            "Properties": _config(plan, config),
-        },
-        "Endpoint": {
-            "Type": "AWS::SageMaker::Endpoint",
-            "Properties": endpoint
-            | own
-            | ({} if component else rollout_config(plan))
-            | retained(plan),
-        }
+        "Model": {"Type": "AWS::SageMaker::Model", **checked, "Properties": model},
+        "EndpointConfig": _resource("SageMaker::EndpointConfig", _config(plan, config)),
+        "Endpoint": _resource("SageMaker::Endpoint", endpoint)
         | ({"DependsOn": before} if before else {}),
-        **scaling_resources(named, [_STACK]),
-        **(cloudformation_end(plan, NAME, model["Tags"]) if limited else {}),
-        **observability_resources(named),
+        **_scaling(named),
+        **(_end(plan, model["Tags"]) if ends_after(plan) is not None else {}),
+        **_observability(named),
         **({"InferenceComponent": _component(plan, *component)} if component else {}),
     }
 
 
-def _skipped(plan: Plan) -> dict[str, Any]:
-    """The checks of checkov that do not hold for the model, with their reasons."""
-    if plan.company.network_isolation:
-        return {}
-    reason = "Isolation is a choice of the plan: an engine that downloads weights needs the network"
-    return {"Metadata": {"checkov": {"skip": [{"id": "CKV_AWS_370", "comment": reason}]}}}
-
-
-def _rules(plan: Plan) -> dict[str, Any]:
-    """A stack in another region would fail after minutes: the image is in the plan's region."""
-    assertion = {
-        "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
-        "AssertDescription": f"The plan is for {plan.region}",
-    }
-    return {"PlannedRegion": {"Assertions": [assertion]}}
+def _resource(kind: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {"Type": f"AWS::{kind}", "Properties": properties}
 
 
 def _config(plan: Plan, config: dict[str, Any]) -> dict[str, Any]:
     (variant,) = config["ProductionVariants"]
-    own: dict[str, Any] = {"InitialInstanceCount": {"Ref": "InitialInstanceCount"}}
+    variant["InitialInstanceCount"] = {"Ref": "InitialInstanceCount"}
     if plan.copies is None:
+        variant["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
         routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-        own["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
-        own["RoutingConfig"] = either(SEVERAL, routing)
+        variant["RoutingConfig"] = routing if plan.scaling else _where(_SEVERAL, routing)
     else:
-        bounds = {"MinInstanceCount": "MinInstances", "MaxInstanceCount": "MaxInstances"}
-        references = {key: {"Ref": name} for key, name in bounds.items()}
-        own["ManagedInstanceScaling"] = variant["ManagedInstanceScaling"] | references
-    return _without(config, "EndpointConfigName") | {"ProductionVariants": [variant | own]}
+        variant["ManagedInstanceScaling"] |= {
+            "MinInstanceCount": {"Ref": "MinInstances"},
+            "MaxInstanceCount": {"Ref": "MaxInstances"},
+        }
+    return {name: value for name, value in config.items() if name != "EndpointConfigName"}
 
 
 def _component(plan: Plan, component: dict[str, Any]) -> dict[str, Any]:
     """The copies of the model, which the endpoint starts."""
-    model = {"ModelName": {"Fn::GetAtt": ["Model", "ModelName"]}}
-    own = {
-        "EndpointName": {"Fn::GetAtt": ["Endpoint", "EndpointName"]},
-        "Specification": component["Specification"] | model,
-        "RuntimeConfig": {"CopyCount": {"Ref": "Copies"}},
+    component["EndpointName"] = {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
+    component["Specification"]["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
+    component["RuntimeConfig"] = {"CopyCount": {"Ref": "Copies"}}
+    return _resource("SageMaker::InferenceComponent", component | _rollout(plan))
+
+
+def _rollout(plan: Plan) -> dict[str, Any]:
+    """How the stack updates the endpoint, or its copies. References to the alarms, so that they
+    are made first."""
+    config = deployment_config(plan)
+    if config is None or plan.rollout is None:
+        return {}
+    names = [{"AlarmName": {"Ref": f"{kind.title()}Alarm"}} for kind in plan.rollout.alarms]
+    return {"DeploymentConfig": config | {"AutoRollbackConfiguration": {"Alarms": names}}}
+
+
+def _scaling(plan: Plan) -> dict[str, Any]:
+    """The target, the policy, and with a scale to zero the policy that starts the first copy, and
+    the alarm that calls it. CloudFormation creates the target's role."""
+    scaling = plan.scaling
+    if scaling is None:
+        return {}
+    units = "Copies" if scaling.scales_copies else "Instances"
+    variant: Any = {"Fn::Sub": f"endpoint/${{Endpoint.EndpointName}}/variant/{VARIANT}"}
+    target = register_parameters(plan.name, VARIANT, scaling) | {
+        "ResourceId": copies_id(plan.name) if scaling.scales_copies else variant,
+        "MinCapacity": {"Ref": f"Min{units}"},
+        "MaxCapacity": {"Ref": f"Max{units}"},
     }
-    properties = component | own | rollout_config(plan)
-    return {"Type": "AWS::SageMaker::InferenceComponent", "Properties": properties}
+    policy = {
+        "PolicyName": POLICY,
+        "PolicyType": "TargetTrackingScaling",
+        "ScalingTargetId": {"Ref": "ScalableTarget"},
+        "TargetTrackingScalingPolicyConfiguration": tracking(scaling),
+    }
+    service = "ApplicationAutoScaling"
+    resources = {
+        "ScalableTarget": _resource(f"{service}::ScalableTarget", target),
+        "ScalingPolicy": _resource(f"{service}::ScalingPolicy", policy),
+    }
+    if scaling.scales_copies:
+        resources["ScalableTarget"]["DependsOn"] = "InferenceComponent"
+    if scaling.scales_to_zero:
+        wake_up = {
+            "PolicyName": WAKE_POLICY,
+            "PolicyType": "StepScaling",
+            "ScalingTargetId": {"Ref": "ScalableTarget"},
+            "StepScalingPolicyConfiguration": wake_steps(scaling),
+        }
+        tags: list[Any] = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list]
+        alarm = wake_alarm(plan.name, {"Ref": "WakeUpPolicy"}, [*tags, _STACK])
+        resources["WakeUpPolicy"] = _resource(f"{service}::ScalingPolicy", wake_up)
+        resources["WakeUpAlarm"] = _resource("CloudWatch::Alarm", alarm)
+    return resources
+
+
+def _observability(plan: Plan) -> dict[str, Any]:
+    """Alarms, metric filters, log and dashboard, as far as the plan has them."""
+    resources = {}
+    made = alarms(plan, CONFIG_NAME, "cloudformation")
+    for kind, alarm in zip(alarm_kinds(plan), made, strict=True):
+        if "AlarmActions" in alarm:
+            topic = [{"Ref": "AlarmTopicArn"}]
+            alarm |= {"AlarmActions": topic, "OKActions": topic}
+        resources[f"{kind.title()}Alarm"] = _resource("CloudWatch::Alarm", alarm)
+    for log_filter in metric_filters(plan):
+        (transformation,) = log_filter["metricTransformations"]
+        properties = {
+            "FilterName": log_filter["filterName"],
+            "FilterPattern": log_filter["filterPattern"],
+            "LogGroupName": log_filter["logGroupName"],
+            "MetricTransformations": [
+                {f"{key[0].upper()}{key[1:]}": value for key, value in transformation.items()}
+            ],
+        }
+        # SageMaker makes the log when the endpoint starts.
+        after = {"DependsOn": "InferenceComponent" if plan.copies else "Endpoint"}
+        resource = _resource("Logs::MetricFilter", properties)
+        resources[f"{transformation['metricName']}Filter"] = resource | after
+    if plan.observe and plan.observe.log_retention_days is not None:
+        log: dict[str, Any] = {
+            "LogGroupName": log_of(plan),
+            "RetentionInDays": plan.observe.log_retention_days,
+            "KmsKeyId": _where(_ENCRYPTS_LOG, {"Ref": "LogKmsKeyArn"}),
+        }
+        if plan.company.tags:
+            log["Tags"] = plan.company.tag_list
+        resources["Log"] = _resource("Logs::LogGroup", log)
+    if has_dashboard(plan):
+        dashboard = {
+            "DashboardName": dashboard_name(plan.name, plan.region),
+            "DashboardBody": dashboard_text(plan),
+        }
+        resources["Dashboard"] = _resource("CloudWatch::Dashboard", dashboard)
+    return resources
+
+
+def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
+    """The role of the scheduler, and the schedules that delete the copies and the endpoint."""
+    arn = "arn:${AWS::Partition}:sagemaker:${AWS::Region}:${AWS::AccountId}"
+    endpoint: Any = {"Fn::Sub": f"{arn}:endpoint/{NAME}"}
+    component: Any = {"Fn::Sub": f"{arn}:inference-component/{NAME}"} if plan.copies else None
+    policy = role_policy(endpoint, (DEPLOYMENT_TAG, NAME), component)
+    role = {
+        "AssumeRolePolicyDocument": trust_policy({"Ref": "AWS::AccountId"}),
+        "Policies": [{"PolicyName": END_POLICY, "PolicyDocument": policy}],
+        **role_settings(plan.company),
+        "Tags": list(tags),
+    }
+    resources = {
+        "SchedulerRole": _resource("IAM::Role", role),
+        "Schedule": _schedule(
+            schedule(plan.region, NAME, "at(${EndsAt})"), limit_name(plan.region, plan.name)
+        ),
+    }
+    if plan.copies:
+        resources["CopiesSchedule"] = _schedule(
+            copies_schedule(plan.region, NAME, "at(${CopiesEndAt})"),
+            copies_limit_name(plan.region, plan.name),
+            "-ic",
+        )
+    return resources
+
+
+def _schedule(planned: dict[str, Any], name: str, suffix: str = "") -> dict[str, Any]:
+    """A schedule of that name; under another name of the endpoint one with the stack's UUID, since
+    a template can neither shorten nor hash a name to the 64 characters that are allowed."""
+    uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+    other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
+    target = {
+        **planned["Target"],
+        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies=bool(suffix))},
+        "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
+    }
+    properties = planned | {
+        "Name": {"Fn::If": [_PLANNED_NAME, name, other]},
+        "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
+        "Target": target,
+    }
+    return _resource("Scheduler::Schedule", properties)
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
+    host = "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
+    url = f"{host}/endpoints/${{Endpoint.EndpointName}}{component_path(plan)}/openai/v1"
     outputs: dict[str, Any] = {
         "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
         "EndpointArn": {"Value": {"Ref": "Endpoint"}},
@@ -189,20 +522,22 @@ def _outputs(plan: Plan) -> dict[str, Any]:
         "ModelName": {"Value": {"Fn::GetAtt": ["Model", "ModelName"]}},
         "OpenAIBaseURL": {
             "Description": "Base URL for OpenAI clients; README.md explains how to get a key",
-            "Value": {"Fn::Sub": _OPENAI_URL % component_path(plan)},
+            "Value": {"Fn::Sub": url},
         },
-        "DashboardURL": {"Condition": OBSERVES, "Value": dashboard_url(plan)},
     }
+    if has_dashboard(plan):
+        consoles = {"us-gov-": "console.amazonaws-us-gov.com", "cn-": "console.amazonaws.cn"}
+        domains = (domain for start, domain in consoles.items() if plan.region.startswith(start))
+        console = f"https://{plan.region}.{next(domains, 'console.aws.amazon.com')}/cloudwatch/home"
+        name = dashboard_name(plan.name, plan.region)
+        link = f"{console}?region={plan.region}#dashboards/dashboard/{name}"
+        outputs["DashboardURL"] = {"Value": link}
     for folder in folders(plan):
         outputs[f"{folder.part.title()}Weights"] = {
             "Description": f"Must contain the files of {folder.described}",
             "Value": str(S3Uri(MODEL_BUCKET, folder.prefix)),
         }
     return outputs
-
-
-def _without(properties: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in properties.items() if name != key}
 
 
 _HOW_TO = """\
@@ -215,9 +550,9 @@ aws cloudformation deploy --region {region} --stack-name {name} --template-file 
   --parameter-overrides ExecutionRoleArn=ROLE_ARN{bucket_parameter}{end_parameter}
 ```
 {ends}
-Without other parameters the stack is the plan. `EndpointName` and `InitialInstanceCount` give it
-another name and number of instances; `Scaling` and `Observability` (`true` or `false`) switch
-scaling, alarms and dashboard on and off; alarms notify `AlarmTopicArn`. The template has them all.
+Without other parameters the stack is the plan. Parameters are for what differs between accounts,
+such as `EndpointName` and `InitialInstanceCount`; the template has them all. To change anything
+else, render the plan again.
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with
 `aws cloudformation delete-stack --region {region} --stack-name {name}`.

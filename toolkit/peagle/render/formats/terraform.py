@@ -11,8 +11,8 @@ import re
 from peagle.catalog.schema import Catalog
 from peagle.data import data_folder
 from peagle.planning.plan import Plan
-from peagle.render.capture import not_in_templates
 from peagle.render.files import RenderedFile, json_file, readme
+from peagle.render.resources import not_in_templates
 from peagle.render.values import values
 
 MAIN = "main.tf"
