@@ -353,6 +353,9 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 
+_MOST_GPUS = 16
+
+
 def _parallel_fix(message: str, log: list[str]) -> str:
     """The tensor parallel sizes that work, from the sizes in the message and in the log; "" if they
     do not say it."""
@@ -361,8 +364,9 @@ def _parallel_fix(message: str, log: list[str]) -> str:
         return f"{variable} {gpus[2]}, or use an instance with {gpus[1]} GPUs"
     if heads := _HEADS.search(message):
         size, tried = (int(number) for number in heads.groups() if number)
-        fitting = [parts for parts in range(1, tried) if size % parts == 0]
-        return f"{variable} {_any_of(fitting)}" if fitting else ""
+        if tried <= _MOST_GPUS:  # else the number is a block of the weights
+            fitting = [parts for parts in range(1, tried) if size % parts == 0]
+            return f"{variable} {_any_of(fitting)}" if fitting else ""
     if not (found := _SHARD.search(message)):
         return ""
     shard, block = int(found["shard"]), int(found["block"])

@@ -39,7 +39,7 @@ PLANS = {
 
 RENDERED = ("tiny", "tiny-baked", "gpt-oss-20b-scaled", "qwen3-8b-from-s3", "tiny-copies")
 FORMATS = (
-    "boto3", "cdk", "cloudformation", "compose", "dockerfile", "hyperpod", "kserve", "terraform",
+    "cdk", "cloudformation", "compose", "dockerfile", "hyperpod", "kserve", "terraform",
 )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def test_a_process_ends_as_a_command_in_this_one(
         (["catalog", "refrsh"], "did you mean refresh?"),
         (
             ["render", "cloudfromation", "tiny"],
-            "boto3, cdk, cloudformation, compose, dockerfile, hyperpod, kserve, terraform: did you "
+            "cdk, cloudformation, compose, dockerfile, hyperpod, kserve, terraform: did you "
             "mean cloudformation?",
         ),
         (["scale", "x", "--to", "two"], "'two' is not a whole number of 1 or more"),

@@ -161,7 +161,7 @@ def test_verbose_adds_the_whole_plan() -> None:
         "Decisions",
         "the lowest cost of",
         "--enable-prefix-caching true ",  # vLLM's default: not among the arguments
-        "a hit loses",
+        "each hit recomputes",
     ):
         assert words in seen
     assert long.startswith(short.partition("uncertain")[0])

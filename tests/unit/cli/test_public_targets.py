@@ -122,8 +122,11 @@ def test_an_encoder_decoder_is_no_damaged_file(tmp_path: Path) -> None:
         assert (done.code, "encoder-decoder" in done.err) == (2, True)
 
 
-def test_an_embedding_model_with_the_class_of_a_generator_is_refused(tmp_path: Path) -> None:
-    _refused(written(tmp_path / "model", AWQ, "config_sentence_transformers.json"))
+@pytest.mark.parametrize("file", ["config_sentence_transformers.json", "modules.json"])
+def test_an_embedding_model_with_the_class_of_a_generator_is_refused(
+    file: str, tmp_path: Path
+) -> None:
+    _refused(written(tmp_path / "model", AWQ, file))
 
 
 def _refused(place: str) -> None:

@@ -21,7 +21,7 @@ LINES = {
     "image build": ("tiny",),
     "local up": ("tiny",),
     "plan": ("tiny",),
-    "render": ("boto3", "tiny", "--output", "rendered"),
+    "render": ("terraform", "tiny", "--output", "rendered"),
     "verdict": ("tiny", "--gpu", "L4"),
     "warm": ("tiny",),
 }

@@ -120,6 +120,7 @@ CORPUS: list[tuple[str, str, str]] = [
     ("Value error, x\nValueError: Total number of attention heads (28) must be divisible by tensor "
      "parallel size (8).", "tensor-parallel", "to 7, 4, 2 or 1"),
     ("AssertionError: 14 is not divisible by 4", "tensor-parallel", "to 2 or 1"),
+    ("AssertionError: 192 is not divisible by 128", "tensor-parallel", "to a smaller divisor"),
     ("ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
      "tensor-parallel", "to 4, or use an instance with 8 GPUs"),
     # drivers and GPUs

@@ -94,7 +94,7 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
     impossible = session.plan("gpt-oss-120b", instance_type="ml.g6.xlarge")
 
     assert repr(impossible).startswith("<Plan peagle-gpt-oss-120b: openai/gpt-oss-120b")
-    for call in (session.save_plan, lambda plan, at: session.render("boto3", plan, at)):
+    for call in (session.save_plan, lambda plan, at: session.render("terraform", plan, at)):
         with pytest.raises(Refused):
             call(impossible, tmp_path / "plan")
     with raises_code("missing-option", UserError):

@@ -39,7 +39,7 @@ FIRST_BYTES = 64 * 1024
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 """Files of the processor that Transformers loads for a model that takes media."""
 
-_EMBEDDERS = {"config_sentence_transformers.json", "sentence_bert_config.json"}
+_EMBEDDERS = {"config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}
 """Files of sentence-transformers, beside weights whose class may be that of a generator."""
 
 _SETTINGS = "tokenizer_config.json"

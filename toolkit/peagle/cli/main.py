@@ -94,7 +94,7 @@ COMMAND_HINTS: dict[str, str] = {
 }
 """Commands that other tools have -> what to use instead."""
 
-_TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --instance-type"
+_TENSOR_PARALLEL = "the plan chooses the number of GPUs; choose an --instance-type"
 _INSTANCE = "use --instance-type, such as ml.g6e.2xlarge; --gpu is an option of verdict"
 _CONTEXT = "use --max-model-len (context length in tokens)"
 OPTION_HINTS: dict[str, str] = {

@@ -137,13 +137,15 @@ def _without_default(target: Target, options: Options, catalog: Catalog) -> Deci
     base = _base_of(target, options.target_checkpoint, catalog)
     if base is not None:
         head = find_drafter(base, base.default_drafter or "")
-        message = f"{target.id} has the sizes of {base.id}: a head of that model loads"
+        message = f"{target.id} has the sizes of {base.id}: try the head of that model"
         try_it = Fix(
             "measure its acceptance before you rely on it",
             ("peagle", "plan", pair, "--drafter", str(head.weights), "--online"),
         )
         findings.append(note(NO_HEAD, "drafter", message, try_it))
-    findings.append(note(NO_HEAD, "drafter", f"a head of {target.id}'s own accepts most", train))
+    findings.append(
+        note(NO_HEAD, "drafter", f"a head trained for {target.id} has the best acceptance", train)
+    )
     reasons = tuple(
         Reason(what=what, value=value, because=because)
         for what, value in (("drafter", "none"), ("speculation", "no"))

@@ -174,8 +174,7 @@ class Review:
         elif busy > 1:
             message = (
                 f"{busy} engines share the conversations, and SageMaker routes by load: the next "
-                f"turn finds {speed.cached_prompt_tokens:,} instead of {cached:,} tokens on its "
-                "engine"
+                f"turn finds {speed.cached_prompt_tokens:,} of {cached:,} cached tokens"
             )
             fix = "use one larger instance, where all turns meet the same cache"
             yield note("conversations-spread", where, message, fix)
@@ -259,7 +258,7 @@ class Review:
             reserved = math.ceil(share * work.max_model_len)
             if reserved > 2 * work.request_tokens:
                 because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
-                because += ", of which a lower --max-model-len takes less"
+                because += "; lower --max-model-len to reserve less"
         message = f"{count} instances are planned and billed, because {because}"
         fix = Fix(sentence, options=("--instance-count", count))
         return warning("several-instances", "instance_count", message, fix)

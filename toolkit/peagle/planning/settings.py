@@ -225,10 +225,12 @@ def _cached(work: PairLoad, on_instance: InstanceFit) -> Iterator[Reason]:
         return
     blocks = [group.block_tokens for group in cache_layout(on_instance.case).groups]
     lost = tokens_lost(work.drafter.method, blocks)
-    groups = f"up to {lost} tokens, a block of each of {len(blocks)} KV cache groups"
-    loses = groups if len(blocks) > 1 else f"{lost} tokens, a block"
+    again = f"the last block ({lost} tokens)"
+    if len(blocks) > 1:
+        again = f"up to {lost} tokens in each of {len(blocks)} KV cache groups"
     because = (
-        f"{found.says} ({found.source}); with the drafter a hit loses {loses}; a proof covers it"
+        f"{found.says} ({found.source}); with the drafter each hit recomputes {again}; deploy "
+        "checks it in the proof"
     )
     yield Reason(what=f"--{PREFIX_CACHING}", value="true", because=because)
 

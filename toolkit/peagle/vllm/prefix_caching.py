@@ -1,4 +1,4 @@
-"""How much of a cached prompt a hit of vLLM's prefix cache gives back with a drafter.
+"""How much of a cached prompt a hit of vLLM's prefix cache saves with a drafter.
 
 Hits are whole blocks, aligned to a multiple of the block size of every KV cache group. A drafter
 that reads the target's hidden states needs the last matched block computed again
@@ -16,21 +16,12 @@ READS_HIDDEN_STATES = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
 PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
 """vLLM's argument, in its two spellings."""
 
-_GPU_BLOCK, _CPU_BLOCK = 16, 128
-
 
 def caches_prefixes(settings: Mapping[str, object]) -> bool:
     """Whether an engine with these arguments (without dashes) keeps its prefix cache on, as vLLM
     does by default; ``None`` is the value of one that the container leaves out."""
     off = settings.get(NO_PREFIX_CACHING) or settings.get(PREFIX_CACHING) is False
     return not off
-
-
-def block_tokens(on_cpu: bool = False) -> int:
-    """Tokens of a block without ``--block-size``: on NVIDIA GPUs ``DEFAULT_BLOCK_SIZE`` of
-    config/cache.py, on a CPU platforms/cpu.py (vLLM 0.28.0). Not of MLA and of hybrid targets,
-    whose backend decides."""
-    return _CPU_BLOCK if on_cpu else _GPU_BLOCK
 
 
 def hit_alignment(group_blocks: Iterable[int]) -> int:
@@ -50,10 +41,8 @@ def tokens_lost(method: str | None, group_blocks: Iterable[int]) -> int:
 
 
 def cached_tokens(reusable: int, method: str | None, group_blocks: Iterable[int]) -> int:
-    """Of ``reusable`` tokens at the start of a prompt that are in the cache, those of a hit.
-
-    Raises nothing; a prefix shorter than what a hit loses gives 0.
-    """
+    """Of ``reusable`` tokens at the start of a prompt that are in the cache, those of a hit: 0 for
+    a prefix shorter than what a hit loses."""
     blocks = tuple(group_blocks)
     unit = hit_alignment(blocks)
     return max(0, reusable // unit * unit - tokens_lost(method, blocks))

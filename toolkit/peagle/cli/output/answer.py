@@ -50,11 +50,20 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     lines = [click.style(line, bold=True) for line in wrapped(_load_text(plan), width)]
     for label, text in _facts(plan):
         lines += _labelled(label, text, width)
+        if label == "speculate":
+            lines += _drafting_options(plan.findings, width)
     if not verbose:
         lines += _finding_lines(plan.findings, width)
     if next_command:
         lines.append(f"{click.style('Next:', bold=True)} {next_command}")
     click.echo("\n".join(lines))
+
+
+def _drafting_options(findings: Sequence[Finding], width: int) -> Iterator[str]:
+    """What the owner of a target without a head can do, each with its command."""
+    for finding in findings:
+        if finding.code == "no-head":
+            yield from _labelled("option", fix_in_context(finding.fix, finding.command), width)
 
 
 def _label(text: str, color: str | None = None) -> str:
@@ -142,13 +151,13 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
     text += "prefix cache"
     if plan.engines > 1:
-        text += f", as turns go to any of {plan.engines} engines"
+        text += f", because SageMaker spreads turns over {plan.engines} engines"
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
     each = " of each engine" if plan.engines > 1 else ""
     size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
     text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
-    return f"{text}; hits fall when more are open"
+    return f"{text}; with more open conversations, fewer hits"
 
 
 def _batch_text(plan: Plan, batch: Batch) -> str:
@@ -335,7 +344,7 @@ def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
         parts.append(f"acceptance length{length} {about}")
     if speed.extrapolated and plan.speculation:
-        extrapolated = f"no acceptance is known of K={plan.speculation.k} or more: extrapolated"
+        extrapolated = f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
         for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
             extrapolated += f"; break-even: {reason.value} ({reason.because})"
         parts.append(extrapolated)
