@@ -1,4 +1,5 @@
-"""A batch is planned by its total cost, start included: nothing that the plan shows is cheaper."""
+"""A batch is planned by its total cost, start included: nothing that the plan shows is
+cheaper by more than 3 %; of equal costs, the soonest end is chosen."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_nothing_that_is_shown_is_cheaper_in_time(pair: str, requests: int, hour
     cheaper = [
         row.batch
         for row in rows
-        if row.batch and row.batch.usd and row.verified and row.batch.usd < plan.batch.usd
+        if row.batch and row.batch.usd and row.verified and row.batch.usd * 1.03 < plan.batch.usd
     ]
     assert cheaper == []
 

@@ -293,10 +293,13 @@ def batch_at(
     return batch.model_copy(update={"seconds": seconds, "usd": total})
 
 
+SAME_BATCH_COST_FACTOR = 1.03
+"""Batches whose total costs differ by less count as equally expensive: the estimate is coarser."""
+
+
 def same_cost_factor(options: Options) -> float:
-    """Up to which factor costs per token count as equal. A batch has no price per hour to save:
-    its total cost decides."""
-    return 1.0 if options.requests is not None else SAME_COST_FACTOR
+    """Up to which factor costs per token, or total costs of a batch, count as equal."""
+    return SAME_COST_FACTOR if options.requests is None else SAME_BATCH_COST_FACTOR
 
 
 def _meets(excess: float | None) -> bool:
@@ -310,7 +313,7 @@ def rank(
     """From best to worst: within the price limit, with a KV cache for the load, meeting what the
     options require, and by cost per token, in a batch by total cost, or without ``by_cost`` by
     price per hour. Of about the lowest cost (``same_cost_factor``), the lowest price per hour is
-    first.
+    first, in a batch the soonest end.
 
     Where some are known to meet the requirements, unknown ones come next; where none is, those
     that come nearest.
@@ -351,8 +354,18 @@ def rank(
             if ranked[tied][0][4] > same_cost_factor(options) * least:
                 break
             tied += 1
-        ranked[:tied] = sorted(ranked[:tied], key=lambda pair: (pair[0][5], pair[0]))
+        ranked[:tied] = sorted(
+            ranked[:tied], key=lambda pair: (_among_equals(pair[1], options), pair[0])
+        )
     return [candidate for _, candidate in ranked]
+
+
+def _among_equals(candidate: Candidate, options: Options) -> float:
+    """Of equally expensive candidates the smallest is best: in a batch the time, else the price."""
+    batch = batch_on(candidate, options)
+    if batch is not None and batch.seconds is not None:
+        return batch.seconds
+    return math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour
 
 
 def best_of(
