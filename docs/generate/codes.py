@@ -19,6 +19,7 @@ from peagle import findings
 from peagle.aws.translation import _OF_CLIENT
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog, KnownProblem
+from peagle.checks import registry
 from peagle.checks.registry import _KNOWN, Rule, rules_found
 from peagle.deploy.wait import _STATES
 from peagle.errors import Fix, PeagleError
@@ -157,7 +158,13 @@ def catalogue() -> Catalog:
     return load_catalog()
 
 
-_IMPORTED = ("peagle.errors import", "findings import", "import findings", "Rule(", "errors import")
+_IMPORTED = (
+    "peagle.errors import",
+    "findings import",
+    "import findings",
+    "registry import",
+    "errors import",
+)
 """A file without any of these makes neither findings nor errors; some take long to import."""
 
 
@@ -208,11 +215,10 @@ def _add_finding(found: dict[str, Code], call: ast.Call, scope: Scope, path: Pat
     """Add the finding that the call makes, if it makes one."""
     for maker in _makers(call.func, scope):
         made = scope.value(maker)
-        if isinstance(maker, ast.Attribute) and maker.attr in LEVELS:
-            rule = scope.value(maker.value)
-            if isinstance(rule, Rule):
-                _put(found, rule.code, maker.attr, _values(call, 1), scope, path)
-                continue
+        if level_of := _LEVEL_OF_RULE.get(id(made)):
+            for code in _rules_of(scope):
+                _put(found, code, level_of, _values(call, 1), scope, path)
+            continue
         if made is findings.Finding:
             code, level = _keyword(call, "code"), _keyword(call, "level")
             values = [_keyword(call, "message"), _keyword(call, "fix")]
@@ -233,6 +239,24 @@ _LEVEL_OF = {
     id(findings.warning): "warning",
     id(findings.note): "note",
 }
+
+
+_LEVEL_OF_RULE = {
+    id(registry.error): "error",
+    id(registry.warning): "warning",
+    id(registry.note): "note",
+}
+"""What rules make findings with, whose code is that of the rule."""
+
+
+def _rules_of(scope: Scope) -> list[str]:
+    """The codes of the rules that run this function."""
+    function = scope.body.function
+    made = getattr(scope.module, function.name, None) if function else None
+    if isinstance(made, Rule):
+        return [made.code]
+    callers = _callers().get(made, ()) if isinstance(made, FunctionType) else ()
+    return [code for _, caller in callers for code in _rules_of(caller)]
 
 
 def _makers(function: ast.expr, scope: Scope) -> list[ast.expr]:
@@ -293,7 +317,7 @@ def _put(
 def _add_rule(found: dict[str, Code], rule: Rule) -> None:
     """What a rule guards against is its cause; entries of version_rules.yaml have its fixes."""
     code = found[rule.code]
-    path = Path(inspect.getfile(rule.check))
+    path = Path(inspect.getfile(rule.function))
     for entry in catalogue().version_rules.rules:
         if entry.code == rule.code:
             code.add(entry.level, [], [Text(entry.fix)] if entry.fix else [], path)

@@ -52,7 +52,7 @@ def codes_in(path: Path) -> frozenset[str | None]:
 
 def _codes_in(path: Path) -> Iterator[str | None]:
     text = path.read_text(encoding="utf-8")
-    if FINDINGS not in text and "Rule(" not in text:
+    if FINDINGS not in text and "@rule(" not in text:
         return  # most files, which need not be parsed
     tree = ast.parse(text)
     makers = {
@@ -62,7 +62,7 @@ def _codes_in(path: Path) -> Iterator[str | None]:
         for alias in node.names
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Rule":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "rule":
             yield value_of(node.args[0], path)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             argument = code_argument(makers.get(node.func.id), node)
