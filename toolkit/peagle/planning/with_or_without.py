@@ -34,8 +34,7 @@ class WithOrWithout:
 
     def instead(self) -> Candidate | None:
         """The target alone, to plan instead of the candidate: where the speed with its drafter is
-        unknown, the user did not name it, and that of the target alone is known, it costs less per
-        hour, or meets what is required."""
+        unknown, the user did not name it, and it costs more per hour or may be too slow."""
         options, candidate = self.evaluator.options, self.candidate
         unknown = candidate.tokens_per_second is None and candidate.fit.fits
         if candidate.drafter is None or not unknown or is_drafter_named(options):
@@ -46,7 +45,6 @@ class WithOrWithout:
         if candidate.holds_load and not best.holds_load:
             return None
         certain = best.meets(options) and not candidate.meets(options)
-        certain = certain or best.tokens_per_second is not None
         return best if certain or _is_cheaper(cheapest, candidate) else None
 
     def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
@@ -69,9 +67,7 @@ class WithOrWithout:
             cheapest = cheapest_of(options, self.alone) or cheapest
         because = f"the speed with {name} is unknown here"
         if not _is_cheaper(cheapest, unknown):
-            needs = options.slo or options.min_tokens_per_second
-            doubt = "so it may not reach what is required" if needs else "that without is known"
-            return f"{because}, {doubt}"
+            return f"{because}, so it may not reach what is required"
         costs = "has no known price"
         if unknown.usd_per_hour is not None:
             costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
