@@ -41,7 +41,7 @@ def own_catalog() -> Catalog:
         (f"{OF_CATALOGUE}+acme/head", OF_CATALOGUE),
         (OF_CATALOGUE, OF_CATALOGUE),
         ("acme/unknown+acme/head", ""),
-        ("", "PAIR"),
+        ("", ""),
     ],
 )
 def test_the_commands_of_a_proof_name_what_the_catalogue_has(tagged: str, named: str) -> None:

@@ -222,7 +222,7 @@ def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     place = {
         "instance_type", "instance_count", "tensor_parallel_size", "price_per_hour_usd", "gpu",
         "max_concurrency", "kv_cache_tokens", "drafter", "k", "verified",
-        "speed_source",
+        "speed_source", "batch",
     }  # fmt: skip
     assert set(made["speed"]) == speed
     for one in (made["without_speculation"], *made["alternatives"]):
