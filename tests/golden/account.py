@@ -226,8 +226,8 @@ def _part(call: tuple[str, Any]) -> tuple[str, int, str]:
 
 
 def as_set(calls: list[tuple[str, Any]]) -> list[list[Any]]:
-    """Each different call once, without moments: how often something is asked for is nobody's
-    contract."""
+    """Each different call once, without moments: the number of reads is not part of
+    the contract."""
     texts = {
         json.dumps([operation, shown(_timeless(parameters))]) for operation, parameters in calls
     }

@@ -1,7 +1,7 @@
 """Environments of the container, and the command line with which its program starts vLLM, or how
 it refuses: ``entrypoint.json``.
 
-vLLM is a module that records its arguments; beside it lies a text that defines some of its flags.
+vLLM is a module that records its arguments; a file next to it defines some of its flags.
 ``TINY`` in a value is the folder of the bundled pair, ``FOLDER`` an empty one.
 """
 

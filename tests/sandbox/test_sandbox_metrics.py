@@ -71,13 +71,13 @@ def test_concurrency_is_sampled_also_without_requests(account: Account, live: st
 def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> None:
     group = f"/aws/sagemaker/Endpoints/{live}"
     transformation = {"metricName": "a", "metricNamespace": "T", "metricValue": "1"}
-    wanted = {"filterName": "a", "metricTransformations": [transformation]}
+    metric_filter = {"filterName": "a", "metricTransformations": [transformation]}
     for pattern in ("one", "two"):
-        account.logs.put_metric_filter(logGroupName=group, filterPattern=pattern, **wanted)
+        account.logs.put_metric_filter(logGroupName=group, filterPattern=pattern, **metric_filter)
     (kept,) = account.logs.describe_metric_filters(logGroupName=group)["metricFilters"]
     assert kept["filterPattern"] == "two"
     with pytest.raises(ClientError, match="ResourceNotFoundException"):
-        account.logs.put_metric_filter(logGroupName="/none", filterPattern="", **wanted)
+        account.logs.put_metric_filter(logGroupName="/none", filterPattern="", **metric_filter)
 
 
 def test_published_data_can_be_read(account: Account) -> None:

@@ -207,8 +207,8 @@ def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
 
     guessed = AccessKey(KEY.id, "another-secret")
     assert refused(signed(service, operation, guessed, **parameters)) == "InvalidSignatureException"
-    stranger = AccessKey("testing", "testing")
-    assert refused(signed(service, operation, stranger, **parameters)).startswith("Unrecognized")
+    unknown_key = AccessKey("testing", "testing")
+    assert refused(signed(service, operation, unknown_key, **parameters)).startswith("Unrecognized")
     environ = signed(service, operation, **parameters)
     environ["HTTP_AUTHORIZATION"] = ""
     assert refused(environ) == "MissingAuthenticationTokenException"

@@ -59,8 +59,8 @@ class Rule:
 
     def check(self, case: Case) -> Findings:
         """Yield the findings of a case."""
-        for found in self.function(case):
-            yield found if found.code else found.model_copy(update={"code": self.code})
+        for finding in self.function(case):
+            yield finding if finding.code else finding.model_copy(update={"code": self.code})
 
     def entries(self, case: Case) -> tuple[VersionRule, ...]:
         """The entries of version_rules.yaml for this rule and the case's vLLM version."""

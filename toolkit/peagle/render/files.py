@@ -16,7 +16,7 @@ import yaml
 
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
-from peagle.errors import UserError
+from peagle.errors import UserError, command_line
 from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
@@ -82,21 +82,6 @@ def text_file(path: str, text: str) -> RenderedFile:
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def shell_text(words: Iterable[str]) -> str:
-    """``shlex.join``, with words that contain control characters as bash's ``$'...'``: on one line,
-    and the same value."""
-    return " ".join(
-        shlex.quote(word) if word.isprintable() else "$'" + "".join(map(_in_shell, word)) + "'"
-        for word in words
-    )
-
-
-def _in_shell(character: str) -> str:
-    if character.isprintable():
-        return f"\\{character}" if character in "\\'" else character
-    return f"\\U{ord(character):08x}"
-
-
 def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFile:
     """``README.md`` from a form filled in with the plan's values, and with the format's ``own``.
     Commands name the folder of the user's own catalogue DIR: its path is that of one machine."""
@@ -108,8 +93,8 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
         "region": plan.region,
         "domain": domain(plan.region),
         "peagle": "peagle --catalog DIR" if catalog.is_extended else "peagle",
-        "words": shell_text(plan_arguments(plan)),
-        "built": shell_text(plan_arguments(plan, "--resource-tag")),
+        "words": command_line(plan_arguments(plan)),
+        "built": command_line(plan_arguments(plan, "--resource-tag")),
         "calling": _calling(plan),
         "proving": _PROVING.format(name=plan.name, region=plan.region),
         "price": _price(plan),

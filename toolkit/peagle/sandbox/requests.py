@@ -237,9 +237,9 @@ def _s3_operation(environ: WSGIEnvironment) -> str:
         return "ListBuckets"
     query = set(parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     headers = _header_names(environ)
-    wanted = (environ["REQUEST_METHOD"], bool(key))
+    method_and_key = (environ["REQUEST_METHOD"], bool(key))
     for name, method, has_key, in_query, in_headers in _s3_bindings():
-        if (method, has_key) == wanted and in_query <= query and in_headers <= headers:
+        if (method, has_key) == method_and_key and in_query <= query and in_headers <= headers:
             return name
     return f"{environ['REQUEST_METHOD']} {'object' if key else 'bucket'}"
 

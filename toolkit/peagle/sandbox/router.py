@@ -85,9 +85,9 @@ def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
 def _refuse(key: AccessKey, environ: WSGIEnvironment) -> Response | None:
     """The answer to a request that is not the owner's; ``None`` for one that is.
 
-    Starting an engine starts a program, so nobody else's request is processed, nor one of a web
-    page: neither across origins nor through a name that resolves to the loopback address. Raises
-    BodyRefused.
+    Starting an engine starts a program, so only the owner's requests are processed, and none of a
+    web page: neither across origins nor through a name that resolves to the loopback address.
+    Raises BodyRefused.
     """
     if "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", "")):
         message = "the sandbox does not accept requests from web pages"
@@ -257,7 +257,7 @@ def _close(body: Iterable[bytes]) -> None:
 
 
 def _reset() -> None:
-    """After moto's reset: forget what the sandbox keeps beside it."""
+    """After moto's reset: forget the state of the sandbox too."""
     account.forget()
     account.create_role()
     scaling.AUTOSCALER.clear()

@@ -16,6 +16,7 @@ from peagle.cli.output.console import terminal_width, where_text, wrapped
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
+from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text
 from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
@@ -62,7 +63,7 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
 def _drafting_options(findings: Sequence[Finding], width: int) -> Iterator[str]:
     """What the owner of a target without a head can do, each with its command."""
     for finding in findings:
-        if finding.code == "no-head":
+        if finding.code == NO_HEAD:
             yield from _labelled("option", fix_in_context(finding.fix, finding.command), width)
 
 
