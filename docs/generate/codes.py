@@ -215,17 +215,19 @@ def _add_finding(found: dict[str, Code], call: ast.Call, scope: Scope, path: Pat
     """Add the finding that the call makes, if it makes one."""
     for maker in _makers(call.func, scope):
         made = scope.value(maker)
-        if level_of := _LEVEL_OF_RULE.get(id(made)):
-            for code in _rules_of(scope):
-                _put(found, code, level_of, _values(call, 1), scope, path)
+        if rule_level := _LEVEL_OF_RULE.get(id(made)):
+            for name in _rules_of(scope):
+                _put(found, name, rule_level, _values(call, 1), scope, path)
             continue
+        code: ast.expr | None
+        level: ast.expr | None
         if made is findings.Finding:
             code, level = _keyword(call, "code"), _keyword(call, "level")
             values = [_keyword(call, "message"), _keyword(call, "fix")]
         elif made is findings.finding and len(call.args) > 1:
             level, code, values = call.args[0], call.args[1], _values(call, 3)
-        elif level_of := _LEVEL_OF.get(id(made)):
-            level, code, values = ast.Constant(level_of), call.args[0], _values(call, 2)
+        elif level_name := _LEVEL_OF.get(id(made)):
+            level, code, values = ast.Constant(level_name), call.args[0], _values(call, 2)
         else:
             continue
         for name in _codes(code, scope):
