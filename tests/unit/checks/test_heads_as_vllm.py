@@ -77,17 +77,17 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
         (
             [2, 4, 5, 7],
             FOUR,
-            f"list the layers [2, 4, 5, 7] in {INNER}.eagle_config.{AUX}",
+            f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]",
         ),
         (
             [2, 4, 7, 8],
             {},
-            f"list the 3 layers for which fc was trained in {AUX}: without 8, the target's last",
+            f"set {AUX} to the 3 layers that fc was trained on: without 8, the target's last",
         ),
         (
             [2, 7],
             {"fc.weight": (256, 512)},
-            f"list the layers [2, 7] in {INNER}.eagle_config.{AUX}",
+            f"set {INNER}.eagle_config.{AUX} to [2, 7]",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_the_fix_for_layers_is_in_the_heads_own_format(
     damage = Damage(set_keys={AUX: listed}, cut=cut)
     case = speculators_case(tmp_path, "eagle3", damage, pair="tiny+eagle3")
 
-    assert found(case, "aux-layer-count").fix == fix
+    assert found(case, "aux-layer-count").fix == f"in config.json, {fix}"
     keys = {f"{INNER}.eagle_config": {AUX: listed}}
     followed = Damage(set_keys=keys, drop_keys=(AUX,), cut=cut)
     if cut:
