@@ -154,12 +154,13 @@ def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Pat
         ([SLIDING] * 4, 2048, set()),
         ([FULL] * 4, 4096, set()),
         ([FULL, SLIDING, SLIDING, SLIDING], 2048, {"kv-group-rule"}),
+        ([SLIDING], 2048, {"head-window"}),  # one sliding layer: a group for each of the target's
     ],
 )
 def test_windows_of_a_real_head(
     kinds: list[str], length: int, expected: set[str], tmp_path: Path
 ) -> None:
-    changes = {"layer_types": kinds, "sliding_window": 2048, "num_hidden_layers": 4}
+    changes = {"layer_types": kinds, "sliding_window": 2048, "num_hidden_layers": len(kinds)}
     case = geometry_case(tmp_path, "qwen3-coder-30b", changes=changes, max_model_len=length)
 
     assert codes(case) - {"weights-unread", "long-context-head"} == expected
