@@ -16,8 +16,9 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.utils import ChunksizeAdjuster
 
 from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
 from peagle.aws.translation import translated
-from peagle.errors import CloudError
+from peagle.errors import CheckpointError, CloudError
 from peagle.s3uri import S3Uri
 
 PART_BYTES = 16 * 1024 * 1024
@@ -34,8 +35,7 @@ PART_SIZE = "part-size"
 PARTS_AT_ONCE = 8
 """boto3 keeps ten connections."""
 
-SOURCE_CHANGED = "PreconditionFailed"
-"""The error's code for a copy whose original is no longer the one with that ETag."""
+_OTHER_ETAG = "PreconditionFailed"
 
 
 class Readable(Protocol):
@@ -98,8 +98,8 @@ class Transfers:
         metadata: Mapping[str, str],
         progress: Callable[[int], object],
     ) -> None:
-        """Let S3 copy an object of ``size`` bytes. Raises CloudError, with ``SOURCE_CHANGED`` for
-        an original with another ETag."""
+        """Let S3 copy an object of ``size`` bytes. Raises CloudError, and CheckpointError for an
+        original that is gone or has another ETag."""
         extra = self._extra(metadata, size, COPY_PART_BYTES)
         extra |= {"MetadataDirective": "REPLACE", "CopySourceIfMatch": etag}
         original = {"Bucket": source.bucket, "Key": source.key}
@@ -108,8 +108,10 @@ class Transfers:
                 self._copies.copy(
                     original, place.bucket, place.key, extra, [ProgressCallbackInvoker(progress)]
                 ).result()
-        except S3CopyFailedError as error:
-            raise CloudError(f"{source} has changed", code=SOURCE_CHANGED) from error
+        except (Missing, S3CopyFailedError) as error:
+            raise source_changed(source) from error
+        except CloudError as error:
+            raise source_changed(source) if error.code == _OTHER_ETAG else error from error
 
     def _extra(self, metadata: Mapping[str, str], size: int, each: int) -> dict[str, Any]:
         parts: dict[str, str] = {}
@@ -118,3 +120,9 @@ class Transfers:
         return {
             "Metadata": {**metadata, **parts}, "ChecksumAlgorithm": ALGORITHM, **self._encryption
         }  # fmt: skip
+
+
+def source_changed(source: S3Uri) -> CheckpointError:
+    return CheckpointError(
+        f"{source} has changed since it was listed", "run the command again", "source-changed"
+    )

@@ -14,12 +14,11 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecut
 from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, create_bucket
-from peagle.aws.transfers import ALGORITHM, PART_BYTES, SOURCE_CHANGED, Transfers
+from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_changed
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
-from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
+from peagle.errors import CloudError, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.s3uri import S3Uri
@@ -378,19 +377,11 @@ def _copy_object(
     origin = file.source.copied_from
     assert origin is not None
     source = S3Uri(origin.bucket, origin.key + file.file.name)
-    changed = CheckpointError(
-        f"{source} has changed since it was listed", "run the command again", code="source-changed"
-    )
     original = Bucket(aws, source.bucket).head(source.key)
     if original is None or original.size != file.size:
-        raise changed
+        raise source_changed(source)
     marks = {_SOURCE_ETAG: original.etag.strip('"')}
     if copy and copy.size == file.size and marks.items() <= copy.metadata.items():
         meter.compare(file.size)
         return
-    try:
-        transfers.copy(source, original.etag, file.size, place, marks, meter.move)
-    except Missing as error:
-        raise changed from error
-    except CloudError as error:
-        raise changed if error.code == SOURCE_CHANGED else error from error
+    transfers.copy(source, original.etag, file.size, place, marks, meter.move)
