@@ -124,8 +124,6 @@ NOT_OUTSIDE = {
     "peagle/cli/main.py:_usage": "an argument that click quotes",
     "peagle/cli/output/answer.py:_facts": "rounds a number",
     "peagle/render/files.py:_unpinned": "compares a revision of a plan",
-    "peagle/images/sbom.py:image_sbom": "packages that our own program lists in an image",
-    "peagle/images/sbom.py:locked_components": "requirements of this toolkit",
     "peagle/render/formats/hyperpod.py:_source": "compares a revision of a plan",
     "peagle/render/formats/kserve.py:unsupported": "compares a name of a plan",
     "peagle/render/kubernetes.py:refused": "compares a name of a plan",
