@@ -13,8 +13,7 @@ from peagle.aws.s3_source import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.files import CONFIG, check_links, files_read
-from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import COMMIT, Hub, HubSource, resolve_revision
 from peagle.checkpoints.vocabulary import with_vocabulary
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
