@@ -59,7 +59,6 @@ def test_a_failed_build_is_reported(docker: Docker) -> None:
     assert "why" in caught.value.message
     assert "7" in caught.value.message
     assert reported
-    assert "legacy builder" not in " ".join(reported)
 
 
 def test_the_user_may_write_to_the_cache_and_to_nothing_of_ours(
