@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from peagle_serve.config_numbers import MOST_LAYERS, largest_value
+from peagle_serve.checkpoint import MOST_LAYERS, largest_value
 
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 MASK = "mask_hidden"

@@ -20,7 +20,7 @@ from peagle.weights.sync import sync_weights
 from peagle.weights.transfer import combined, sha256
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
+from peagle_serve.weights import check_mounted_weights
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     CONFIG,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,12 +58,10 @@ def test_text_that_is_not_json_is_refused(text: str, read: Callable[[str], objec
         read(text)
 
 
-@pytest.mark.parametrize(("read", "opening"), [(elements, "["), (members, "{")])
+@pytest.mark.parametrize("read", [elements, members])
 @pytest.mark.parametrize("text", ['"a"', "1"])
-def test_other_json_is_neither_array_nor_object(
-    text: str, read: Callable[[str], object], opening: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(opening)):
+def test_other_json_is_neither_array_nor_object(text: str, read: Callable[[str], object]) -> None:
+    with pytest.raises(ValueError, match="not a JSON"):
         read(text)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle_serve.checkpoint import check_folder
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.folder import check_folder
 from peagle_serve.weights import with_model
 from tests.unit.containers.weights import model
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engine_log import log_text
-from peagle_serve.engine import EngineLines
-from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor
+from peagle_serve.logs import LONGEST, SERVING, STARTING, EngineLines, Log, Redactor
 
 
 class Written:

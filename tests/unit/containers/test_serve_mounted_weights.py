@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from peagle_serve.contract import InvalidEnvironment, settings_of
+from peagle_serve.contract import InvalidEnvironment, read_settings
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.weights import with_model
+from peagle_serve.weights import check_mounted_weights, with_model
 from tests.unit.containers.recording import container_in, documents
 from tests.unit.containers.weights import model, pair, safetensors
 
@@ -67,7 +66,7 @@ class Mounted:
         environment = self.environment(**more)
         with open(os.devnull, "w") as nowhere:
             log = Log(Redactor({}), nowhere.fileno())
-            check_mounted_weights(environment, settings_of(environment).verify, log)
+            check_mounted_weights(environment, read_settings(environment).verify, log)
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from peagle_serve import weights as streaming
+from peagle_serve.checks import check_built_for, check_pair
 from peagle_serve.command import command
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment_checks import check_built_for
-from peagle_serve.head_checks import check_pair
 from peagle_serve.weights import check_streamer, unused, with_model
 from tests.unit.containers.weights import HEAD_TENSORS, model, pair, safetensors
 from tests.unit.rendering.plans import plan_of

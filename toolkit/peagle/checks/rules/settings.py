@@ -22,7 +22,13 @@ from peagle.vllm.facts import (
     first_version,
 )
 from peagle.vllm.versions import in_range
-from peagle_serve.code_variables import CONFIG_FILE, code_variables
+from peagle_serve.checks import (
+    CONFIG_FILE,
+    SAFE_FORMATS,
+    code_variables,
+    trusts_remote_code,
+    unsafe_load_format,
+)
 from peagle_serve.contract import (
     ANY,
     HUB_ID,
@@ -36,7 +42,6 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 from peagle_serve.environment import flag_of
-from peagle_serve.environment_checks import SAFE_FORMATS, trusts_remote_code, unsafe_load_format
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
 
