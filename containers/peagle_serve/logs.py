@@ -187,23 +187,25 @@ class EngineLines:
         match = _LINE.match(line)
         assert match is not None, "the pattern matches every line"
         process, level, message = match["process"] or "", match["level"], match["message"].rstrip()
-        if level:
-            pass
-        elif message.startswith(_TRACEBACK) or process in self._in_traceback:
-            level = "ERROR"
-            if message.startswith(_TRACEBACK):
-                self._in_traceback.add(process)
-            elif message and not message[0].isspace():
+        if not level:
+            level, message = self._unmarked(process, message)
+        fields = {"level": level, "message": message, "process": process, "place": match["place"]}
+        return {name: v for name, v in fields.items() if v or name in ("level", "message")}
+
+    def _unmarked(self, process: str, message: str) -> tuple[str, str]:
+        """Level and message of a line without vLLM's level."""
+        if message.startswith(_TRACEBACK):
+            self._in_traceback.add(process)
+            return "ERROR", message
+        if process in self._in_traceback:
+            if message and not message[0].isspace():
                 self._in_traceback.discard(process)
-        elif server := _UVICORN.match(message):
-            level, message = server["level"], server["message"]
-        elif _ERROR.match(message):
-            level = "ERROR"
-        else:
-            level = "WARNING" if _WARNING.search(message) else "INFO"
-        fields = {"level": level, "message": message}
-        fields |= {"process": process} if process else {}
-        return fields | ({"place": match["place"]} if match["place"] else {})
+            return "ERROR", message
+        if server := _UVICORN.match(message):
+            return server["level"], server["message"]
+        if _ERROR.match(message):
+            return "ERROR", message
+        return "WARNING" if _WARNING.search(message) else "INFO", message
 
 
 class Log:
