@@ -247,7 +247,7 @@ def variable_ignored(case: Case) -> Findings:
 
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
-    """A variable or an argument that chooses the code that the engine loads.
+    """A variable or an argument that may choose the code that the engine loads.
 
     The author of the plan then runs code in the container, with the endpoint's role.
     """
@@ -262,7 +262,7 @@ def code_variable(case: Case) -> Findings:
             continue
         yield warning(
             "environment",
-            f"{option_of(name)} chooses the code that the engine loads, which runs with the "
+            f"{option_of(name)} may choose the code that the engine loads, which runs with the "
             "endpoint's role",
             "remove it, unless you trust who wrote it; an engine that is a process of this machine "
             "refuses it",
