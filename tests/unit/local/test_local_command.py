@@ -168,7 +168,9 @@ def test_json_is_one_document_and_nothing_else(engine_home: Path, command: Comma
 def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: PlanFor) -> None:
     plan = plan_for(k=3)
     file = engine_home / "plan.json"
-    clean = {name: value for name, value in plan.environment.items() if name != "STAND_IN"}
+    clean = {
+        name: value for name, value in plan.environment.items() if name != "SAGEMAKER_STAND_IN"
+    }
     file.write_bytes(plan_bytes(plan.model_copy(update={"environment": clean})))
 
     command("local", "up", str(file))

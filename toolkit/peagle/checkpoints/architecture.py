@@ -26,7 +26,7 @@ from peagle.checkpoints.layer_kinds import (
 )
 from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
-from peagle_serve.config_numbers import largest_value
+from peagle_serve.checkpoint import largest_value
 
 Config = Mapping[str, Any]
 

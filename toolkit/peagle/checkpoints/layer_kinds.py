@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
 from peagle.vllm.facts import architectures
-from peagle_serve.config_numbers import PER_LAYER
+from peagle_serve.checkpoint import PER_LAYER
 
 Config = Mapping[str, Any]
 Kind = Literal["full", "sliding", "recurrent", "both", "none", "unknown"]
