@@ -71,6 +71,26 @@ def test_engines_share_conversations_so_that_each_lacks_the_turns_of_the_others(
     assert two == 3584 - 512 - 256
 
 
+SHARED = replace(CHAT, shared_prompt_tokens=2048)
+
+
+def test_what_all_prompts_share_is_kept_once() -> None:
+    fit = fit_of(ALONE)
+    private, shared = (cached_requests(ALONE, fit, size) for size in (CHAT, SHARED))
+    assert private * 4352 == pytest.approx(2048 + shared * (4352 - 2048), rel=0.03)
+    off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
+    assert cached_requests(off, fit, SHARED) == cached_requests(off, fit, CHAT)
+
+
+def test_every_prompt_and_engine_hits_what_all_share() -> None:
+    fit = fit_of(ALONE)
+    many = 1000 * cached_requests(ALONE, fit, SHARED)
+    assert on_engine(ALONE, fit, CHAT, many).cached_prompt_tokens < 100
+    assert 2048 <= on_engine(ALONE, fit, SHARED, many).cached_prompt_tokens < 2100
+    assert on_engine(ALONE, fit, SHARED, 1, engines=9).cached_prompt_tokens == 2048
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_leave_something_to_process(name: str) -> None:
-    assert 0 <= PRESETS[name].cached_prompt_tokens < PRESETS[name].prompt_tokens
+    size = PRESETS[name]
+    assert 0 <= size.shared_prompt_tokens <= size.cached_prompt_tokens < size.prompt_tokens

@@ -62,6 +62,12 @@ class Layout(NamedTuple):
         """Blocks that one request of ``length`` tokens takes."""
         return sum(group.blocks(length, in_flight) for group in self.groups)
 
+    def shared_blocks(self, tokens: int) -> int:
+        """Of these, the blocks that all requests which begin with the same ``tokens`` share: whole
+        ones of full attention. Windows move on, and each request has its own states."""
+        full = (group for group in self.groups if group.window is None and not group.states)
+        return sum(tokens // group.block_tokens * group.tables for group in full)
+
     def request_bytes(self, length: int, in_flight: int) -> int:
         """Bytes of cache that one request of ``length`` tokens takes on one GPU."""
         return self.request_blocks(length, in_flight) * self.block_bytes

@@ -149,6 +149,7 @@ class Planner:
         workload: WorkloadName | None = None,
         prompt_tokens: int | None = None,
         cached_prompt_tokens: int | None = None,
+        shared_prompt_tokens: int | None = None,
         output_tokens: int | None = None,
         vllm: str | None = None,
     ) -> Verdict:
@@ -162,6 +163,7 @@ class Planner:
             workload: a preset of the size of requests: chat, agent, rag or batch.
             prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
             cached_prompt_tokens: tokens of the prompt that are in the prefix cache.
+            shared_prompt_tokens: of these, the tokens with which all prompts begin.
             output_tokens: tokens of each answer.
             vllm: a version of vLLM; by default the catalogue's.
 
@@ -182,8 +184,11 @@ class Planner:
             )
         typed = {"workload": workload, "prompt_tokens": prompt_tokens, "vllm": vllm}
         typed |= {"cached_prompt_tokens": cached_prompt_tokens, "output_tokens": output_tokens}
+        typed |= {"shared_prompt_tokens": shared_prompt_tokens}
         _known(typed, Options, "verdict")
-        sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
+        sizes = api.sizes_of_requests(
+            workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+        )
         loads = (concurrency,) if isinstance(concurrency, int) else tuple(concurrency or ())
         given: dict[str, Any] = {"loads": loads} if loads else {}
         request = VerdictRequest(

@@ -30,19 +30,26 @@ CHAT_TEMPLATE_TOKENS = 128
 def with_workload(options: Options) -> Options:
     """The options with the size of requests of their preset; that of a batch is ``batch``.
 
-    Without ``cached_prompt_tokens``, the preset's share of the prompt is cached.
+    Of another prompt the preset's share is cached, and of that its share is shared by all; at least
+    what the options say is shared is cached.
     """
+    cached, shared = options.cached_prompt_tokens, options.shared_prompt_tokens
     name = options.workload or ("batch" if options.requests is not None else None)
     if name is None:
-        return options
+        return (
+            options.model_copy(update={"cached_prompt_tokens": shared})
+            if cached is None
+            else options
+        )
     preset = PRESETS[name]
     size = {"prompt_tokens": preset.prompt_tokens, "output_tokens": preset.output_tokens}
     size = {field: getattr(options, field) or tokens for field, tokens in size.items()}
-    cached = options.cached_prompt_tokens
     if cached is None:
-        cached = int(size["prompt_tokens"] * preset.cached_share)
-    changes = {**size, "workload": name, "cached_prompt_tokens": cached}
-    return options.model_copy(update=changes)
+        cached = max(int(size["prompt_tokens"] * preset.cached_share), shared or 0)
+    if shared is None:
+        shared = cached * preset.shared_prompt_tokens // max(preset.cached_prompt_tokens, 1)
+    changes = {"workload": name, "cached_prompt_tokens": cached, "shared_prompt_tokens": shared}
+    return options.model_copy(update={**size, **changes})
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
@@ -125,21 +132,26 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
 def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    Raises UserError for a prompt that is all in the cache.
+    Raises UserError for a prompt that is all in the cache, and for more shared than cached tokens.
     """
     output, prompt = options.output_tokens, options.prompt_tokens
     if output is None:
         output = max(1, min(USUAL_WORKLOAD.output_tokens, length - (prompt or length // 2)))
     if prompt is None:
         prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, length - output))
-    cached = options.cached_prompt_tokens or 0
+    cached, shared = options.cached_prompt_tokens or 0, options.shared_prompt_tokens or 0
     if not 0 <= cached < prompt:
+        flag = "--shared-prompt-tokens" if cached == shared else "--cached-prompt-tokens"
         raise OutOfRange(
-            f"--cached-prompt-tokens {cached:,} is not less than the {prompt:,} tokens of the "
-            "prompt",
+            f"{flag} {cached:,} is not less than the {prompt:,} tokens of the prompt",
             "give the tokens of the whole prompt with --prompt-tokens",
         )
-    return Workload(prompt, output, cached)
+    if not 0 <= shared <= cached:
+        raise OutOfRange(
+            f"--shared-prompt-tokens {shared:,} is more than the {cached:,} cached tokens",
+            "count the shared tokens in --cached-prompt-tokens, too",
+        )
+    return Workload(prompt, output, cached, shared)
 
 
 def _above_context(

@@ -150,6 +150,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         workload=options.workload,
         prompt_tokens=work.workload.prompt_tokens,
         cached_prompt_tokens=work.workload.cached_prompt_tokens,
+        shared_prompt_tokens=work.workload.shared_prompt_tokens,
         output_tokens=work.workload.output_tokens,
         slo=options.slo,
         batch=batch_on(candidate, options),

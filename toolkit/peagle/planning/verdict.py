@@ -58,12 +58,14 @@ def sizes_of_requests(
     prompt_tokens: int | None,
     cached_prompt_tokens: int | None,
     output_tokens: int | None,
+    shared_prompt_tokens: int | None = None,
 ) -> Mapping[str, Workload] | None:
     """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
     without one of its numbers, and for a prompt that is all in the cache."""
     if workload is None:
         missing = prompt_tokens is None, output_tokens is None
-        if any(missing) and (not all(missing) or cached_prompt_tokens is not None):
+        cached = cached_prompt_tokens is not None or shared_prompt_tokens is not None
+        if any(missing) and (not all(missing) or cached):
             flag = "--prompt-tokens" if missing[0] else "--output-tokens"
             raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
         if all(missing):
@@ -73,6 +75,7 @@ def sizes_of_requests(
         workload=workload,
         prompt_tokens=prompt_tokens,
         cached_prompt_tokens=cached_prompt_tokens,
+        shared_prompt_tokens=shared_prompt_tokens,
         output_tokens=output_tokens,
     )
     return {workload or "your requests": size_of_requests(with_workload(given))}
@@ -135,9 +138,9 @@ def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
     UserError."""
     most = target.architecture.max_positions
     sizes = request.workloads or {
-        name: size for name, size in WORKLOADS.items() if _tokens(size) <= most
+        name: size for name, size in WORKLOADS.items() if size.tokens <= most
     }
-    longest = max(map(_tokens, sizes.values()), default=0)
+    longest = max((size.tokens for size in sizes.values()), default=0)
     if not sizes or longest > most:
         message = f"requests of {longest:,} tokens are longer than {target.id} supports"
         raise UserError(
@@ -146,10 +149,6 @@ def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
             code="requests-above-context",
         )
     return sizes
-
-
-def _tokens(size: Workload) -> int:
-    return size.prompt_tokens + size.output_tokens
 
 
 def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
@@ -189,7 +188,7 @@ def _works(
 ) -> list[PairLoad]:
     """The target alone as one engine for all loads, from the most to the least memory: with the
     usual context or one for the longest requests, and fewer requests at a time; more wait."""
-    size = max(sizes, key=_tokens)
+    size = max(sizes, key=lambda size: size.tokens)
     options = Options(
         pair=request.pair, prompt_tokens=size.prompt_tokens, output_tokens=size.output_tokens
     )
@@ -197,7 +196,7 @@ def _works(
     most = max(request.loads)
     return [
         PairLoad(target, None, 0, vllm, length, concurrency, catalog, workload=size)
-        for length in dict.fromkeys((usual, _tokens(size)))
+        for length in dict.fromkeys((usual, size.tokens))
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
 
@@ -243,6 +242,7 @@ def _planned_gpus(
         concurrency=max(request.loads),
         prompt_tokens=size.prompt_tokens,
         cached_prompt_tokens=size.cached_prompt_tokens,
+        shared_prompt_tokens=size.shared_prompt_tokens,
         output_tokens=size.output_tokens,
         vllm=request.vllm,
         region=request.region,

@@ -138,6 +138,7 @@ class WorkloadVerdict(VerdictEntry):
     name: Line
     prompt_tokens: Positive
     cached_prompt_tokens: NotNegative = 0
+    shared_prompt_tokens: NotNegative = 0
     output_tokens: Positive
     loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
     crossovers: tuple[VerdictCrossover, ...]
@@ -154,7 +155,8 @@ class WorkloadVerdict(VerdictEntry):
     @property
     def workload(self) -> Workload:
         """The size of its requests."""
-        return Workload(self.prompt_tokens, self.output_tokens, self.cached_prompt_tokens)
+        cached, shared = self.cached_prompt_tokens, self.shared_prompt_tokens
+        return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
 class VerdictChange(VerdictEntry):

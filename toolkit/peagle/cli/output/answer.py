@@ -84,11 +84,11 @@ def _load_text(plan: Plan) -> str:
         limit = f" within {exact_duration(within)}" if within else ""
         text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
         text += "at a time"
-    if plan.prompt_tokens and plan.output_tokens:
-        cached = plan.cached_prompt_tokens
+    if size := plan.request_size:
+        cached = size.cached_prompt_tokens
         kind = plan.workload or ("with a cached prefix" if cached else "single prompts")
-        text += f"; {kind}: {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
-        text += f", {cached:,} of them cached" if cached else ""
+        text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
+        text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
@@ -156,8 +156,9 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
     each = " of each engine" if plan.engines > 1 else ""
-    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
     text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
+    text += f", the {shared:,} shared ones once" if shared else ""
     return f"{text}; with more open conversations, fewer hits"
 
 

@@ -81,10 +81,14 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
     size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
     if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
-    tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
-    cached = size.cached_prompt_tokens
-    hits = ("--cached-prompt-tokens", str(cached)) if cached else ()
-    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens), *hits)
+    sizes = {
+        "--concurrency": entry.concurrency,
+        "--prompt-tokens": size.prompt_tokens,
+        "--output-tokens": size.output_tokens,
+        "--cached-prompt-tokens": size.cached_prompt_tokens,
+        "--shared-prompt-tokens": size.shared_prompt_tokens,
+    }
+    return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
 
 
 def price_text(verdict: Verdict) -> str:
@@ -99,8 +103,7 @@ def price_text(verdict: Verdict) -> str:
 def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
     words = _words(size.name)
     title = f"{words[:1].upper()}{words[1:]}"
-    cached = size.cached_prompt_tokens
-    hits = f" ({cached:,} of them cached)" if cached else ""
+    hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
     tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
     yield click.style(f"{title}: {tokens}", bold=True)
     known = _without_empty([_HEADINGS, *map(_row, size.loads)])
