@@ -322,7 +322,8 @@ def _known(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
+    names = types.keys() - {"pair", "target_checkpoint", "drafter_checkpoint"}
+    names -= {"chosen_by", "fitting_length"}
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:

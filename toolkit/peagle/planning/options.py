@@ -56,8 +56,9 @@ class Options(Frozen):
     Overrides. ``ttl`` (seconds), ``budget`` (USD) and ``no_limit`` make the plan's Limit.
     ``copies`` is the number of engines on each instance (1: without an inference component), by
     default ``auto``. ``chosen_by`` names what chose drafter and K, or no speculation, if not the
-    user. ``rollout`` is how updates replace the instances: in steps of ``rollout_step`` (``2``
-    instances, or ``25%`` of them), each followed by ``baking_time`` in seconds.
+    user; ``fitting_length`` is the longest default context that fits. ``rollout`` is how updates
+    replace the instances: in steps of ``rollout_step`` (``2`` instances, or ``25%`` of them), each
+    followed by ``baking_time`` in seconds.
     With ``max_instances`` the endpoint scales automatically, from ``min_instances`` on (1), so that
     each has ``target_concurrency`` requests at a time. With ``scale_to_zero`` no instance runs
     while there are no requests, which needs an inference component, also for a single copy.
@@ -88,6 +89,7 @@ class Options(Frozen):
     speculation: bool = True
     drafter: str | None = None
     chosen_by: str | None = None
+    fitting_length: int | None = None
     drafter_checkpoint: Checkpoint | None = None
     target_checkpoint: Checkpoint | None = None
     vllm: str | None = None

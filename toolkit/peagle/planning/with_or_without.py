@@ -117,6 +117,8 @@ class WithOrWithout:
         options = self.evaluator.options
         is_named = options.drafter is not None or "+" in options.pair
         usual = "the drafter that you name" if is_named else "the catalogue's default"
+        if self.candidate.drafter is None and not self.speculating:
+            return f"{usual} does not fit in addition to the target"
         origin = options.chosen_by or usual
         return f"{origin}; its speed here is unknown"
 

@@ -90,6 +90,9 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -112,6 +115,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+    elif plan.alternatives and all(o.price_per_hour_usd is None for o in plan.alternatives):
+        price += f": no type that fits has a known price in {plan.region}"
     yield "instance", f"{where}, {price}"
     if plan.scaling is not None:
         yield "scaling", plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
