@@ -78,7 +78,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         load = made.concurrency / made.engines
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
-    found = (*made.findings, *_other_gpus(verdict, made, file, options))
+    found = (*made.findings, *_other_gpus(verdict, entry, made, file, options))
     findings = tuple(sorted(found, key=severity))
     return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
 
@@ -179,15 +179,15 @@ def _reasons(
     return [drafter, Reason(what="k", value=str(setting.k), because=because)]
 
 
-def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> tuple[Finding, ...]:
+def _other_gpus(
+    verdict: Verdict, load: LoadVerdict, plan: Plan, file: Path, options: Options
+) -> tuple[Finding, ...]:
     """A warning where the plan runs the model on another number of GPUs."""
     size = plan.fit.tensor_parallel_size
-    if size == verdict.tensor_parallel_size:
+    compared = load.tensor_parallel_size or verdict.tensor_parallel_size
+    if size == compared:
         return ()
-    message = (
-        f"{file.name} compares engines on {verdict.tensor_parallel_size} x {verdict.gpu}; the plan "
-        f"uses {size}"
-    )
+    message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses {size}"
     on = ("--instance-type", plan.instance_type, "--tensor-parallel-size", str(size))
     command = _verdict_command(options, file, *on)
     fix = Fix("create a verdict for this number of GPUs", command)

@@ -19,6 +19,7 @@ from peagle.planning.choose_instance import (
     choose_instance,
     copies_decision,
     count_decision,
+    selected_candidate,
     speed_of,
 )
 from peagle.planning.choose_scaling import check_scaling, choose_scaling, zero_findings
@@ -177,9 +178,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
-    """The instances and setting that ``make_plan`` selects. Raises the same."""
+    """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
     options, pair = _requested(_checked(options, catalog), catalog)
-    return choose_instance(_evaluator(options, catalog, pair.value)).value.candidate
+    return selected_candidate(_evaluator(options, catalog, pair.value))
 
 
 def _checked(options: Options, catalog: Catalog) -> Options:

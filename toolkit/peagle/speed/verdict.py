@@ -91,9 +91,11 @@ class SettingSpeed(VerdictEntry):
 
 class LoadVerdict(VerdictEntry):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
-    ``ties`` are the others; ``None`` where no speed is known."""
+    ``ties`` are the others; ``None`` where no speed is known. ``tensor_parallel_size`` is that of
+    a plan for this load, ``None`` where it is the verdict's."""
 
     concurrency: Annotated[int, Field(ge=1, le=2**31)]
+    tensor_parallel_size: Positive | None = None
     best: Setting | None
     ties: tuple[Setting, ...]
     speeds: tuple[SettingSpeed, ...]
@@ -160,10 +162,10 @@ class WorkloadVerdict(VerdictEntry):
 
 
 class VerdictChange(VerdictEntry):
-    """What would change the verdict: another acceptance, evidence that is missing, or another
-    version of vLLM."""
+    """What would change the verdict: another acceptance, the default context, evidence that is
+    missing, or another version of vLLM."""
 
-    kind: Literal["acceptance", "evidence", "version"]
+    kind: Literal["acceptance", "context", "evidence", "version"]
     text: Line
 
 
