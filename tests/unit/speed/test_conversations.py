@@ -11,7 +11,7 @@ from benchmarks import conversations, speed_rows
 from peagle.fit.estimate import fit_of
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.speed.models import PRESETS, Workload
-from tests.support import bundled_catalog
+from tests.support import bundled_catalog, in_process
 from tests.unit.speed.cases import case, tokens
 
 CHAT = Workload(4096, 256, 3584)
@@ -54,6 +54,13 @@ def test_without_prefix_caching_nothing_is_cached() -> None:
     off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
     assert on_engine(off, fit_of(off), CHAT, 8) == Workload(4096, 256)
     assert tokens(off, 8, CHAT) == tokens(off, 8, Workload(4096, 256))
+
+
+def test_a_drafter_loses_a_block_of_the_size_that_is_set() -> None:
+    for size, plan in ((16, ()), (64, ("--set", "block-size=64"))):
+        made = in_process("plan", "gpt-oss-20b", "--workload", "chat", *plan, "--json").document
+        assert made["speculation"] is not None
+        assert made["speed"]["cached_prompt_tokens"] == 3584 - size
 
 
 def test_a_full_cache_keeps_a_share_of_the_hits() -> None:

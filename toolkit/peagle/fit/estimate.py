@@ -205,7 +205,12 @@ def cache_layout(case: FitCase) -> Layout:
     element = cache_element_bytes(engine, case.target.dtype)
     recurrent = Recurrent(case.target.architecture.recurrent, engine.k, engine.prefix_caching)
     return layout_of(
-        groups, engine.tensor_parallel_size, element, padding_ratio(engine.vllm), recurrent
+        groups,
+        engine.tensor_parallel_size,
+        element,
+        padding_ratio(engine.vllm),
+        recurrent,
+        engine.block_size,
     )
 
 
