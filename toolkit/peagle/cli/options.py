@@ -44,7 +44,8 @@ requests_option = click.option(
 
 
 _PRESETS = "; ".join(
-    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}, {size.cached_text}"
+    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}"
+    + (f", {size.cached_text}" if size.cached_prompt_tokens else "")
     for name, size in PRESETS.items()
 )
 

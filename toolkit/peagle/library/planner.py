@@ -192,12 +192,17 @@ class Planner:
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        typed = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
-        given = _known({"pair": pair, **typed}, VerdictRequest, "verdict")
-        typed = {"workload": workload, "prompt_tokens": prompt_tokens, "vllm": vllm}
-        typed |= {"cached_prompt_tokens": cached_prompt_tokens, "output_tokens": output_tokens}
-        typed |= {"shared_prompt_tokens": shared_prompt_tokens}
-        _known(typed, Options, "verdict")
+        engine = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
+        given = _known({"pair": pair, **engine}, VerdictRequest, "verdict")
+        size = {
+            "workload": workload,
+            "prompt_tokens": prompt_tokens,
+            "cached_prompt_tokens": cached_prompt_tokens,
+            "shared_prompt_tokens": shared_prompt_tokens,
+            "output_tokens": output_tokens,
+            "vllm": vllm,
+        }
+        _known(size, Options, "verdict")
         sizes = api.sizes_of_requests(
             workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
         )
@@ -229,14 +234,12 @@ class Planner:
 
         named = {"pair": pair, "target": target, "drafter": drafter}
         given = _known({**named, **options}, CheckRequest, "check")
-        for name in named:
-            given.pop(name, None)
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         own = api.with_own_target(self.catalog, pair, lambda location: read(at or location))
         if own.checkpoint is not None and at is None:
             target = own.checkpoint.location
-        request = CheckRequest(pair=pair, target=target, drafter=drafter, **given)
+        request = CheckRequest(**{**given, "target": target})
         return api.check(request, own.catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:

@@ -82,9 +82,9 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
             length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
     if length >= longest:
         because = f"the maximum of {target.id}"
-    length, findings = min(length, longest), ()
+    length, findings = min(length, longest), []
     if options.fitting_length is not None and options.fitting_length < length:
-        findings = (_shortened(length, options.fitting_length, options.instance_type),)
+        findings.append(_shortened(length, options.fitting_length, options.instance_type))
         length, because = options.fitting_length, f"{length:,} tokens do not fit"
     choice = decide(length, "max_model_len", because, shown=f"{length:,}")
     return replace(choice, findings=(*findings, *_too_short(length, target)))

@@ -128,14 +128,14 @@ def _row(load: LoadVerdict, gpus: int, several: bool) -> Row:
     the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
     best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
-    gpus = str(load.tensor_parallel_size or gpus) if several else ""
+    engine = str(load.tensor_parallel_size or gpus) if several else ""
     if best is None:
-        return (number, gpus, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 4), "unknown")
+        return (number, engine, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 4), "unknown")
     drafts = best.setting.k > 0
     tied = " =" if load.ties else ""
     return (
         number,
-        gpus,
+        engine,
         f"{best.setting.text}{tied}",
         _count(best.tokens_per_second),
         f"{_count(best.low)}-{_count(best.high)}" if best.low and best.high else _UNKNOWN,
