@@ -197,6 +197,7 @@ if TYPE_CHECKING:
     from peagle.proof import SecondTurn as SecondTurn
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
+    from peagle.proof import proof_findings as proof_findings
     from peagle.proof import require_passed as require_passed
     from peagle.proof import second_turn_text as second_turn_text
     from peagle.protocol import request_body as request_body
@@ -365,7 +366,8 @@ _FUNCTIONS = {
     "peagle.project.toolkit": ("toolkit_source",),
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.proof": (
-        "SecondTurn", "floor_text", "pair_in_catalogue", "require_passed", "second_turn_text",
+        "SecondTurn", "floor_text", "pair_in_catalogue", "proof_findings", "require_passed",
+        "second_turn_text",
     ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
