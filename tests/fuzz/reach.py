@@ -129,7 +129,7 @@ NOT_OUTSIDE = {
     "peagle/render/kubernetes.py:refused": "compares a name of a plan",
     "peagle/render/files.py:_string": "writes YAML",
     "peagle/speed/decision.py:_rounded": "rounds a number",
-    "peagle/weights/revisions.py:_is_on_branch": "compares a commit of a plan",
+    "peagle/weights/revisions.py:pin_revisions": "compares a commit of a plan",
     "peagle/engine/environment.py:Environment.install_torch": "requirements of this toolkit",
     "peagle/weights/sync.py:_is_same": "encodes a checksum",
     "peagle/sandbox/components.py:ComponentOperations._fits": "of a validated request",
