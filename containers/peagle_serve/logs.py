@@ -42,7 +42,7 @@ _SECRET_NAME = re.compile(
     r"|^(?!(.*_)?(MAX|MIN|NUM|SPEC|PROMPT|INPUT|OUTPUT|CACHED|CONTEXT|TOTAL)_)(.*_)?TOKENS$"
     # Not MAX_TOKENS and other counts.
     r"|(?<!BY)(?<!COM)PASS$|[^D]PWD$"  # not BYPASS, COMPASS, PWD and OLDPWD
-    r"|(^|_)(ACCESS_KEY(S|_IDS?)?|(PRIVATE|SECRET)_KEYS?|CREDENTIALS_(RELATIVE|FULL)_URI)$"
+    r"|(^|_)(ACCESS_KEY(S|_IDS?)?|(PRIVATE|SECRET|ENCRYPTION|SIGNING|SSH)_KEYS?|CREDENTIALS_(RELATIVE|FULL)_URI)$"
 )
 """The last word of a name, also where it is written together: MYPASSWORD, DBPASS."""
 _SECRET_FLAG = re.compile(r"^--[\w.-]*(token|(api-key|secret|password)s?)$")

@@ -244,3 +244,9 @@ def test_a_name_says_whether_its_value_is_secret(names: str, secret: bool) -> No
 @pytest.mark.parametrize("code", ["\x1b[1;36m", "#033[0;0m", "^[[31m", "\\x1b[0m", "\\u001b[1m"])
 def test_colours_are_no_part_of_a_line(code: str) -> None:
     assert without_colors(f"{code}(APIServer pid=1){code} INFO") == "(APIServer pid=1) INFO"
+
+
+@pytest.mark.parametrize("command", ["peagle", [1], [["peagle"]], {"a": 1}, [None, "x"], 5])
+def test_a_command_that_another_program_wrote_is_none(command: object) -> None:
+    fields = {"time": "T", "event": "refused", "message": "no", "fix": "do", "command": command}
+    assert log_text(json.dumps(fields, separators=(",", ":"))) == "serve: error: no (do)"

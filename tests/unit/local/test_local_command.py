@@ -96,7 +96,8 @@ ABOUT_ANY_ENGINE = frozenset(
 ABOUT_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "conversations-spread", "copies-cost-less", "gpus-idle", "host-memory-below-weights",
+        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "host-memory-below-weights",
         "image-by-tag", "instance-region-unknown", "instance-scarce", "k-below-fastest",
         "limit-before-start", "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off",
         "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
