@@ -25,13 +25,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.engine.process import (
-    EngineProcess,
-    is_alive,
-    stop_engine,
-)
+from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.errors import Fix, UserError
 from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
@@ -72,8 +70,8 @@ def endpoints_folder() -> Path:
 def lock() -> Iterator[int]:
     """Hold the lock for starting and stopping the sandbox; yields its file descriptor.
 
-    A child that inherits the descriptor holds the lock too, until it closes it. Raises
-    UserError when the folder is not writable.
+    A child that inherits the descriptor holds the lock too, until it closes it. Raises UserError
+    when the folder is not writable.
     """
     with ExitStack() as held:
         with writing():
@@ -143,10 +141,10 @@ def write_engine_kind(kind: EngineKind) -> None:
 def read_engine_kind() -> EngineKind:
     """How engines run in the sandbox that was started last."""
     try:
-        kind = (folder() / "engine").read_text(encoding="ascii", errors="replace")
+        is_docker = (folder() / "engine").read_bytes() == b"docker"
     except FileNotFoundError:
         return "process"
-    return "docker" if kind == "docker" else "process"
+    return "docker" if is_docker else "process"
 
 
 def register_engine(process: EngineProcess) -> None:
@@ -158,14 +156,13 @@ def forget_engine(process: EngineProcess) -> None:
     _engine_file(process.pid).unlink(missing_ok=True)
 
 
-def _registered_engines() -> dict[Path, EngineProcess | None]:
-    """Record -> its engine."""
-    return {file: _read(file) for file in sorted((folder() / "engines").glob("[0-9]*.json"))}
+def _records() -> list[Path]:
+    return sorted((folder() / "engines").glob("[0-9]*.json"))
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
     """The engines that run."""
-    return tuple(one for one in _registered_engines().values() if one and is_alive(one))
+    return tuple(engine for engine in map(_read, _records()) if engine and is_alive(engine))
 
 
 @dataclass(frozen=True)
@@ -198,8 +195,8 @@ def sweep() -> None:
     Records of deployments and cached prices and quotas go too: what they describe existed only in
     the sandbox's memory.
     """
-    for record, process in _registered_engines().items():
-        if process:
+    for record in _records():
+        if process := _read(record):
             stop_engine(process, ENGINE_GRACE_SECONDS)
         record.unlink(missing_ok=True)
     _daemon_file().unlink(missing_ok=True)
@@ -217,17 +214,13 @@ def forget_cached_answers() -> None:
 def _read(file: Path) -> EngineProcess | None:
     """``None`` also for a file that is damaged, or that another version of the toolkit wrote."""
     try:
-        process = EngineProcess(**read_json(file))
-    except (TypeError, ValueError):
+        process = _PROCESS.validate_json(file.read_bytes(), strict=True)
+    except (FileNotFoundError, ValueError):
         return None
-    numbers = (process.pid, process.started, process.port)
-    texts = (process.log, process.container or "")
-    is_valid = all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)
-    return process if is_valid and 1 < process.pid < _PIDS else None
+    return process if 1 < process.pid < 1 << 22 else None  # the kernel's largest limit
 
 
-_PIDS = 1 << 22
-"""The kernel's largest limit of process ids."""
+_PROCESS = TypeAdapter(EngineProcess)
 
 
 def _daemon_file() -> Path:
