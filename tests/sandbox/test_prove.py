@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle.sandbox.client import set_quota
-from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
+from tests.sandbox.sandboxes import Sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -85,49 +85,3 @@ def test_prove_is_a_gate(sandbox: Sandbox) -> None:
     assert sandbox.json("status", NAME, "--sandbox")["state"] == "Unproved"
     assert sandbox.peagle("prove", NAME, "--sandbox").returncode == 0
     assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService"
-
-
-def test_an_endpoint_without_a_record_is_proved_by_its_tag(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """As after a template, or from another machine."""
-    assert sandbox.peagle(*DEPLOY).returncode == 0
-    for record in (sandbox.home / "deployments").rglob("*.json"):
-        record.rename(tmp_path / record.name)
-        found = sandbox.json("prove", "--endpoint", NAME, "--sandbox")
-        (tmp_path / record.name).rename(record)
-
-    assert found["passed"] is True
-    assert found["floor"] == 2.2, "the catalogue's, for the pair in the tag"
-
-
-def test_without_permission_to_read_the_log_exit_code_4_names_the_action(
-    sandbox: Sandbox,
-) -> None:
-    assert sandbox.peagle(*DEPLOY).returncode == 0
-    rule = ("FilterLogEvents", "access-denied")
-    assert sandbox.peagle("sandbox", "fault", "add", *rule).returncode == 0
-    try:
-        done = sandbox.peagle("prove", NAME, "--sandbox", "--json")
-    finally:
-        sandbox.peagle("sandbox", "fault", "clear")
-
-    assert done.returncode == 4, done.stderr
-    assert "logs:FilterLogEvents" in json.loads(done.stderr.splitlines()[-1])["error"]["fix"]
-
-
-def test_an_image_of_another_make_is_proved_from_its_log(
-    sandbox: Sandbox, account: Account
-) -> None:
-    """An image that neither AWS nor this toolkit built: the plan expects counters."""
-    done = sandbox.peagle(*DEPLOY, "--image", OUR_IMAGE, "--json")
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["proof"]["source"] == "log"
-
-
-def test_one_endpoint_is_named_once(sandbox: Sandbox) -> None:
-    for words in ((), ("one", "--endpoint", "two")):
-        done = sandbox.peagle("prove", *words)
-        assert done.returncode == 2
-        assert "use one of NAME, --endpoint and --url" in done.stderr

@@ -173,20 +173,6 @@ def test_an_alarm_that_a_client_sets_undoes_an_update(account: Account) -> None:
     account.delete(name)
 
 
-def test_what_aws_refuses_is_refused(account: Account) -> None:
-    name = "refused"
-    prepared(account, name, 2)
-    both = {"Type": "INSTANCE_COUNT", "Value": 2}
-    rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": both, "WaitIntervalInSeconds": 0}}
-    with pytest.raises(ClientError, match="between 5% and 50%"):
-        update(account, name, rolling)
-    account.client("cloudwatch").delete_alarms(AlarmNames=["refused-5xx"])
-    with pytest.raises(ClientError, match="alarms do not exist: refused-5xx"):
-        update(account, name, {})
-    assert account.describe(name)["EndpointStatus"] == "InService"
-    account.delete(name)
-
-
 def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     sandbox: Sandbox, account: Account
 ) -> None:

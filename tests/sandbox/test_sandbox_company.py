@@ -109,14 +109,3 @@ def test_a_wrong_vpc_is_refused(account: Account, vpc: dict[str, Any], words: st
         PrimaryContainer={"Image": IMAGE},
     )  # fmt: skip
     assert words in message
-
-
-def test_a_wrong_key_is_refused(account: Account) -> None:
-    variant = {"VariantName": "a", "ModelName": "m", "InitialInstanceCount": 1,
-               "InstanceType": "ml.g5.xlarge"}  # fmt: skip
-    message = refused(
-        account, "create_endpoint_config", EndpointConfigName="c", ProductionVariants=[variant],
-        KmsKeyId="a key",
-    )  # fmt: skip
-    assert "regular expression pattern" in message
-    assert "kmsKeyId" in message

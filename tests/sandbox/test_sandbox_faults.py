@@ -162,20 +162,6 @@ def test_the_calls_of_a_command_are_recorded(account: Account) -> None:
         }
 
 
-def test_a_quota_is_set_and_listed(account: Account) -> None:
-    sandbox = account.sandbox
-    assert sandbox.json("sandbox", "quota", "list") == []
-    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "0")
-    with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded):
-        account.endpoint()
-    assert f"{INSTANCE_TYPE} for endpoint usage in us-east-1: 0" in (
-        sandbox.peagle("sandbox", "quota", "list").stdout
-    )
-    done = sandbox.peagle("sandbox", "quota", "set", "ml.bogus", "1")
-    assert (done.returncode, "ml.bogus" in done.stderr) == (2, True)
-    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "2")
-
-
 def status_and_reason(account: Account, name: str) -> tuple[str, str]:
     found = until(
         lambda: account.describe(name),

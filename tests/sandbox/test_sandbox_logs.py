@@ -40,13 +40,6 @@ def test_tokens_page_from_old_lines_to_new_ones(account: Account, live: str) -> 
     assert grown["nextForwardToken"] != token
 
 
-def test_the_log_outlives_the_endpoint(account: Account) -> None:
-    name = account.endpoint({"FAKE_ENGINE": "crash"})
-    account.wait_until_stable(name)
-    account.delete(name)
-    assert "ValueError: the head does not belong to this target" in account.log(name)
-
-
 def test_each_engine_has_its_own_stream(account: Account, live: str) -> None:
     account.model("streams", {"SM_VLLM_SEED": "1"})
     account.config("streams", "streams")

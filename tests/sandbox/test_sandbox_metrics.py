@@ -80,25 +80,6 @@ def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> No
         account.logs.put_metric_filter(logGroupName="/none", filterPattern="", **metric_filter)
 
 
-def test_published_data_can_be_read(account: Account) -> None:
-    cloudwatch = account.client("cloudwatch")
-    cloudwatch.put_metric_data(
-        Namespace="Own",
-        MetricData=[
-            {"MetricName": "a", "Value": 3.0, "Dimensions": [{"Name": "d", "Value": "1"}]},
-            {"MetricName": "b", "Values": [1.0, 2.0], "Counts": [1.0, 3.0]},
-        ],
-    )
-    (listed,) = cloudwatch.list_metrics(Namespace="Own", MetricName="a")["Metrics"]
-    assert listed["Dimensions"] == [{"Name": "d", "Value": "1"}]
-    named = {"Namespace": "Own", "MetricName": "b"}
-    queries = [
-        {"Id": stat.lower(), "MetricStat": {"Metric": named, "Period": 3600, "Stat": stat}}
-        for stat in ("Sum", "p25", "p50")
-    ]
-    assert values(account, *queries) == {"sum": [7.0], "p25": [1.0], "p50": [2.0]}
-
-
 def test_alarms_are_found_by_name_and_state(account: Account) -> None:
     cloudwatch = account.client("cloudwatch")
     cloudwatch.put_metric_alarm(

@@ -106,31 +106,6 @@ def test_an_invalid_model_is_refused(
     assert expected in message
 
 
-def test_all_problems_of_a_request_are_reported_together(account: Account) -> None:
-    message = refused(
-        account.config, name="a_b", model="none", InstanceType="ml.bogus", VolumeSizeInGB=1024
-    )
-    assert message.startswith("3 validation errors detected: ")
-
-
-def test_a_model_needs_one_kind_of_containers(account: Account) -> None:
-    container = {"Image": IMAGE}
-    create = account.sagemaker.create_model
-    both = {"PrimaryContainer": container, "Containers": [container]}
-    assert "exactly one of" in refused(create, ModelName="no", ExecutionRoleArn=ROLE)
-    assert "exactly one of" in refused(create, ModelName="both", ExecutionRoleArn=ROLE, **both)
-
-
-def test_missing_resources_are_named_by_arn(account: Account) -> None:
-    arn = "arn:aws:sagemaker:us-east-1:123456789012"
-    assert refused(account.config, name="lonely", model="unknown") == (
-        f'Could not find model "{arn}:model/unknown".'
-    )
-    assert refused(
-        account.sagemaker.create_endpoint, EndpointName="lonely", EndpointConfigName="unknown"
-    ) == (f'Could not find endpoint configuration "{arn}:endpoint-config/unknown".')
-
-
 def test_models_and_configurations_are_described_as_created(account: Account) -> None:
     model: dict[str, Any] = {
         "ModelName": "given",

@@ -9,7 +9,6 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,11 +107,6 @@ def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> Non
     assert nearest_image(pair, found).name == expected
 
 
-def test_the_startup_time_is_that_of_the_variant() -> None:
-    assert spec(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
-    assert spec().startup_seconds == 600
-
-
 def test_ignored_settings_are_limitations() -> None:
     found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}])
     assert found.limitations == (
@@ -147,21 +141,6 @@ def test_only_images_of_aws_are_plain(image: str, plain: bool) -> None:
 )
 def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
     assert spec({"Image": image}).vllm == vllm
-
-
-def test_an_image_by_its_digest_has_the_vllm_of_the_catalogue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    registry, digest = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm", f"sha256:{'d' * 64}"
-    runtime = SimpleNamespace(digest=digest, vllm="0.27.1")
-    runtimes = SimpleNamespace(runtimes=[runtime], accounts={"us-east-1": AWS})
-    catalog = SimpleNamespace(runtimes=runtimes)
-    monkeypatch.setattr("peagle.sandbox.launch.catalog", lambda: catalog)
-
-    found = spec({"Image": f"{registry}@{digest}"})
-
-    assert (found.vllm, found.plain) == ("0.27.1", True)
-    assert spec({"Image": f"{registry}@sha256:{'e' * 64}"}).vllm is None
 
 
 @pytest.fixture
@@ -202,19 +181,6 @@ def test_arguments_for_a_gpu_are_named_with_their_values() -> None:
         "--gpu-memory-utilization 42",
         "--tensor-parallel-size 4 (1 instead)",
     )
-
-
-def test_parts_of_the_speculation_are_named_one_by_one() -> None:
-    config = {"method": "eagle3", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}
-    assert missing(SPECULATIVE_CONFIG=json.dumps(config)) == (
-        "--speculative-config.draft_tensor_parallel_size 2 (1 instead)",
-    )
-
-
-def test_a_stand_in_s_model_and_name_are_not_listed() -> None:
-    planned = {"SM_VLLM_MODEL": "openai/gpt-oss-20b", "SM_VLLM_QUANTIZATION": "mxfp4"}
-    run = {"SM_VLLM_MODEL": "/opt/ml/model/target", "OMP_NUM_THREADS": "1"}
-    assert not_applied(planned, run) == ("--quantization mxfp4",)
 
 
 __all__ = ["docker"]
@@ -331,18 +297,6 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
     assert only_in_image(image_spec(OWN, **baked), tmp_path) is not None
 
 
-def test_weights_that_are_here_need_no_image(own_home: Path, tmp_path: Path) -> None:
-    (tmp_path / "model" / "target").mkdir(parents=True)
-
-    assert only_in_image(image_spec(OWN, SM_VLLM_MODEL="/opt/ml/model/target"), tmp_path) is None
-
-
-def test_a_forgotten_mount_of_an_image_of_aws_fails_in_the_engine(
-    own_home: Path, tmp_path: Path
-) -> None:
-    assert only_in_image(image_spec(OF_AWS, SM_VLLM_MODEL="/opt/ml/model"), tmp_path) is None
-
-
 MODEL = PurePosixPath("model")
 BUCKET = "models"
 
@@ -405,12 +359,6 @@ def test_an_archive_is_unpacked(upload: Upload, tmp_path: Path) -> None:
     upload("", {"model.tar.gz": archive(weights=b"w")})
     download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
     assert contents(tmp_path / "model") == {"weights": b"w"}
-
-
-def test_one_object_is_one_file(upload: Upload, tmp_path: Path) -> None:
-    upload("", {"alone/weights.gguf": b"w"})
-    download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
-    assert contents(tmp_path / "model") == {"weights.gguf": b"w"}
 
 
 @pytest.mark.parametrize(

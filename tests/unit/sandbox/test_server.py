@@ -12,8 +12,9 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
+from werkzeug.serving import ThreadedWSGIServer as Server
 
-from peagle.sandbox.server import RequestHandler, Server
+from peagle.sandbox.server import RequestHandler
 
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 

@@ -45,10 +45,6 @@ SANDBOX_KILLED = "sandbox-killed"
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
 
-_CONFLICTING = (
-    "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-)  # fmt: skip
-_OF_A_SERVICE = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII)
 
 _INHERITED = (
     *INHERITED_VARIABLES,
@@ -63,7 +59,6 @@ from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one i
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
-_STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 
 @dataclass(frozen=True)
@@ -88,11 +83,12 @@ class Address:
 
 def conflicting_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that would override those of ``Address.environment``: some whether or not they are
-    set, and of ``environment`` the addresses of single services.
-
-    Other names, which no shell can unset, are no service's.
-    """
-    return (*_CONFLICTING, *sorted(filter(_OF_A_SERVICE.fullmatch, environment)))
+    set, and of ``environment`` the addresses of single services (other names, which no shell can
+    unset, are no service's)."""
+    of_a_service = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII).fullmatch
+    always = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+    ignoring = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
+    return (*always, ignoring, *sorted(filter(of_a_service, environment)))
 
 
 @dataclass(frozen=True)
@@ -168,13 +164,12 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
             state.write_engine_kind(engine or "process")
             state.write_access_key()
             daemon = _start_daemon(port, lock)
-    if port not in (0, daemon.port):
-        message = f"the sandbox is already running on port {daemon.port}"
-        raise UserError(message, _STOP, "sandbox-running")
     kind = state.read_engine_kind()
-    if engine not in (None, kind):
-        message = f"the sandbox is already running with --engine {kind}"
-        raise UserError(message, _STOP, "sandbox-running")
+    differs = f"on port {daemon.port}" if port not in (0, daemon.port) else ""
+    if differs or engine not in (None, kind):
+        message = f"the sandbox is already running {differs or f'with --engine {kind}'}"
+        fix = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
+        raise UserError(message, fix, "sandbox-running")
     return _address(daemon)
 
 
@@ -184,10 +179,10 @@ def check_moto() -> None:
     try:
         version = importlib.metadata.version("moto")
         importlib.metadata.version("flask-cors")
-        problem = "" if version.startswith("5.2.") else f"moto 5.2, but {version} is installed"
+        problem = f"moto 5.2, but {version} is installed"
     except importlib.metadata.PackageNotFoundError as missing:
-        problem = missing.name
-    if problem:
+        version, problem = "", missing.name
+    if not version.startswith("5.2."):
         install = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
         raise UserError(f"the sandbox needs {problem}", install, "sandbox-extra-missing")
 

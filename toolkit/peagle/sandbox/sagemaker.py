@@ -477,8 +477,26 @@ def _with_retained(
     return kept
 
 
+def _change(method: str) -> Callable[[SageMakerOperations], ActionResult]:
+    """The operation that this method of the backend does, and that answers with an ARN."""
+
+    def change(operations: SageMakerOperations) -> ActionResult:
+        resource = getattr(operations.sagemaker_backend, method)(operations.params)
+        return ActionResult(resource.response_create)
+
+    return change
+
+
 class SageMakerOperations(SageMakerResponse):
-    """The operations that differ from moto's."""
+    """The operations that differ from moto's, which has none of inference components and no
+    UpdateEndpoint. Those that delete respond before the engines have ended."""
+
+    create_model = _change("register_model")
+    create_endpoint_config = _change("register_endpoint_config")
+    create_endpoint = _change("register_endpoint")
+    update_endpoint = _change("update_endpoint")
+    create_inference_component = _change("create_component")
+    update_inference_component = _change("update_component")
 
     @property
     def sagemaker_backend(self) -> SageMakerBackend:
@@ -486,29 +504,9 @@ class SageMakerOperations(SageMakerResponse):
         assert isinstance(backend, SageMakerBackend)
         return backend
 
-    def create_model(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_model)
-
-    def create_endpoint_config(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_endpoint_config)
-
-    def create_endpoint(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_endpoint)
-
-    def update_endpoint(self) -> ActionResult:
-        """UpdateEndpoint, which moto lacks."""
-        return self._apply(self.sagemaker_backend.update_endpoint)
-
     def delete_endpoint(self) -> ActionResult:
-        """DeleteEndpoint, which responds before the endpoint is deleted."""
         self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
         return EmptyResult()
-
-    def create_inference_component(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.create_component)
-
-    def update_inference_component(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.update_component)
 
     def update_inference_component_runtime_config(self) -> ActionResult:
         """UpdateInferenceComponentRuntimeConfig: another number of copies."""
@@ -528,12 +526,8 @@ class SageMakerOperations(SageMakerResponse):
         return ActionResult({"InferenceComponents": listed})
 
     def delete_inference_component(self) -> ActionResult:
-        """DeleteInferenceComponent, which responds before the copies have ended."""
         self.sagemaker_backend.begin_deleting_component(self.params["InferenceComponentName"])
         return EmptyResult()
-
-    def _apply(self, change: Callable[[dict[str, Any]], Any]) -> ActionResult:
-        return ActionResult(change(self.params).response_create)
 
 
 def install() -> None:

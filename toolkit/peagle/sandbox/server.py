@@ -31,29 +31,6 @@ from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
 
-MAX_CONNECTIONS = 512
-"""Requests at the same time; each has a thread. Further connections are closed at once."""
-
-
-class Server(ThreadedWSGIServer):
-    """werkzeug's server with a limited number of threads."""
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
 
 class RequestHandler(MotoRequestHandler):
     """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
@@ -205,7 +182,7 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())
-    return Server(host, port, app, RequestHandler, fd=listener.fileno())
+    return ThreadedWSGIServer(host, port, app, RequestHandler, fd=listener.fileno())
 
 
 def _report(pipe: int, result: str) -> bool:

@@ -93,12 +93,12 @@ def writing() -> Iterator[None]:
 
 
 def write_daemon(daemon: EngineProcess) -> None:
-    write_json(_daemon_file(), asdict(daemon))
+    write_json(folder() / "daemon.json", asdict(daemon))
 
 
 def read_daemon() -> EngineProcess | None:
     """The running daemon; ``None`` when none runs."""
-    daemon = _read(_daemon_file())
+    daemon = _read(folder() / "daemon.json")
     return daemon if daemon and is_alive(daemon) else None
 
 
@@ -118,14 +118,14 @@ class AccessKey:
 def write_access_key() -> AccessKey:
     """Make the key of a sandbox that is about to start."""
     key = AccessKey(f"PEAGLE{secrets.token_hex(7).upper()}", secrets.token_hex(20))
-    write_json(_key_file(), asdict(key))
+    write_json(folder() / "access-key.json", asdict(key))
     return key
 
 
 def read_access_key() -> AccessKey:
     """The running sandbox's key. Raises UserError when its file is missing or damaged."""
     try:
-        key = AccessKey(**read_json(_key_file()))
+        key = AccessKey(**read_json(folder() / "access-key.json"))
         key.id.encode("ascii")
         key.secret.encode("ascii")
         return key
@@ -149,11 +149,11 @@ def read_engine_kind() -> EngineKind:
 
 def register_engine(process: EngineProcess) -> None:
     """Record an engine that is about to begin."""
-    write_json(_engine_file(process.pid), asdict(process))
+    write_json(folder() / "engines" / f"{process.pid}.json", asdict(process))
 
 
 def forget_engine(process: EngineProcess) -> None:
-    _engine_file(process.pid).unlink(missing_ok=True)
+    (folder() / "engines" / f"{process.pid}.json").unlink(missing_ok=True)
 
 
 def _records() -> list[Path]:
@@ -199,9 +199,8 @@ def sweep() -> None:
         if process := _read(record):
             stop_engine(process, ENGINE_GRACE_SECONDS)
         record.unlink(missing_ok=True)
-    _daemon_file().unlink(missing_ok=True)
-    _key_file().unlink(missing_ok=True)
-    (folder() / "engine").unlink(missing_ok=True)
+    for name in ("daemon.json", "access-key.json", "engine"):
+        (folder() / name).unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
     forget_cached_answers()
@@ -221,15 +220,3 @@ def _read(file: Path) -> EngineProcess | None:
 
 
 _PROCESS = TypeAdapter(EngineProcess)
-
-
-def _daemon_file() -> Path:
-    return folder() / "daemon.json"
-
-
-def _key_file() -> Path:
-    return folder() / "access-key.json"
-
-
-def _engine_file(pid: int) -> Path:
-    return folder() / "engines" / f"{pid}.json"
