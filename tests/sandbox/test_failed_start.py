@@ -48,21 +48,6 @@ def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> N
     assert account.sandbox.json("list", "--sandbox")["deployments"] == []
 
 
-def test_a_fatal_line_ends_the_wait_for_an_update_and_the_old_revision_serves(
-    account: Account,
-) -> None:
-    first = account.sandbox.peagle(*DEPLOY)
-    assert first.returncode == 0, first.stderr
-
-    done = account.sandbox.peagle(*DEPLOY, *FAILING)
-
-    assert done.returncode == 4
-    assert f"the update of {NAME} will fail: torch.OutOfMemoryError" in done.stderr
-    assert _endpoints(account) == {NAME: "Updating"}
-    asked = account.sandbox.peagle("invoke", NAME, "Hello", "--no-stream", "--sandbox")
-    assert asked.returncode == 0, asked.stderr
-
-
 @pytest.mark.parametrize(
     ("fault", "state", "code"),
     [

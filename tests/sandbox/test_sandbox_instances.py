@@ -90,17 +90,3 @@ def test_capacities_start_and_end_engines(account: Account) -> None:
         assert counts(account, name) == {"v": count}
     assert len(streams(account, name)) == 2
     account.delete(name)
-
-
-def test_if_one_engine_crashes_none_remains(account: Account) -> None:
-    account.model("crashing", {"FAKE_ENGINE": "crash"})
-    account.config("crashing", "crashing", InitialInstanceCount=3)
-    account.sagemaker.create_endpoint(EndpointName="crashing", EndpointConfigName="crashing")
-
-    found = account.wait_until_stable("crashing")
-
-    assert found["EndpointStatus"] == "Failed"
-    assert "the head does not belong to this target" in found["FailureReason"]
-    (status,) = account.sandbox.json("sandbox", "status")["endpoints"]
-    assert status["pid"] is None
-    account.delete("crashing")

@@ -61,31 +61,6 @@ def test_a_role_that_sagemaker_cannot_assume_is_refused(
     )
 
 
-def test_a_role_of_another_account_is_refused(account: Account) -> None:
-    other = ROLE.replace("123456789012", "210987654321")
-    assert refused(create_model, account=account, role=other) == (
-        "AccessDeniedException",
-        "Cross-account pass role is not allowed.",
-    )
-
-
-def test_a_role_deleted_later_is_rejected_by_the_endpoint(account: Account) -> None:
-    iam = account.client("iam")
-    trust = iam.get_role(RoleName="peagle-sandbox-role")["Role"]["AssumeRolePolicyDocument"]
-    role = iam.create_role(RoleName="brief", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
-    account.sagemaker.create_model(
-        ModelName="brief", ExecutionRoleArn=role["Arn"], PrimaryContainer={"Image": IMAGE}
-    )
-    name = account.config("brief", "brief")
-    iam.delete_role(RoleName="brief")
-    create = account.sagemaker.create_endpoint
-    code, message = refused(create, EndpointName=name, EndpointConfigName=name)
-    assert (code, f"Could not assume role {role['Arn']}." in message) == (
-        "ValidationException",
-        True,
-    )
-
-
 @pytest.mark.parametrize("image", [f"{OUR_IMAGE}0", OUR_IMAGE.replace("tiny", "none")])
 def test_an_image_that_the_account_does_not_have_is_refused(account: Account, image: str) -> None:
     code, message = refused(create_model, account=account, Image=image)

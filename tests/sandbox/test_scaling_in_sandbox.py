@@ -85,10 +85,6 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(account: Account)
     assert (heavy.errors, light.errors) == ([], [])
     assert heavy.answers > 0
     scaling = account.client("application-autoscaling")
-    found = scaling.describe_scaling_activities(ServiceNamespace="sagemaker")["ScalingActivities"]
-    counts = [one["Description"].rpartition(" ")[2] for one in reversed(found)]
-    assert counts == ["2.", "1."]
-
     rows = account.sandbox.json("list", "--sandbox")["deployments"]
     shown = {key: rows[0][key] for key in ("instances_running", "min_instances", "max_instances")}
     assert shown == {"instances_running": 1, "min_instances": 1, "max_instances": 2}

@@ -239,9 +239,7 @@ INSTANCE = {"instances": [
 CLOCK = {"seconds": 5}
 CONTROL = st.tuples(
     METHODS,
-    st.sampled_from(
-        ("/quota", "/faults", "/instances", "/calls", "/status", "/quotas", "/clock", "/x")
-    ),
+    st.sampled_from(("/quota", "/faults", "/instances", "/status", "/quotas", "/clock", "/x")),
     json_bytes(FAULT, QUOTA, INSTANCE, CLOCK),
 )
 TYPED = {"ProductionVariants": CREATE_CONFIG["ProductionVariants"]}

@@ -15,7 +15,6 @@ from peagle.sandbox.endpoints import (
     RefusedForNowError,
     SandboxComponent,
     SandboxEndpoint,
-    rollout_problem,
 )
 from peagle.sandbox.engines import Fleet
 from peagle.sandbox.sagemaker import SageMakerBackend
@@ -60,7 +59,11 @@ def component(monkeypatch: pytest.MonkeyPatch) -> SandboxComponent:
     monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *given: False)
     variants = [{"VariantName": "AllTraffic"}]
     endpoint: Any = SimpleNamespace(
-        endpoint_name="tiny", arn="arn", variants=variants, tag_engine=lambda chosen: None
+        region="us-east-1",
+        endpoint_name="tiny",
+        arn="arn",
+        variants=variants,
+        tag_engine=lambda chosen: None,
     )
     made = SandboxComponent("arn", endpoint, PARAMETERS)
     made.begin_serving("Creating", spec("old"), PARAMETERS)
@@ -113,13 +116,6 @@ def test_an_alarm_returns_the_earlier_copies(
     assert "errors" in (component.failure_reason or "")
     assert models(component) == ["old", "old"]
     assert component.response_object["Specification"] == {"ModelName": "old"}
-
-
-def test_a_batch_has_limits() -> None:
-    half = {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 2}}}
-
-    assert rollout_problem(half, "us-east-1", 4, "copy count") == ""
-    assert "copy count, which is 3" in rollout_problem(half, "us-east-1", 3, "copy count")
 
 
 SHARES = {"AllTraffic": 0.75, "Candidate": 0.25}

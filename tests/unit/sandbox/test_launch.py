@@ -74,10 +74,34 @@ def test_weights_are_placed_where_the_container_reads_them() -> None:
     )
 
 
-def test_the_pair_is_the_value_of_the_models_tag() -> None:
+def test_the_request_says_what_is_launched() -> None:
     tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
-    assert launch_spec("r", "e", VARIANT, [{}], tags).pair == "a/b+c"
-    assert spec().pair == ""
+    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}], tags)
+    assert (found.pair, found.count, found.startup_seconds) == ("a/b+c", 4, 600)
+    assert found.limitations == (
+        "the sandbox runs 4 of 7 instances",
+        "only the first container is started",
+    )
+    found = spec(InitialInstanceCount=3, ContainerStartupHealthCheckTimeoutInSeconds=900)
+    assert (found.pair, found.count, found.startup_seconds, found.limitations) == ("", 3, 900, ())
+
+
+@pytest.mark.parametrize(
+    ("image", "plain", "vllm"),
+    [
+        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", True, "0.30.0"),
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False, None),
+        ("localhost:5000/vllm:0.28.0", False, "0.28.0"),
+        ("vllm:server-sagemaker-cuda-v2.6", False, None),
+        ("vllm@sha256:00", False, None),
+        ("", False, None),
+    ],
+)
+def test_an_image_names_its_vllm_and_whether_it_is_aws_s(
+    image: str, plain: bool, vllm: str | None
+) -> None:
+    found = spec({"Image": image})
+    assert (found.plain, found.vllm) == (plain, vllm)
 
 
 @pytest.mark.parametrize(
@@ -105,42 +129,6 @@ def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> Non
         for name, served in newest_first.items()
     ]
     assert nearest_image(pair, found).name == expected
-
-
-def test_ignored_settings_are_limitations() -> None:
-    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}])
-    assert found.limitations == (
-        "the sandbox runs 4 of 7 instances",
-        "only the first container is started",
-    )
-    assert (found.count, spec().count, spec(InitialInstanceCount=3).count) == (4, 1, 3)
-    assert spec().limitations == spec(InitialInstanceCount=3).limitations == ()
-
-
-@pytest.mark.parametrize(
-    ("image", "plain"),
-    [
-        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0", True),
-        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False),
-        ("peagle-tiny:1", False),
-        ("", False),
-    ],
-)
-def test_only_images_of_aws_are_plain(image: str, plain: bool) -> None:
-    assert spec({"Image": image}).plain is plain
-
-
-@pytest.mark.parametrize(
-    ("image", "vllm"),
-    [
-        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", "0.30.0"),
-        ("localhost:5000/vllm:0.28.0", "0.28.0"),
-        ("vllm:server-sagemaker-cuda-v2.6", None),
-        ("vllm@sha256:00", None),
-    ],
-)
-def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
-    assert spec({"Image": image}).vllm == vllm
 
 
 @pytest.fixture

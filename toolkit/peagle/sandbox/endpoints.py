@@ -3,8 +3,8 @@
     Create      Creating -> InService | Failed
     Update      Updating -> InService with the new engines; when one fails, with the old ones (AWS
                 rolls back) and a FailureReason
-    with alarms Updating -> InService in steps, or back to the old engines (an endpoint is then
-                RollingBack) with a FailureReason that names the alarm
+    with alarms Updating -> InService, or back to the old engines (an endpoint is then RollingBack)
+                with a FailureReason that names the alarm
     scaling     Updating -> InService with other numbers of instances, or of copies, 0 included
     Delete      Deleting -> removed
     the last engine of an endpoint ends by itself
@@ -13,10 +13,11 @@
 One thread per change waits for the engines. Its result is stored under ``LOCK``, which guards every
 check that precedes a change. Faults of endpoints (``faults``) lead to the other states.
 
-An update with alarms starts all new engines and moves the requests to them in the steps of its
-policy, with a wait after each. An alarm fires by the fault ``alarm-fires`` or by SetAlarmState, so
-each wait lasts a second. Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a
-variant. GPUs are counted as on AWS, where a component that does not fit on the instances fails.
+An update with alarms starts all new engines, which get a half of the requests for a second,
+whatever the steps of its policy: an alarm fires by the fault ``alarm-fires`` or by SetAlarmState.
+
+Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are counted as on
+AWS, where a component that does not fit on the instances fails.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from moto.core.utils import utcnow
 from moto.sagemaker.exceptions import ValidationError
@@ -51,11 +52,8 @@ LOCK = threading.RLock()
 Variants = Sequence[dict[str, Any]]
 """Variants as a configuration has them."""
 
-_WAIT_SECONDS = 1.0
+_BAKING_SECONDS = 1.0
 _POLL_SECONDS = 0.05
-_LIMITS = {"RollingUpdatePolicy": (5, 50), "CANARY": (0, 50), "LINEAR": (10, 50)}
-"""Policy or type -> the least and the largest step in percent of the instances."""
-
 _NO_CAPACITY = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
     "Please retry using a different ML instance type or after some time."
@@ -82,69 +80,12 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def _policy(config: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None, float, float]:
-    """The kind of an update's policy, the size of its steps, and the seconds of the wait after each
-    and after the last."""
-    if rolling := config.get("RollingUpdatePolicy"):
-        wait = rolling.get("WaitIntervalInSeconds", 0)
-        return "RollingUpdatePolicy", rolling["MaximumBatchSize"], wait, wait
-    blue = config.get("BlueGreenUpdatePolicy") or {}
-    traffic = blue.get("TrafficRoutingConfiguration") or {}
-    size = traffic.get("CanarySize") or traffic.get("LinearStepSize")
-    wait, last = traffic.get("WaitIntervalInSeconds", 0), blue.get("TerminationWaitInSeconds") or 0
-    return traffic.get("Type", ""), size, wait, last
-
-
-def traffic_steps(config: Mapping[str, Any], total: int) -> Iterator[tuple[float, float]]:
-    """The share of requests for the new engines in each step of an update of ``total`` instances
-    or copies, and the seconds of the wait that follows."""
-    kind, size, wait, last = _policy(config)
-    if size:
-        value = int(size["Value"])
-        share = value / 100 if size["Type"] == "CAPACITY_PERCENT" else value / total
-        step = max(1, math.ceil(min(share, 1.0) * total))
-        for number in range(1, 2 if kind == "CANARY" else math.ceil(total / step)):
-            yield number * step / total, wait
-    yield 1.0, last
-
-
-def rollout_problem(
-    config: Mapping[str, Any] | None,
-    region: str,
-    total: int,
-    counted: str = "variant's total instance count",
-) -> str:
-    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing.
-    ``counted`` names the ``total`` that steps are a part of."""
-    config = config or {}
-    if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= config.keys():
+def rollout_problem(config: Mapping[str, Any] | None, region: str) -> str:
+    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing."""
+    if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= (config or {}).keys():
         return "Only one update policy should be used in the deployment configuration."
-    if unknown := unknown_alarms(region, alarm_names(config)):
-        return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
-    kind, size, *_ = _policy(config)
-    if kind not in _LIMITS:
-        return ""
-    if size is None:
-        return f"A traffic routing configuration of type {kind} requires the size of its steps."
-    least, most = _LIMITS[kind]
-    is_percent = size["Type"] == "CAPACITY_PERCENT"
-    share = float(size["Value"]) if is_percent else 100 * int(size["Value"]) / total
-    if least <= share <= most:
-        return ""
-    return (
-        f"The batch size of {kind} must be between {least}% and {most}% of the {counted}, which is "
-        f"{total}."
-    )
-
-
-class Rollout(NamedTuple):
-    """An update that alarms watch: the DeploymentConfig of an ``operation``, and how many instances
-    or copies it replaces."""
-
-    region: str
-    operation: str
-    config: Mapping[str, Any]
-    total: int
+    unknown = unknown_alarms(region, alarm_names(config))
+    return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}." if unknown else ""
 
 
 class Serving:
@@ -154,8 +95,8 @@ class Serving:
     undoing = "Updating"
     """The status while alarms return the old engines."""
 
-    def __init__(self, tags: Sequence[dict[str, str]] | None) -> None:
-        self.tags = list(tags or [])
+    def __init__(self, region: str, tags: Sequence[dict[str, str]] | None) -> None:
+        self.region, self.tags = region, list(tags or [])
         self.status = "Creating"
         self.failure_reason: str | None = None
         self.creation_time = self.last_modified_time = utcnow()
@@ -230,25 +171,27 @@ class Serving:
         self.starting = None
         self._stage, self._share = "", 0.0
 
-    def _replace(self, fleet: Fleet, on_chosen: OnChosen, rollout: Rollout | None) -> None:
-        """Start the engines of ``fleet``, and let them serve in the place of others. Raises
-        LaunchFailed, after which the old engines have all requests again."""
-        self._stage = "Creating"
+    def _replace(
+        self, fleet: Fleet, on_chosen: OnChosen, operation: str, alarms: Sequence[str]
+    ) -> None:
+        """Start the engines of ``fleet``, and let them serve in the place of others. ``alarms``
+        watch an update. Raises LaunchFailed, after which the old engines have all requests again.
+        """
+        self._stage, region = "Creating", self.region
         fleet.start(on_chosen)
-        if self.current and rollout:
-            names = alarm_names(rollout.config)
-            try:
-                for share, seconds in traffic_steps(rollout.config, rollout.total):
-                    self._stage, self._share = "ActivatingTraffic", share
-                    if FAULTS.meet_alarm(rollout.operation):
-                        set_alarms(rollout.region, names, "ALARM")
-                    self._stage = "Baking"
-                    self._wait(rollout.region, names, seconds)
-            except LaunchFailed:
+        if self.current and alarms:
+            self._stage, self._share = "Baking", 0.5
+            if FAULTS.meet_alarm(operation):
+                set_alarms(region, alarms, "ALARM")
+            end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
+            while time.monotonic() < end and not (self._is_ended or fired):
+                time.sleep(_POLL_SECONDS)
+                fired = alarms_in_alarm(region, alarms)
+            if self._is_ended or fired:
                 self.status, self._share = self.undoing, 0.0
                 fleet.retire()
-                set_alarms(rollout.region, names, "OK")
-                raise
+                set_alarms(region, alarms, "OK")
+                raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
         with LOCK:
             old, self.current = self.current, fleet
             self._use_new()
@@ -258,17 +201,6 @@ class Serving:
 
     def _use_new(self) -> None:
         """What an update brought holds from now on; called under ``LOCK``."""
-
-    def _wait(self, region: str, names: Sequence[str], seconds: float) -> None:
-        end = time.monotonic() + min(seconds, _WAIT_SECONDS)
-        while True:
-            if self._is_ended:
-                raise LaunchFailed("The endpoint was removed.")
-            if fired := alarms_in_alarm(region, names):
-                raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
-            if time.monotonic() >= end:
-                return
-            time.sleep(_POLL_SECONDS)
 
 
 class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
@@ -284,8 +216,8 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         config: EndpointConfig,
         tags: list[dict[str, str]] | None,
     ) -> None:
-        super().__init__(tags)
-        self.region, self.endpoint_name = region, name
+        super().__init__(region, tags)
+        self.endpoint_name = name
         self.arn = self.arn_formatter(name, account_id, region)
         self.components: dict[str, SandboxComponent] = {}
         self.deployment_config: dict[str, Any] | None = None
@@ -382,10 +314,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         fleet = self.starting = Fleet(specs)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
-        rollout = None
-        if deployment_config and alarm_names(deployment_config):
-            total = sum(count_instances(next_variants).values())
-            rollout = Rollout(self.region, operation, deployment_config, total)
+        alarms = alarm_names(deployment_config)
 
         def serve() -> str:
             if fault == "stuck-creating":
@@ -395,7 +324,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
             if fault in ("insufficient-capacity", "update-rollback-failed"):
                 raise LaunchFailed(_NO_CAPACITY)
             check_images(fleet.specs)
-            self._replace(fleet, self.tag_engine, rollout)
+            self._replace(fleet, self.tag_engine, operation, alarms)
             return "OutOfService" if fault == "out-of-service" else "InService"
 
         undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
@@ -521,7 +450,7 @@ class SandboxComponent(Serving):
     with the changes of updates."""
 
     def __init__(self, arn: str, endpoint: SandboxEndpoint, parameters: Mapping[str, Any]) -> None:
-        super().__init__(parameters.get("Tags"))
+        super().__init__(endpoint.region, parameters.get("Tags"))
         self.arn, self.endpoint = arn, endpoint
         self.parameters = dict(parameters)
         self.name: str = parameters["InferenceComponentName"]
@@ -579,15 +508,13 @@ class SandboxComponent(Serving):
         count = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
         fleet = self.starting = Fleet([replace(spec, count=count)])
         fits = self._fits(parameters)
-        rollout = None
-        if config and alarm_names(config):
-            rollout = Rollout(spec.region, "UpdateInferenceComponent", config, self.copies)
+        operation, alarms = "UpdateInferenceComponent", alarm_names(config)
 
         def serve() -> str:
             if not fits:
                 raise LaunchFailed(_NO_ROOM)
             check_images([spec])
-            self._replace(fleet, self.endpoint.tag_engine, rollout)
+            self._replace(fleet, self.endpoint.tag_engine, operation, alarms)
             return "InService"
 
         self._begin(status, serve)

@@ -8,7 +8,6 @@ endpoint to what an operation of SageMaker starts. The router and the endpoints 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -122,11 +121,10 @@ def operation_names(service: str = "") -> Iterator[str]:
 
 
 class Faults:
-    """The faults of one sandbox, in the order in which they were added, and the calls it met."""
+    """The faults of one sandbox, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._active: list[Fault] = []
-        self._calls: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._cleared = 0
 
@@ -176,21 +174,6 @@ class Faults:
         with self._changed:
             before = self._cleared
             self._changed.wait_for(lambda: self._cleared != before)
-
-    def record(self, action: str) -> None:
-        """Count a call, named as in a policy: ``sagemaker:CreateEndpoint``."""
-        with self._changed:
-            self._calls[action] += 1
-
-    def calls(self) -> dict[str, int]:
-        """Every action called since the last ``forget_calls``, in the order of the first call."""
-        with self._changed:
-            return dict(self._calls)
-
-    def forget_calls(self) -> None:
-        """Begin to count calls again."""
-        with self._changed:
-            self._calls.clear()
 
     def _meet(self, service: str, operation: str, is_met: Callable[[Fault], bool]) -> Fault | None:
         with self._changed:

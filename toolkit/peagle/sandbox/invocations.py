@@ -32,10 +32,8 @@ from peagle.sandbox.engines import Draining, EngineInstance
 from peagle.sandbox.observability import MetricSource
 from peagle.sandbox.requests import (
     LARGEST_BODY,
-    OPENAI_PATH,
     Refused,
     header_names,
-    json_response,
     request_body,
 )
 from peagle.sandbox.sagemaker import find_endpoint
@@ -203,19 +201,6 @@ def _frame(headers: Mapping[str, str], content_type: str, payload: bytes) -> byt
     prelude = struct.pack("!II", 12 + len(block) + len(payload) + 4, len(block))
     message = prelude + struct.pack("!I", crc32(prelude)) + block + payload
     return message + struct.pack("!I", crc32(message))
-
-
-def not_served(method: str, path: str) -> Response | None:
-    """SageMaker's answer about a path below an endpoint's OpenAI address that it does not serve."""
-    other = OPENAI_PATH.fullmatch(path)
-    if other is None:
-        return None
-    message = (
-        f"SageMaker does not serve {method} {other['path'] or '/'}; of OpenAI's API, it serves "
-        "POST /v1/chat/completions only"
-    )
-    error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
-    return json_response({"error": error}, 404)
 
 
 def invoke(environ: WSGIEnvironment, path: re.Match[str], region: str) -> Response:

@@ -1,6 +1,6 @@
 """The sandbox as one WSGI application: which request goes where.
 
-    /_peagle/...             the sandbox's own requests: status, quotas, faults, calls
+    /_peagle/...             the sandbox's own requests: status, quotas, faults
     /endpoints/<name>/...    ``invocations``, streamed
     X-Amz-Target             ``account`` and ``scaling``: what moto lacks
     everything else          moto
@@ -28,10 +28,11 @@ from werkzeug.wrappers import Response
 from peagle.sandbox import account, scaling
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
 from peagle.sandbox.faults import ERRORS, FAULTS, KINDS, Fault
-from peagle.sandbox.invocations import BODY_LIMIT, invoke, not_served
+from peagle.sandbox.invocations import BODY_LIMIT, invoke
 from peagle.sandbox.requests import (
     INVOCATION_PATH,
     LARGEST_BODY,
+    OPENAI_PATH,
     Call,
     Refused,
     authenticate,
@@ -104,8 +105,6 @@ def _respond(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
         return control(method, path.removeprefix(CONTROL_PATH), environ)
     call = read_call(environ)
     fault = FAULTS.meet_call(call.service, call.operation) if call else None
-    if call:
-        FAULTS.record(call.action)
     if call is None or fault is None:
         return _answer(moto, environ, call)
     if fault.kind in ERRORS:
@@ -148,10 +147,15 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     invocation = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
     if invocation:
         return invoke(environ, invocation, environ[_REGION_KEY])
-    if call is None and (response := not_served(method, path)):
-        return response
     if call:
         check_call(call, environ)
+    elif other := OPENAI_PATH.fullmatch(path):
+        message = (
+            f"SageMaker does not serve {method} {other['path'] or '/'}; of OpenAI's API, it serves "
+            "POST /v1/chat/completions only"
+        )
+        error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
+        return json_response({"error": error}, 404)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     operation = account.OPERATIONS.get(target) or scaling.OPERATIONS.get(target)
     if operation:
@@ -209,7 +213,6 @@ def _reset() -> None:
     scaling.AUTOSCALER.clear()
     CLOCK.ahead = 0.0
     FAULTS.clear()
-    FAULTS.forget_calls()
 
 
 @functools.cache
@@ -258,10 +261,6 @@ def _control(method: str, path: str, document: Mapping[str, Any]) -> dict[str, A
         case "PUT", "/clock":
             ahead = CLOCK.advance(**document)
             return {"seconds_ahead": ahead, "fired": fire_due(CLOCK.now())}
-        case "GET", "/calls":
-            return {"calls": FAULTS.calls()}
-        case "DELETE", "/calls":
-            FAULTS.forget_calls()
         case _:
             return None
     return {}

@@ -226,8 +226,7 @@ class SageMakerBackend(SageMakerModelBackend):
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            total = sum(count_instances(variants).values())
-            if problem := rollout_problem(deployment_config, self.region_name, total):
+            if problem := rollout_problem(deployment_config, self.region_name):
                 raise ValidationError(problem)
             endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
             return endpoint
@@ -305,8 +304,7 @@ class SageMakerBackend(SageMakerModelBackend):
                 component.begin_scaling(changed)
                 return component
             spec, config = self._copy_spec(changed), parameters.get("DeploymentConfig")
-            copies = component.copies
-            if problem := rollout_problem(config, self.region_name, copies, "copy count"):
+            if problem := rollout_problem(config, self.region_name):
                 raise ValidationError(problem)
             component.begin_serving("Updating", spec, changed, config)
             return component

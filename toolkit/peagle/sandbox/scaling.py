@@ -19,7 +19,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -40,7 +39,6 @@ COOLDOWN_SECONDS = 300
 _OUT_SECONDS, _IN_SECONDS, _IN_SHARE = 30.0, 900.0, 0.9
 _SHORTEST_SECONDS = 2.0
 _TICK_SECONDS = 0.5
-_MOST_ACTIVITIES = 100
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class ScaledTarget:
 
     region: str
     resource: str
-    dimension: str
     load: float
     minimum: int
     maximum: int
@@ -110,7 +107,6 @@ class Autoscaler:
         self.speed = 1.0
         self._changed: dict[tuple[str, str], float] = {}
         self._loads: dict[tuple[str, str], deque[tuple[float, float]]] = {}
-        self._activities: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_MOST_ACTIVITIES)
 
     def follow(self, target: ScaledTarget, now: float) -> None:
         """Change the number of instances if its policy asks for that. ``now`` is epoch seconds."""
@@ -133,35 +129,11 @@ class Autoscaler:
             return
         self._changed[key] = now
         loads.clear()
-        reason = ""
+        print(f"{target.resource}: {target.count} -> {desired}", flush=True)
         try:
             target.set_count(desired)
         except ServiceException as error:
-            reason = error.message
-        counted = "copy" if target.dimension == COPY_DIMENSION else "instance"
-        at = datetime.fromtimestamp(now, UTC).isoformat()
-        activity = {
-            "ActivityId": f"{len(self._activities)}-{now:.3f}",
-            "ServiceNamespace": "sagemaker",
-            "ResourceId": target.resource,
-            "ScalableDimension": target.dimension,
-            "Description": f"Setting desired {counted} count to {desired}.",
-            "Cause": f"{target.minimum} to {target.maximum} allowed; {target.count} ran",
-            "StartTime": at,
-            "EndTime": at,
-            "StatusCode": "Failed" if reason else "Successful",
-        }
-        if reason:
-            activity["StatusMessage"] = f"Failed to set desired {counted} count: {reason}"
-        self._activities.append((target.region, activity))
-
-    def activities(self, region: str, resource: str | None) -> list[dict[str, Any]]:
-        """What it did, the latest first, as DescribeScalingActivities has it."""
-        return [
-            activity
-            for place, activity in reversed(self._activities)
-            if place == region and resource in (None, activity["ResourceId"])
-        ]
+            print(f"{target.resource} stays: {error.message}", flush=True)
 
 
 AUTOSCALER = Autoscaler()
@@ -228,7 +200,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
 
     bounds = target.min_capacity, target.max_capacity
     yield ScaledTarget(
-        region, target.resource_id, target.scalable_dimension, _load(fleet, variant), *bounds,
+        region, target.resource_id, _load(fleet, variant), *bounds,
         _tracking(backend, target), count, is_busy, set_count, is_woken,
     )  # fmt: skip
 
@@ -357,11 +329,6 @@ def _unless_loaded(empty: str) -> Operation:
     return lambda region, parameters: None if _backends() else {empty: []}
 
 
-def _describe_activities(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeScalingActivities, which moto lacks."""
-    return {"ScalingActivities": AUTOSCALER.activities(region, parameters.get("ResourceId"))}
-
-
 _SERVICE = "AnyScaleFrontendService"
 
 OPERATIONS: dict[str, Operation] = {
@@ -371,7 +338,6 @@ OPERATIONS: dict[str, Operation] = {
     f"{_SERVICE}.DeleteScalingPolicy": _of_sagemaker(_delete_policy),
     f"{_SERVICE}.DescribeScalableTargets": _unless_loaded("ScalableTargets"),
     f"{_SERVICE}.DescribeScalingPolicies": _unless_loaded("ScalingPolicies"),
-    f"{_SERVICE}.DescribeScalingActivities": _describe_activities,
     # Terraform requires a response.
     f"{_SERVICE}.ListTagsForResource": lambda region, parameters: {"Tags": {}},
 }

@@ -207,6 +207,7 @@ def sweep() -> None:
 
 
 def forget_cached_answers() -> None:
+    """Of prices and quotas."""
     shutil.rmtree(home() / "online" / SANDBOX, ignore_errors=True)
 
 
