@@ -16,6 +16,7 @@ from tests.sandbox.sandboxes import (
     ROLE,
     Account,
     folder_on_s3,
+    refusal,
     until,
 )
 
@@ -29,14 +30,6 @@ def crashed(account: Account) -> Iterator[str]:
     name = account.endpoint({"FAKE_ENGINE": "crash"})
     yield name
     account.delete(name)
-
-
-def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    """The code and the message with which a call is refused."""
-    with pytest.raises(ClientError) as refused:
-        call(**parameters)
-    error = refused.value.response["Error"]
-    return error["Code"], error["Message"]
 
 
 def test_an_endpoint_is_creating_and_then_in_service(account: Account, live: str) -> None:
