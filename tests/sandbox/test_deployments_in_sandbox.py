@@ -131,7 +131,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert sandbox.peagle("invoke", NAME, "hello", "--no-stream", "--sandbox").returncode == 0
 
 
-FAILING = ("--env", "FAKE_ENGINE=out-of-memory")
+FAILING = ("--env", "SAGEMAKER_FAKE_ENGINE=out-of-memory")
 
 
 def _endpoints(account: Account) -> dict[str, str]:
