@@ -77,7 +77,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
         stop_local(NAME, now=True)
     assert not result.incomplete, result.incomplete
     (sent,) = sender.sent
-    running = sent.cpu[-1][0] - sent.cpu[0][0]
+    running = sent.cpu[-1].at - sent.cpu[0].at
     load = max(one.end for one in sent.requests) - min(one.start for one in sent.requests)
     return Overhead(load, running - load, total - running, cpu)
 

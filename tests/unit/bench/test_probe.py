@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.bench.models import BenchWorkload
+from peagle.bench.result import BenchWorkload
 from peagle.bench.server import (
     NoStreaming,
     OpenAiServer,

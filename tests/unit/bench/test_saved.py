@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.models import BenchResult, BenchRow, BenchWorkload
-from peagle.bench.results import (
+from peagle.bench.compare import crossovers, slo_summary, summary_of
+from peagle.bench.evidence import (
     SLOWEST_AND_FASTEST,
-    crossovers,
     evidence_document,
     evidence_name,
     evidence_text,
     price_of_gpus,
     priced_result,
     read_result,
-    slo_summary,
-    summary_of,
 )
+from peagle.bench.result import BenchResult, BenchRow, BenchWorkload
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.bench.aiperf import SenderMissing, find_sender, load_sender
-from peagle.bench.models import BenchResult
+from peagle.bench.result import BenchResult
 from peagle.bench.server import OpenAiServer
 from peagle.errors import EngineError
 from peagle.store import read_record

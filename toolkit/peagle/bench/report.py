@@ -8,25 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peagle.bench.models import (
-    BenchResult,
-    BenchRow,
-    BenchSetting,
-    BenchWorkload,
-    Interval,
-    Times,
-    is_measured,
-)  # fmt: skip
-from peagle.bench.results import (
-    CONFIDENCE,
+from peagle.bench.compare import (
     fastest_text,
     line_crossings,
     settings,
     slo_summary,
     usable,
     winners,
-    workloads,
-)  # fmt: skip
+)
+from peagle.bench.evidence import CONFIDENCE
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, BenchWorkload, Interval, Times
 from peagle.errors import UserError
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, shortened
@@ -45,6 +36,7 @@ _FASTEST = (
     "next, tokens/s",
 )  # fmt: skip
 _TIMES = (("TTFT", "ttft"), ("ITL per output", "itl"), ("ITL per token", "tpot"))
+_PERCENTILES = ("mean", "p50", "p90", "p99")
 
 
 def require_report() -> None:
@@ -72,17 +64,17 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["cut"] = lambda text: shortened(str(text), 2_000, "…")
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    server = result.server
+    server, every = result.server, settings(result.rows)
     accepted = list(_acceptance(result.rows))
     positions = max((len(cells) for cells in accepted), default=4) - 4
     return environment.from_string(template).render(
         title=f"{server.pair or server.model or server.name}: speed and cost",
         subtitle=_subtitle(result),
         workloads=[
-            _workload(result, workload, slo, number < MOST_PLOTS)
-            for number, workload in enumerate(workloads(result.rows))
+            _workload(workload, rows, every, slo or Slo(), number < MOST_PLOTS)
+            for number, (workload, rows) in enumerate(result.by_workload().items())
         ],
-        imposed=any(_is_imposed(row) for row in result.rows),
+        imposed=any(row.is_imposed for row in result.rows),
         result=result,
         fastest_headings=_FASTEST,
         acceptance=accepted,
@@ -94,7 +86,7 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
         headings=(
             "workload", "setting", "notes", "requests", "tokens/s", "low", "high", "repetitions",
             "tokens per step", "$/1M",
-            *(f"{name} {what}" for name, _ in _TIMES for what in ("mean", "p50", "p90", "p99")),
+            *(f"{name} {what}" for name, _ in _TIMES for what in _PERCENTILES),
         ),
         rows=[_numbers(row) for row in result.rows[:MOST_ROWS]],
         left_out=len(result.rows) - MOST_ROWS,
@@ -118,10 +110,13 @@ def _subtitle(result: BenchResult) -> str:
 
 
 def _workload(
-    result: BenchResult, workload: BenchWorkload, slo: Slo | None, is_plotted: bool
+    workload: BenchWorkload,
+    rows: Sequence[BenchRow],
+    every: Sequence[BenchSetting],
+    slo: Slo,
+    is_plotted: bool,
 ) -> dict[str, object]:
     """Summary, plot and table of the fastest setting of one workload."""
-    rows = [row for row in result.rows if row.load.workload == workload]
     size = workload.size
     prompt = f"{size.prompt_tokens:,} prompt tokens, " if size.prompt_tokens else ""
     limit = "" if workload.fixed_length else "up to "
@@ -129,24 +124,27 @@ def _workload(
         f"Speculation {direction} paying at about {load:,.0f} requests, where the lines cross."
         for load, direction in line_crossings(rows)
     )
-    parts = [fastest_text(rows), *crossings, slo_summary(rows, slo) if slo else ""]
+    parts = [fastest_text(rows), *crossings, slo_summary(rows, slo) if slo != Slo() else ""]
+    fastest = []
+    for winner in winners(rows)[:MOST_ROWS]:
+        best, second = winner.best, winner.second
+        fastest.append(
+            (
+                f"{winner.load:,}",
+                best.setting.text,
+                second.setting.text if second else _NONE,
+                ("yes" if winner.clear else "intervals overlap") if second else _NONE,
+                f"{best.tokens_per_second.value:,.1f}",
+                f"{winner.gain:.2f}" if winner.gain is not None else _NONE,
+                _usd(best.usd_per_million_tokens),
+                f"{second.tokens_per_second.value:,.1f}" if second else _NONE,
+            )
+        )
     return {
         "name": f"{workload.name} ({prompt}{limit}{size.output_tokens:,} output tokens)",
         "summary": f"{workload.name}: {' '.join(part for part in parts if part)}",
-        "plot": _plot(rows, settings(result.rows), slo or Slo()) if is_plotted else "",
-        "fastest": [
-            (
-                f"{winner.load:,}",
-                winner.best.setting.text,
-                winner.second.setting.text if winner.second else _NONE,
-                ("yes" if winner.clear else "intervals overlap") if winner.second else _NONE,
-                f"{winner.best.tokens_per_second.value:,.1f}",
-                f"{winner.gain:.2f}" if winner.gain is not None else _NONE,
-                _usd(winner.best.usd_per_million_tokens),
-                f"{winner.second.tokens_per_second.value:,.1f}" if winner.second else _NONE,
-            )
-            for winner in winners(rows)[:MOST_ROWS]
-        ],
+        "plot": _plot(usable(rows), every, slo) if is_plotted and usable(rows) else "",
+        "fastest": fastest,
     }
 
 
@@ -154,16 +152,12 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
     """All plots of one workload as an SVG element; a setting looks the same in all of a report."""
     from matplotlib.figure import Figure
 
-    measured = usable(rows)
-    if not measured:
-        return ""
     figure = Figure(figsize=(12, 12), layout="constrained")
-    panels = figure.subplots(3, 2).flat
-    speed = next(panels)
-    draw(speed, measured, every, "Output tokens per second", "tokens/s",
+    speed, gain, cost, *panels = figure.subplots(3, 2).flat
+    draw(speed, rows, every, "Output tokens per second", "tokens/s",
          lambda row: row.tokens_per_second)  # fmt: skip
     speed.set_yscale("log")
-    for load, direction in line_crossings(measured):
+    for load, direction in line_crossings(rows):
         speed.axvline(load, color="#57606a", linestyle=":")
         speed.annotate(
             f"speculation {direction} paying at {load:,.0f} ",
@@ -171,18 +165,21 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
             xycoords=("data", "axes fraction"),
             horizontalalignment="right",
         )
-    draw_gain(next(panels), measured, every, "Speed against no speculation")
-    draw(next(panels), measured, every, "Cost of a million output tokens", "USD",
+    draw_gain(gain, rows, every, "Speed against no speculation")
+    draw(cost, rows, every, "Cost of a million output tokens", "USD",
          lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip
-    for (name, attribute), limit in zip(_TIMES, (slo.ttft, slo.itl, None), strict=True):
-        panel = next(panels)
-        draw(panel, measured, every, f"{name}, mean", "ms",
-             lambda row, attribute=attribute: _mean(getattr(row, attribute)))  # type: ignore[misc]  # fmt: skip
+    limits = (slo.ttft, slo.itl, None)
+    for panel, (name, attribute), limit in zip(panels, _TIMES, limits, strict=True):
+
+        def mean(row: BenchRow, attribute: str = attribute) -> Interval | None:
+            times: Times | None = getattr(row, attribute)
+            return _exactly(1000 * times.mean if times else None)
+
+        draw(panel, rows, every, f"{name}, mean", "ms", mean)
         if limit is not None:
             panel.axhline(1000 * limit, color="#57606a", linestyle="--", label="objective")
     for panel in figure.axes:
-        if not panel.lines:
-            panel.set_visible(False)
+        panel.set_visible(bool(panel.lines))
     return svg(figure)
 
 
@@ -257,37 +254,27 @@ def _exactly(value: float | None) -> Interval | None:
     return None if value is None else Interval(value, value, value)
 
 
-def _mean(times: Times | None) -> Interval | None:
-    return _exactly(1000 * times.mean) if times and is_measured(times) else None
-
-
 def _acceptance(rows: Sequence[BenchRow]) -> Iterator[tuple[str, ...]]:
-    for setting in settings(row for row in rows if row.acceptance and row.setting.k):
-        row = next(row for row in rows if row.setting == setting and row.acceptance)
-        assert row.acceptance
-        rates = row.acceptance.per_position or setting.imposed_rates
-        basis = "imposed" if _is_imposed(row) else row.acceptance.basis
-        yield (setting.text, basis, f"{row.acceptance.length:.2f}",
-               f"{row.acceptance.drafts:,}" if row.acceptance.drafts else _NONE,
-               *(f"{rate:.1%}" for rate in rates))  # fmt: skip
-
-
-def _is_imposed(row: BenchRow) -> bool:
-    basis = row.acceptance.basis if row.acceptance else None
-    return bool(row.setting.imposed_rates) or basis == "imposed"
+    """The cells of each setting that drafts, at its first measured load."""
+    seen: set[BenchSetting] = set()
+    for row in sorted(rows, key=lambda row: (row.setting.drafter or "", row.setting.k)):
+        accepted, setting = row.acceptance, row.setting
+        if accepted is None or not setting.k or setting in seen:
+            continue
+        seen.add(setting)
+        yield (
+            setting.text,
+            "imposed" if row.is_imposed else accepted.basis,
+            f"{accepted.length:.2f}",
+            f"{accepted.drafts:,}" if accepted.drafts else _NONE,
+            *(f"{rate:.1%}" for rate in accepted.per_position or setting.imposed_rates),
+        )
 
 
 def _numbers(row: BenchRow) -> tuple[str, ...]:
     speed = row.tokens_per_second
     errors = f"{len(row.errors):,} failed requests" if row.errors else ""
-    times = []
-    for _, attribute in _TIMES:
-        measured: Times | None = getattr(row, attribute)
-        if measured is None or not is_measured(measured):
-            times += [_NONE] * 4
-        else:
-            values = (measured.mean, measured.p50, measured.p90, measured.p99)
-            times += [f"{1000 * value:,.1f}" for value in values]
+    measured: list[Times | None] = [getattr(row, attribute) for _, attribute in _TIMES]
     return (
         row.load.workload.name,
         row.setting.text,
@@ -297,7 +284,11 @@ def _numbers(row: BenchRow) -> tuple[str, ...]:
         f"{row.load.repetitions:,}",
         f"{row.acceptance.length:.2f}" if row.acceptance else _NONE,
         _usd(row.usd_per_million_tokens),
-        *times,
+        *(
+            f"{1000 * getattr(times, name):,.1f}" if times else _NONE
+            for times in measured
+            for name in _PERCENTILES
+        ),
     )
 
 

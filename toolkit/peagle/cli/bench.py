@@ -6,14 +6,26 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from peagle import api
-from peagle.bench.gates import BenchGates
-from peagle.bench.measure import INTERRUPTED, BenchTarget
-from peagle.bench.models import BenchResult
+from peagle.bench.aiperf import (
+    Installation,
+    find_sender,
+    install_sender,
+    installed_sender,
+    load_sender,
+)
+from peagle.bench.compare import BenchGates, require_gates
+from peagle.bench.evidence import priced_result, read_result
+from peagle.bench.measure import BenchTarget, bench_loads
+from peagle.bench.measure import bench as measure
+from peagle.bench.report import report as report_html
+from peagle.bench.result import INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
+from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -21,26 +33,57 @@ from peagle.cli.account import (
     find_endpoint,
     names_deployment,
 )
-from peagle.cli.bench_gates import gate_options
-from peagle.cli.bench_report import bench_report
-from peagle.cli.bench_sweep import sweep
-from peagle.cli.bench_text import TextOptions, measure_text, text_options
+from peagle.cli.bench_sweep import sweep, with_options
+from peagle.cli.bench_text import TEXT_OPTIONS, measure_text, measures_text
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, repetitions_option, requests_option
 from peagle.cli.output.bench import print_result
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_line,
+    print_status,
+    print_written,
+)
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import LOADS, TOKENS, USD
+from peagle.cli.parameter_types import LOADS, TOKENS, USD, Decimal, OutputPath, objective
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError
+from peagle.speed.slo import parse_slo
+from peagle.store import write_output
 from peagle.text import format_size
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
 
-_RUN = "run"
-_SWEEP = "sweep"
+_ABOVE_ZERO = Decimal("a number above 0, such as 500", min=0, min_open=True)
+
+_OPTIONS = (
+    click.option("--workload", metavar="NAME|FILE", default="short-prompt", show_default=True,
+                 help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), "
+                 "long-answer (128, 1024), or a file of JSON lines with prompts."),
+    click.option("--concurrency", type=LOADS, metavar="N[,N...]", default="8", show_default=True,
+                 help="Requests at a time; several loads are measured in turn."),
+    repetitions_option,
+    requests_option,
+    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts."),
+    click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers."),
+    click.option("--model", metavar="ID",
+                 help="Model in the requests.  [default: the served one]"),
+    click.option("--price-per-hour", type=USD, metavar="USD",
+                 help="Price of the server.  [default: the endpoint's, on demand]"),
+    *TEXT_OPTIONS,
+    click.option("--slo", metavar="TIMES", callback=objective,
+                 help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
+    click.option("--min-tokens-per-second", type=_ABOVE_ZERO, metavar="N",
+                 help="Exit with 3 if a load has fewer output tokens per second."),
+    click.option("--max-usd-per-million-tokens", type=USD, metavar="USD",
+                 help="Exit with 3 if a million output tokens cost more."),
+    click.option("--min-acceptance-length", metavar="N",
+                 type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1),
+                 help="Exit with 3 if fewer tokens are accepted per step."),
+)  # fmt: skip
 
 
 class _Bench(click.Group):
@@ -51,7 +94,7 @@ class _Bench(click.Group):
         """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
             sweeps = any(one == "--sweep" or one.startswith("--sweep=") for one in args)
-            args = [_SWEEP if sweeps else _RUN, *args]
+            args = ["sweep" if sweeps else "run", *args]
         return super().parse_args(ctx, args)
 
 
@@ -76,62 +119,15 @@ def bench() -> None:
 
 
 bench.add_command(sweep)
-bench.add_command(bench_report)
 
 
-@bench.command(
-    _RUN, cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
-)
+@bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
 @endpoint_argument(complete_name, "NAME|URL|local")
-@click.option(
-    "--workload",
-    metavar="NAME|FILE",
-    default="short-prompt",
-    show_default=True,
-    help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), long-answer (128, "
-    "1024), or a file of JSON lines with prompts.",
-)
-@click.option(
-    "--concurrency",
-    type=LOADS,
-    metavar="N[,N...]",
-    default="8",
-    show_default=True,
-    help="Requests at a time; several loads are measured in turn.",
-)
-@repetitions_option
-@requests_option
-@click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts.")
-@click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers.")
-@click.option("--model", metavar="ID", help="Model in the requests.  [default: the served one]")
-@click.option(
-    "--price-per-hour",
-    type=USD,
-    metavar="USD",
-    help="Price of the server.  [default: the endpoint's, on demand]",
-)
-@text_options
-@gate_options
+@with_options(_OPTIONS)
 @cloud_options
 @json_option
 @click.pass_context
-def run(
-    ctx: click.Context,
-    name: str,
-    workload: str,
-    concurrency: tuple[int, ...],
-    repetitions: int,
-    requests: int | None,
-    prompt_tokens: int | None,
-    output_tokens: int | None,
-    model: str | None,
-    price_per_hour: float | None,
-    text: TextOptions,
-    gates: BenchGates,
-    region: str | None,
-    account: Account,
-    as_json: bool,
-) -> None:
+def run(ctx: click.Context, /, **given: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -145,33 +141,32 @@ def run(
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
-    if text.chosen:
 
-        def find(server: str) -> BenchTarget:
-            return find_target(ctx, account, server, region, model)
+    def find(name: str) -> BenchTarget:
+        return find_target(ctx, given["account"], name, given["region"], given["model"])
 
-        measure_text(find(name), find, text, output_tokens, max(concurrency), as_json)
+    if measures_text(given):
+        measure_text(find(given["name"]), find, given)
         return
-    loads = api.bench_loads(
-        workload, concurrency, repetitions, requests, prompt_tokens, output_tokens
-    )
-    target = find_target(ctx, account, name, region, model)
-    sender = api.load_sender()
-    if price_per_hour is not None:
-        target = api.with_price(target, price_per_hour)
+    names = ("repetitions", "requests", "prompt_tokens", "output_tokens")
+    loads = bench_loads(given["workload"], given["concurrency"], *(given[name] for name in names))
+    target = find(given["name"])
+    sender = load_sender()
+    if given["price_per_hour"] is not None:
+        target = target.at_price(given["price_per_hour"])
     with StatusLine() as status:
-        result = api.bench(
+        result = measure(
             target,
             loads,
             sender,
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    finish(result, as_json)
-    api.require_gates(result, gates)
+    _print(result, given["as_json"])
+    require_gates(result, BenchGates(*(given[name] for name in BenchGates.__dataclass_fields__)))
 
 
-def finish(result: BenchResult, as_json: bool) -> None:
+def _print(result: BenchResult, as_json: bool) -> None:
     """Print the result; raise EngineError, or KeyboardInterrupt, if it ended early."""
     if as_json:
         print_json(result.document())
@@ -191,12 +186,12 @@ def find_target(
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
-        return api.target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+        return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
     if name == LOCAL:
-        return api.target_of_engine(_only_engine())
+        return target_of_engine(_only_engine())
     on_aws = names_deployment(account, region, name)
     if engine := None if on_aws else api.ready_engine(name):
-        return api.target_of_engine(engine)
+        return target_of_engine(engine)
     try:
         record, aws = find_endpoint(account, name, region)
     except NotFound as unknown:
@@ -205,17 +200,20 @@ def find_target(
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     with StatusLine() as line:
         wake_up = api.WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
-        return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [one for one in api.local_engines() if one.state == "ready"]
-    engine = next((one for one in ready if _serves(one, name)), None)
-    if engine is not None:
-        own = LOCAL if len(ready) == 1 else engine.name
-        sentence = "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
-        return Fix(sentence, ("peagle", "bench", own))
+    ready = [engine for engine in api.local_engines() if engine.state == "ready"]
+    for engine in ready:
+        target = engine.pair.partition("+")[0]
+        if name in (engine.pair, target, target.rpartition("/")[2]):
+            sentence = (
+                "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
+            )
+            shown = LOCAL if len(ready) == 1 else engine.name
+            return Fix(sentence, ("peagle", "bench", shown))
     with suppress(PeagleError):
         api.find_pair(command_catalog(ctx), name)
         return Fix(
@@ -225,27 +223,57 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     return None
 
 
-def _serves(engine: LocalEngine, name: str) -> bool:
-    """Whether the engine's pair is ``name``, in full, its target, or the short name of that."""
-    target = engine.pair.partition("+")[0]
-    return name in (engine.pair, target, target.rpartition("/")[2])
-
-
 def _only_engine() -> LocalEngine:
     """The only engine of this machine. Raises NotFound without one, and UserError for several."""
     names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
-    if not names:
-        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
     if len(names) > 1:
         raise UserError(
             f"{len(names)} engines are running: {', '.join(names)}",
             "specify only one of them",
             code="several-engines",
         )
-    engine = api.ready_engine(names[0])
-    assert engine is not None
+    engine = api.ready_engine(names[0]) if names else None
+    if engine is None:
+        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
+        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
     return engine
+
+
+@bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(),
+    metavar="FILE",
+    help="The report.  [default: FILE with the ending .html]",
+)
+@click.option(
+    "--slo", metavar="TIMES", help="Longest mean times in seconds, such as ttft=0.5,itl=0.02."
+)
+@click.option(
+    "--price-per-hour",
+    type=USD,
+    metavar="USD",
+    help="Price of the GPUs.  [default: the result's, or the catalogue's]",
+)
+@json_option
+def report(
+    file: Path, output: Path | None, slo: str | None, price_per_hour: float | None, as_json: bool
+) -> None:
+    """Write the HTML report of FILE, a result of bench or evidence with speeds.
+
+    One file with plots and tables, which loads nothing from elsewhere.
+    """
+    result, intervals = read_result(file)
+    result = priced_result(result, command_catalog(), price_per_hour)
+    path = output or file.with_suffix(".html")
+    content = report_html(result, parse_slo(slo) if slo else None, intervals).encode()
+    write_output(path, content)
+    if as_json:
+        print_json({"report": str(path), "bytes": len(content)})
+    else:
+        print_written(path)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
@@ -261,15 +289,14 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
 
     Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
     """
-    present = not again and api.installed_sender() is not None
-    installed = api.install_sender(python, again, print_status)
+    present = not again and installed_sender() is not None
+    installed = install_sender(python, again, print_status)
     if as_json:
-        print_json({**_installation_document(), "was_installed": present})
+        print_json({**_document(installed), "was_installed": present})
         return
-    state = "is already installed" if present else "is installed"
+    state = "is already installed" if present else f"is installed in {installed.seconds:.0f} s"
     size = format_size(installed.megabytes * 1e6)
-    took = f" in {installed.seconds:.0f} s" if not present else ""
-    print_line(f"aiperf {installed.version} {state}{took}, {size}: {installed.program}")
+    print_line(f"aiperf {installed.version} {state}, {size}: {installed.program}")
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
@@ -277,21 +304,19 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
     if as_json:
-        print_json(_installation_document())
+        print_json(_document(installed_sender()))
         return
-    found = api.find_sender()
-    size = format_size(found.megabytes * 1e6)
-    print_line(
-        f"aiperf {found.version}, {size}, installed in {found.seconds:.0f} s: {found.program}"
-    )
+    sender = find_sender()
+    took = f"installed in {sender.seconds:.0f} s"
+    size = format_size(sender.megabytes * 1e6)
+    print_line(f"aiperf {sender.version}, {size}, {took}: {sender.program}")
 
 
-def _installation_document() -> dict[str, object]:
-    found = api.installed_sender()
+def _document(sender: Installation | None) -> dict[str, object]:
     return {
         "sender": "aiperf",
-        "version": found.version if found else None,
-        "program": str(found.program) if found else None,
-        "megabytes": found.megabytes if found else None,
-        "seconds": found.seconds if found else None,
+        "version": sender.version if sender else None,
+        "program": str(sender.program) if sender else None,
+        "megabytes": sender.megabytes if sender else None,
+        "seconds": sender.seconds if sender else None,
     }
