@@ -175,5 +175,5 @@ def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
     readings = (CpuReading(0.5, 0.1, 0.2), CpuReading(1.0, 0.6, 0.5), CpuReading(2.0, 1.0, 1.0))
     sent = Sent((), readings)
 
-    assert sent.cpu_shares(0.8, 2.0) == (pytest.approx(0.8), pytest.approx(0.75))
+    assert sent.cpu_shares(0.8, 2.0) == pytest.approx((0.8, 0.75))
     assert sent.cpu_shares(3.0, 4.0) == (None, None)

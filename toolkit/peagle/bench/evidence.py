@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from peagle.bench.result import (
     BenchedServer,
@@ -30,7 +30,7 @@ from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.speed.models import Workload
+from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
 from peagle_serve import json_reader
@@ -192,14 +192,15 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
 
 
 def _raw(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
-    accepted = row.acceptance
+    """Each repetition, and what the setting and the load were."""
+    accepted, workload = row.acceptance, row.load.workload
     return {
         "drafter": row.setting.drafter,
         "k": row.setting.k,
         "imposed_rates": list(row.setting.imposed_rates) or None,
-        "workload": row.load.workload.name,
-        "fixed_length": row.load.workload.fixed_length,
-        "prompts_sha256": row.load.workload.digest,
+        "workload": workload.name,
+        "fixed_length": workload.fixed_length,
+        "prompts_sha256": workload.digest,
         "concurrency": row.load.concurrency,
         "prompt_tokens": size[0],
         "output_tokens": size[1],
@@ -258,7 +259,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
         if "speeds" in document:
             run = read_speeds(path, content)
             assert run is not None
-            return _of_evidence(run, _Details.model_validate(document)), SLOWEST_AND_FASTEST
+            return _of_evidence(run, document), SLOWEST_AND_FASTEST
         result = TypeAdapter(BenchResult).validate_json(json.dumps(document))
         why = next(_impossible(result.rows), "")
     except BadFile as bad:
@@ -288,46 +289,10 @@ def _impossible(rows: Iterable[BenchRow]) -> Iterator[str]:
             yield f"rows[{number}]: acceptance length {speed.acceptance_length} with K={speed.k}"
 
 
-class _Raw(BaseModel):
-    """What a report shows of a row of evidence in addition to its speed; unknown keys are
-    ignored."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    drafter: str | None = None
-    k: int = 0
-    imposed_rates: tuple[float, ...] | None = None
-    accepted_by_position: tuple[float, ...] = ()
-    drafts: int = 0
-    workload: str = "requests"
-    fixed_length: bool = True
-    concurrency: int = 0
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    saturated: str = ""
-
-
-class _Details(BaseModel):
-    """The same of the whole file."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    device: str = ""
-    commands: tuple[str, ...] = ()
-    hosts: tuple[dict[str, Any], ...] = ()
-    script: str = ""
-    toolkit: str = ""
-    sender: tuple[str, str] | None = None
-    instance_type: str | None = None
-    usd_per_hour: float | None = None
-    price_source: str | None = None
-    raw: tuple[_Raw, ...] = ()
-
-
-def _of_evidence(run: SpeedRun, details: _Details) -> BenchResult:
-    raw = {_key(one): one for one in details.raw}
-    host = details.hosts[0] if details.hosts else {}
-    cpus = host.get("cpus")
+def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
+    """The speeds, with what their file says of where they were measured."""
+    price, commands = document.get("usd_per_hour"), document.get("commands")
+    usd = float(price) if type(price) in (int, float) and 0 < price < 1e9 else None
     return BenchResult(
         server=BenchedServer(
             name=run.file,
@@ -338,60 +303,41 @@ def _of_evidence(run: SpeedRun, details: _Details) -> BenchResult:
             vllm=run.vllm,
             gpu=None if run.gpu == NO_GPU else run.gpu,
             tensor_parallel_size=run.tensor_parallel_size,
-            instance_type=details.instance_type,
         ),
         started=run.date.isoformat(),
-        toolkit=details.toolkit,
-        sender=details.sender or (details.script, ""),
-        host=BenchHost(
-            system=str(host.get("system", "")),
-            python=str(host.get("python", "")),
-            cpus=cpus if isinstance(cpus, int) else 0,
-            cpu=str(host.get("cpu", details.device)),
-        ),
-        command=details.commands,
-        rows=tuple(_row(run, one, raw, details.usd_per_hour) for one in run.speeds),
-        usd_per_hour=details.usd_per_hour,
-        price_source=details.price_source,
+        toolkit="",
+        sender=(str(document.get("script", "")), ""),
+        host=BenchHost("", "", 0, str(document.get("device", ""))),
+        command=tuple(map(str, commands)) if isinstance(commands, list) else (),
+        rows=tuple(_row(run, speed, usd) for speed in run.speeds),
+        usd_per_hour=usd,
+        price_source=str(document.get("price_source")) if usd else None,
     )
 
 
-def _key(one: Speed | _Raw) -> tuple[object, ...]:
-    return one.drafter, one.k, one.concurrency, one.prompt_tokens, one.output_tokens
-
-
-def _row(
-    run: SpeedRun,
-    speed: Speed,
-    raw: Mapping[tuple[object, ...], _Raw],
-    usd_per_hour: float | None,
-) -> BenchRow:
-    prompt, answer = speed.prompt_tokens or 0, speed.output_tokens or 0
-    more = raw.get(_key(speed), _Raw())
-    imposed = more.imposed_rates or ()
+def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
+    size = Workload(speed.prompt_tokens or 0, speed.output_tokens or 0)
+    names = {known: name for name, known in WORKLOADS.items()}
+    name = names.get(size, f"{size.prompt_tokens}x{size.output_tokens}")
     accepted = None
     if speed.acceptance_length is not None and speed.k:
-        accepted = MeasuredAcceptance(
-            speed.acceptance_length,
-            more.accepted_by_position or imposed,
-            more.drafts,
-            "imposed" if run.synthetic else "measured",
-        )
-    value = speed.output_tokens_per_second
-    workload = BenchWorkload(more.workload, Workload(prompt, answer), (), more.fixed_length)
+        basis: AcceptanceBasis = "imposed" if run.synthetic else "measured"
+        accepted = MeasuredAcceptance(speed.acceptance_length, (), 0, basis)
+    value, repetitions = speed.output_tokens_per_second, speed.repetitions or 1
     return BenchRow(
-        setting=BenchSetting(speed.drafter, speed.k, imposed),
-        load=BenchLoad(workload, speed.concurrency, speed.concurrency, speed.repetitions or 1),
+        setting=BenchSetting(speed.drafter, speed.k),
+        load=BenchLoad(
+            BenchWorkload(name, size), speed.concurrency, speed.concurrency, repetitions
+        ),
         repetitions=(),
         tokens_per_second=Interval(value, speed.low or value, speed.high or value),
         ttft=_times(speed.ttft_seconds),
         itl=_times(speed.itl_seconds),
         tpot=_times(speed.tpot_seconds),
-        prompt_tokens=prompt,
-        output_tokens=answer,
+        prompt_tokens=size.prompt_tokens,
+        output_tokens=size.output_tokens,
         acceptance=accepted,
         usd_per_million_tokens=usd_per_million(usd_per_hour, value),
-        saturated=more.saturated,
     )
 
 

@@ -7,7 +7,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
@@ -29,10 +31,8 @@ NO_DOMAIN = "all"
 """The domain of prompts that name none."""
 
 _KEYS = ("prompt", "messages", "domain", "max_tokens")
-_LONGEST_DOMAIN = 60
 _LIMITS = Limits(size=LARGEST_LINE, depth=32, values=50_000)
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
-_USER_MESSAGE = 'write [{"role": "user", "content": "..."}]'
 
 
 @dataclass(frozen=True)
@@ -138,44 +138,44 @@ def _read_line(line: bytes, number: int) -> dict[str, Any]:
     return document
 
 
-def _prompt(document: dict[str, Any], line: int) -> Prompt:
-    text, messages = document.get("prompt"), document.get("messages")
-    domain, tokens = document.get("domain"), document.get("max_tokens")
-    if text is not None and messages is not None:
+class _Message(BaseModel):
+    """One message of a chat; the content of an assistant that calls a tool may be missing. The
+    engine checks the rest."""
+
+    role: str
+    content: str | list[Any] | None = None
+
+
+class _Line(BaseModel):
+    """The keys of a line that have a meaning here."""
+
+    model_config = ConfigDict(strict=True, str_strip_whitespace=True)
+
+    prompt: Annotated[str, Field(min_length=1)] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1)] | None = None
+    domain: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+
+
+def _prompt(document: dict[str, Any], number: int) -> Prompt:
+    try:
+        line = _Line.model_validate(document)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        key = ".".join(map(str, detail["loc"]))
+        raise _Unusable(f"{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}") from error
+    if line.prompt and line.messages:
         raise _Unusable("has both prompt and messages", "keep one of them")
-    if text is None and messages is None:
+    if not line.prompt and not line.messages:
         near = [nearest(name, _KEYS[:2]) for name in document if name not in _KEYS]
         raise _Unusable("has neither prompt nor messages", next(filter(None, near), _FORM))
-    if messages is not None:
-        _require_messages(messages)
-    elif not isinstance(text, str) or not text.strip():
-        why = "has an empty prompt" if isinstance(text, str) else "prompt is not text"
-        raise _Unusable(why, "write the prompt as text")
-    name = domain.strip() if isinstance(domain, str) else ""
-    if domain is not None and not (0 < len(name) <= _LONGEST_DOMAIN and name.isprintable()):
-        why = f"domain is not a text of 1 to {_LONGEST_DOMAIN} printable characters"
-        raise _Unusable(why, "such as code or chat")
-    if tokens is not None and not (type(tokens) is int and 1 <= tokens <= MOST_TOKENS):
-        raise _Unusable(
-            f"max_tokens is not a whole number from 1 to {MOST_TOKENS:,}", "such as 256"
-        )
-    return Prompt(line, name or NO_DOMAIN, text, tuple(messages or ()), tokens)
-
-
-def _require_messages(messages: Any) -> None:
-    """Raise unless these are objects with a role and content, which an assistant that calls a tool
-    may lack. The engine checks the rest."""
-    if not isinstance(messages, list) or not messages:
-        why = "messages is not a list of messages" if messages else "has empty messages"
-        raise _Unusable(why, _USER_MESSAGE)
-    for place, message in enumerate(messages, 1):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _Unusable(f"message {place} is not an object with a role", _USER_MESSAGE)
-        if not isinstance(message.get("content"), (str, list, type(None))):
-            why = f"the content of message {place} is not text"
-            raise _Unusable(why, "write the content as text")
-    if not any(message.get("content") for message in messages):
+    if line.messages and not any(message.content for message in line.messages):
         raise _Unusable("has messages without content", "write the content as text")
+    if line.domain and not line.domain.isprintable():
+        raise _Unusable("domain has characters that cannot be printed", "such as code or chat")
+    messages = tuple(document["messages"]) if line.messages else ()
+    text = document["prompt"] if line.prompt else None
+    return Prompt(number, line.domain or NO_DOMAIN, text, messages, line.max_tokens)
 
 
 def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError:
