@@ -66,8 +66,8 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
         usd_per_hour: float | None = 1.125
         price_source: str | None = "AWS"
 
-    sender = SimpleNamespace(identity=("aiperf", "1"))
-    monkeypatch.setattr("peagle.bench.aiperf.load_sender", lambda: sender)
+    sender = SimpleNamespace(version="1")
+    monkeypatch.setattr("peagle.bench.aiperf.find_sender", lambda: sender)
     monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(measure, "probe", lambda server: None)

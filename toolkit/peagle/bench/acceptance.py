@@ -308,37 +308,33 @@ def read_acceptance(file: Path) -> AcceptanceResult:
         raise UserError(error.message, _FIX, "acceptance-file") from error
     if result is None:
         raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
-    why = ""
-    if result.format != ACCEPTANCE_FORMAT:
-        why = f"its format is {result.format}, not {ACCEPTANCE_FORMAT}"
     try:
         json.dumps(result.document(), allow_nan=False)
+        why = next(_impossible(result), "")
     except ValueError:  # a text such as "nan" is a number for pydantic
         why = "a number is infinite or none"
-    for domain in (result.total, *result.domains):
-        if not why and (wrong := _impossible(domain, result.k)):
-            why = f"{domain.domain[:60]!r} {wrong}"
     if why:
         raise UserError(f"{file} cannot be used: {why}", _FIX, "acceptance-file")
     return result
 
 
-def _impossible(domain: DomainAcceptance, k: int) -> str:
-    """Why these numbers cannot have been measured; empty if they can."""
-    rates, length = domain.acceptance.per_position, domain.acceptance.length
-    if domain.acceptance.drafts < 1:
-        return "has no drafts"
-    if not 1 <= k == len(rates):
-        return f"has rates of {len(rates)} positions, and K is {k}"
-    if not all(0 <= rate <= 1 for rate in rates):
-        return "has a rate that is not between 0 and 1"
-    if any(later > earlier for earlier, later in pairwise(rates)):
-        return "has a rate above that of the position before"
-    if not math.isclose(length, 1 + sum(rates), rel_tol=1e-3):
-        return f"has a length of {length:.4g}, and its rates give {1 + sum(rates):.4g}"
-    if not 1 <= domain.interval.low <= length + 1e-6 <= domain.interval.high + 2e-6 <= k + 1.001:
-        return "has an interval that does not hold its length"
-    return ""
+def _impossible(result: AcceptanceResult) -> Iterator[str]:
+    """Why these numbers cannot have been measured."""
+    if result.format != ACCEPTANCE_FORMAT:
+        yield f"its format is {result.format}, not {ACCEPTANCE_FORMAT}"
+    for one in (result.total, *result.domains):
+        rates, length = one.acceptance.per_position, one.acceptance.length
+        of, low, high = f"of {one.domain[:60]!r}", one.interval.low, one.interval.high
+        if one.acceptance.drafts < 1:
+            yield f"there are no drafts {of}"
+        if not 1 <= result.k == len(rates):
+            yield f"{len(rates)} positions {of} have a rate, and K is {result.k}"
+        if any(later > earlier for earlier, later in pairwise((1.0, *rates, 0.0))):
+            yield f"the rates {of} do not descend from 1 to 0"
+        if not math.isclose(length, 1 + sum(rates), rel_tol=1e-3):
+            yield f"the length {of} is {length:.4g}, and its rates give {1 + sum(rates):.4g}"
+        if not 1 <= low <= length + 1e-6 <= high + 2e-6 <= result.k + 1.001:
+            yield f"the interval {of} does not hold its length"
 
 
 def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:

@@ -56,19 +56,9 @@ class SenderMissing(UserError, code="bench-missing"):
     """The load generator is not installed on this machine."""
 
 
-@dataclass(frozen=True)
-class Installation:
-    """aiperf as installed: its program, and the size and the time that installing it took."""
-
-    program: Path
-    version: str
-    megabytes: int
-    seconds: float
-
-
 def install_sender(
     python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
-) -> Installation:
+) -> Aiperf:
     """Install aiperf unless it is installed; with ``again`` in any case.
 
     ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
@@ -96,17 +86,17 @@ def install_sender(
     return find_sender()
 
 
-def installed_sender() -> Installation | None:
+def installed_sender() -> Aiperf | None:
     """The installation from this toolkit's lock file; ``None`` without one, or with another's."""
     program = _folder() / "bin" / "aiperf"
     with suppress(ValueError, TypeError, KeyError):
         marker = read_json(_folder() / _MARKER)
         if marker["lock"] == _digest() and program.exists():
-            return Installation(program, AIPERF, marker["megabytes"], marker["seconds"])
+            return Aiperf(program, AIPERF, marker["megabytes"], marker["seconds"])
     return None
 
 
-def find_sender() -> Installation:
+def find_sender() -> Aiperf:
     """The installation. Raises SenderMissing with the command that installs it."""
     installation = installed_sender()
     if installation is None:
@@ -221,14 +211,13 @@ Fix: correct what the message names, or install the load generator again with --
 
 @dataclass(frozen=True)
 class Aiperf:
-    """Sends requests with an installed aiperf, so many at a time, and times their outputs."""
+    """aiperf as installed: its program, and the size and the time that installing it took. It sends
+    requests, so many at a time, and times their outputs."""
 
-    installed: Installation
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Name and version."""
-        return "aiperf", self.installed.version
+    program: Path
+    version: str
+    megabytes: int
+    seconds: float
 
     def send(
         self,
@@ -254,7 +243,7 @@ class Aiperf:
             config = configuration(folder, server, [len(bodies) for bodies in phases], concurrency)
             (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
-            cpu = _run(self.installed.program, folder, server.key, records, progress)
+            cpu = _run(self.program, folder, server.key, records, progress)
             lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
             requests = tuple(requests_in(lines))
             last_error = _last_error(folder / "log")
@@ -264,11 +253,6 @@ class Aiperf:
             missing = expected - len(requests)
             left_out = f"aiperf left out {missing} of {expected} requests: {last_error}"
             return Sent(requests, cpu, left_out if missing else "")
-
-
-def load_sender() -> Aiperf:
-    """The installed sender. Raises SenderMissing."""
-    return Aiperf(find_sender())
 
 
 def configuration(

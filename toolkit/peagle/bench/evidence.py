@@ -292,7 +292,7 @@ def _impossible(rows: Iterable[BenchRow]) -> Iterator[str]:
 def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
     """The speeds, with what their file says of where they were measured."""
     price, commands = document.get("usd_per_hour"), document.get("commands")
-    usd = float(price) if type(price) in (int, float) and 0 < price < 1e9 else None
+    usd = float(price) if isinstance(price, int | float) and 0 < price < 1e9 else None
     return BenchResult(
         server=BenchedServer(
             name=run.file,

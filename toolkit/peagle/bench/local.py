@@ -54,7 +54,7 @@ def sweep_on_this_machine(
     """
     if not options.gpus:
         request.refuse_imposed("add --engine docker --gpus")
-    sender = aiperf.load_sender()
+    sender = aiperf.find_sender()
     sweep, plan_of = make_sweep(request, plan_of)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     known = {instance.gpu for instance in catalog.instances.instances}

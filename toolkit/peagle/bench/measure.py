@@ -141,7 +141,7 @@ def new_result(server: BenchedServer, sender: Aiperf, command: Sequence[str]) ->
         server=server,
         started=utc_now(),
         toolkit=__version__,
-        sender=sender.identity,
+        sender=("aiperf", sender.version),
         host=BenchHost(platform.platform(), platform.python_version(), os.cpu_count() or 0, cpu),
         command=tuple(command),
         rows=(),

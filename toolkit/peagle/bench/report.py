@@ -59,11 +59,14 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     def number(value: float | None, digits: int = 1) -> str:
         return "-" if value is None else f"{value:,.{digits}f}"
 
+    def usd(value: float | None, digits: int = 3) -> str:
+        return "-" if value is None else format_usd(value, digits)
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "cut": lambda text: shortened(str(text), 2_000, "…"),
         "number": number,
-        "usd": lambda usd, digits=3: "-" if usd is None else format_usd(usd, digits),
+        "usd": usd,
     }
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     every = settings(result.rows)

@@ -66,7 +66,7 @@ def sweep_on_endpoint(
     """
     if aws.scope == SANDBOX:
         request.refuse_imposed("omit --impose-acceptance, or --sandbox")
-    sender = aiperf.load_sender()
+    sender = aiperf.find_sender()
     before = plan_before(record)
     sweep, plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
     target = target_of_endpoint(aws, record.name, record, catalog)

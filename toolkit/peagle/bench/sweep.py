@@ -43,48 +43,45 @@ class BudgetExceeded(UserError, code="budget-too-small"):
     """The next row would cost more than the user allows."""
 
 
+@dataclass
 class Budget:
     """What a sweep may cost: ``usd`` in all, at ``usd_per_hour`` from its start. While an update of
     an endpoint runs, the instances of both revisions cost: ``start_factor`` 2. ``before`` are the
     USD of earlier runs, ``end_seconds`` the start that must remain possible at the end."""
 
-    def __init__(
-        self,
-        usd: float | None,
-        usd_per_hour: float | None,
-        start_factor: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        before: float = 0.0,
-        end_seconds: float = 0.0,
-    ) -> None:
-        self._usd, self._per_hour, self._clock = usd, usd_per_hour or 0.0, clock
-        self._before, self._end = before, end_seconds
-        self._begun = clock()
-        self._start_factor, self._more = start_factor, 0.0
+    usd: float | None
+    usd_per_hour: float | None
+    start_factor: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    before: float = 0.0
+    end_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._begun, self._more = self.clock(), 0.0
 
     @property
     def spent(self) -> float:
         """USD since the start, and of earlier runs."""
-        seconds = self._clock() - self._begun + self._more
-        return self._before + seconds / 3600 * self._per_hour
+        seconds = self.clock() - self._begun + self._more
+        return self.before + seconds / 3600 * (self.usd_per_hour or 0.0)
 
     def cost(self, start_seconds: float, row_seconds: float) -> float:
         """USD of a start and of rows."""
-        return (self._start_factor * start_seconds + row_seconds) / 3600 * self._per_hour
+        seconds = self.start_factor * start_seconds + row_seconds
+        return seconds / 3600 * (self.usd_per_hour or 0.0)
 
     def started(self, seconds: float) -> None:
         """A start took so long."""
-        self._more += (self._start_factor - 1) * seconds
+        self._more += (self.start_factor - 1) * seconds
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
         """Raise BudgetExceeded unless a start and a row of these lengths, and the start at the
         end, are within the limit."""
-        needed = self.spent + self.cost(start_seconds + self._end, row_seconds)
-        if self._usd is not None and needed > self._usd:
+        needed = self.spent + self.cost(start_seconds + self.end_seconds, row_seconds)
+        if self.usd is not None and needed > self.usd:
             raise BudgetExceeded(
                 f"with {what} the sweep would cost about {format_usd(needed)}, and --max-cost is "
-                f"{format_usd(self._usd)}",
+                f"{format_usd(self.usd)}",
                 "raise --max-cost, or measure fewer settings, smaller loads or shorter workloads",
             )
 
@@ -204,19 +201,21 @@ class _Estimate:
     def measured(self, load: BenchLoad, seconds: float) -> None:
         self._rows[load.workload.name, load.concurrency] = (_slow_seconds(load), seconds)
 
-    def of(self, load: BenchLoad) -> float:
-        """Seconds of a row with this load: as measured, else of slow answers, in proportion to the
-        rows that were measured."""
-        key = (load.workload.name, load.concurrency)
-        if key in self._rows:
-            return self._rows[key][1]
+    def of(self, *loads: BenchLoad) -> float:
+        """Seconds of rows with these loads: as measured, else of slow answers, in proportion to
+        the rows that were measured."""
         slow, measured = map(sum, zip(*self._rows.values(), strict=True)) if self._rows else (1, 1)
-        return _slow_seconds(load) * measured / slow
+        total = 0.0
+        for load in loads:
+            known = self._rows.get((load.workload.name, load.concurrency))
+            total += known[1] if known else _slow_seconds(load) * measured / slow
+        return total
 
     def left(self, starts: int, loads: Sequence[BenchLoad], done: float) -> float | None:
+        """Seconds until all is measured; ``None`` before anything is."""
         if not self._rows:
             return None
-        return max(0.0, starts * self.start + sum(map(self.of, loads)) - done)
+        return max(0.0, starts * self.start + self.of(*loads) - done)
 
 
 def _slow_seconds(load: BenchLoad) -> float:
@@ -248,7 +247,7 @@ class Sweep:
     def seconds(self, rows: Sequence[BenchRow], start_seconds: float) -> tuple[float, float]:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
         estimate, waiting = _Estimate(start_seconds, rows), self.missing(rows)
-        left = sum(estimate.of(load) for loads in waiting.values() for load in loads)
+        left = estimate.of(*(load for loads in waiting.values() for load in loads))
         return len(waiting) * start_seconds, left
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
