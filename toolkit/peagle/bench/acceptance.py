@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +224,8 @@ def _evaluate(
 ) -> AcceptanceResult:
     """What the groups measured. Raises NotProved where nothing was drafted."""
     by_domain = {
-        domain: _domain(domain, [one for one in groups if one.domain == domain], target.setting)
-        for domain in dict.fromkeys(group.domain for group in groups)
+        domain: _domain(domain, list(members), target.setting)
+        for domain, members in groupby(groups, key=lambda group: group.domain)
     }
     total = _domain(TOTAL, groups, target.setting)
     if total is None:
@@ -248,8 +248,8 @@ def _evaluate(
         source=target.counted_by,
         request=request,
         total=total,
-        domains=tuple(one for one in by_domain.values() if one is not None),
-        undrafted=tuple(domain for domain, one in by_domain.items() if one is None),
+        domains=tuple(measured for measured in by_domain.values() if measured is not None),
+        undrafted=tuple(domain for domain, measured in by_domain.items() if measured is None),
         refused=tuple(prompt for group in groups for prompt in group.refused),
         others_sent=counted_tokens > _MAX_OWN_TOKEN_RATIO * total.output_tokens,
         incomplete=ended,
@@ -322,10 +322,10 @@ def _impossible(result: AcceptanceResult) -> Iterator[str]:
     """Why these numbers cannot have been measured."""
     if result.format != ACCEPTANCE_FORMAT:
         yield f"its format is {result.format}, not {ACCEPTANCE_FORMAT}"
-    for one in (result.total, *result.domains):
-        rates, length = one.acceptance.per_position, one.acceptance.length
-        of, low, high = f"of {one.domain[:60]!r}", one.interval.low, one.interval.high
-        if one.acceptance.drafts < 1:
+    for part in (result.total, *result.domains):
+        rates, length = part.acceptance.per_position, part.acceptance.length
+        of, low, high = f"of {part.domain[:60]!r}", part.interval.low, part.interval.high
+        if part.acceptance.drafts < 1:
             yield f"there are no drafts {of}"
         if not 1 <= result.k == len(rates):
             yield f"{len(rates)} positions {of} have a rate, and K is {result.k}"
@@ -344,7 +344,7 @@ def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tup
     A smaller K than the measured one has the same rates at its positions. Raises UserError for a
     larger K, and for an unknown domain.
     """
-    domains = {one.domain: one for one in result.domains}
+    domains = {part.domain: part for part in result.domains}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
         raise UserError(f"the acceptance has no domain {domain!r}", hint, "acceptance-file")
@@ -394,7 +394,7 @@ def with_text_acceptance(
     target = find_pair(catalog, pair).target
     drafter = _drafter(catalog, target, pair, measured, file)
     rates = rates_of(measured, measured.k, domain)
-    chosen = next((one for one in measured.domains if one.domain == domain), measured.total)
+    chosen = next((part for part in measured.domains if part.domain == domain), measured.total)
     why = ""
     if chosen.acceptance.basis != "measured":
         why = "its acceptance was imposed"
@@ -411,7 +411,7 @@ def with_text_acceptance(
         for k in range(1, measured.k + 1)
     )
     changed = drafter.model_copy(update={"on_text": lengths})
-    drafters = tuple(changed if one is drafter else one for one in target.drafters)
+    drafters = tuple(changed if other is drafter else other for other in target.drafters)
     replaced = target.model_copy(update={"drafters": drafters})
     return replace(catalog, targets={**catalog.targets, target.id: replaced})
 

@@ -165,7 +165,8 @@ class Sent:
         inside = [reading for reading in self.cpu if start <= reading.at <= end]
         if not inside:
             return None, None
-        return fmean(one.sender for one in inside), fmean(one.machine for one in inside)
+        sender = fmean(reading.sender for reading in inside)
+        return sender, fmean(reading.machine for reading in inside)
 
 
 _KEY = "PEAGLE_BENCH_KEY"

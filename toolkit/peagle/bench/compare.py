@@ -51,10 +51,11 @@ def usable(rows: Iterable[BenchRow]) -> list[BenchRow]:
 
 def settings(rows: Iterable[BenchRow]) -> list[BenchSetting]:
     """The settings of the rows: without speculation first, then by drafter and K."""
-    distinct = dict.fromkeys(row.setting for row in rows)
-    return sorted(
-        distinct, key=lambda one: (one.k > 0, one.drafter or "", one.k, one.imposed_rates)
-    )
+
+    def order(setting: BenchSetting) -> tuple[str, int, tuple[float, ...]]:
+        return setting.drafter or "", setting.k, setting.imposed_rates
+
+    return sorted(dict.fromkeys(row.setting for row in rows), key=order)
 
 
 def meets(row: BenchRow, slo: Slo) -> bool:
@@ -70,14 +71,14 @@ def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
     by_load: dict[int, list[BenchRow]] = {}
     for row in usable(rows):
         by_load.setdefault(row.load.concurrency, []).append(row)
-    found = []
+    best = []
     for _, at_load in sorted(by_load.items()):
         alone = next((row for row in at_load if not row.setting.k), None)
         allowed = [row for row in at_load if slo is None or meets(row, slo)]
         ranked = sorted(allowed, key=lambda row: -row.tokens_per_second.value)
         if ranked:
-            found.append(Winner(ranked[0], ranked[1] if ranked[1:] else None, alone))
-    return found
+            best.append(Winner(ranked[0], ranked[1] if ranked[1:] else None, alone))
+    return best
 
 
 def crossovers(
@@ -105,9 +106,11 @@ def line_crossings(rows: Iterable[BenchRow]) -> list[tuple[float, str]]:
         speeds.setdefault(row.load.concurrency, {})[row.setting] = row.tokens_per_second.value
     gains: list[tuple[int, dict[BenchSetting, float]]] = []
     for load, at_load in sorted(speeds.items()):
-        alone = at_load.pop(NO_SPECULATION, None)
-        if alone and at_load:
-            gains.append((load, {one: math.log(at_load[one] / alone) for one in at_load if one.k}))
+        alone = at_load.get(NO_SPECULATION)
+        drafting = {setting: speed for setting, speed in at_load.items() if setting.k}
+        if alone and drafting:
+            logs = {setting: math.log(speed / alone) for setting, speed in drafting.items()}
+            gains.append((load, logs))
     crossings = []
     for (load, before), (next_load, after) in pairwise(gains):
         lines = [(before[setting], after[setting]) for setting in before if setting in after]

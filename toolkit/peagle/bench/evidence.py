@@ -175,7 +175,7 @@ def _sizes(result: BenchResult) -> dict[BenchWorkload, tuple[int, int]]:
 def _speed(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
     """The fastest repetition, as ``catalog.schema.Speed`` says."""
     speed = row.fastest
-    best = max(row.repetitions, key=lambda one: one.tokens_per_second, default=row)
+    best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
     return {
         "drafter": row.setting.drafter,
         "k": row.setting.k,
@@ -317,7 +317,7 @@ def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
 
 def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
     size = Workload(speed.prompt_tokens or 0, speed.output_tokens or 0)
-    names = {known: name for name, known in WORKLOADS.items()}
+    names = {preset: name for name, preset in WORKLOADS.items()}
     name = names.get(size, f"{size.prompt_tokens}x{size.output_tokens}")
     accepted = None
     if speed.acceptance_length is not None and speed.k:
@@ -356,7 +356,7 @@ def price_of_gpus(
     price."""
     prices = []
     for instance in catalog.instances.instances:
-        elsewhere = min(instance.prices, key=lambda one: one.usd_per_hour, default=None)
+        elsewhere = min(instance.prices, key=lambda price: price.usd_per_hour, default=None)
         price = price_of(instance, region).value or elsewhere
         if instance.gpu == gpu and instance.gpu_count >= count and price is not None:
             parts = instance.gpu_count / count

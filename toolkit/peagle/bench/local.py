@@ -57,8 +57,8 @@ def sweep_on_this_machine(
     sender = aiperf.find_sender()
     sweep, plan_of = make_sweep(request, plan_of)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
-    known = {instance.gpu for instance in catalog.instances.instances}
-    fresh = new_result(local_server(largest, known, options.gpus), sender, request.command)
+    gpus = {instance.gpu for instance in catalog.instances.instances}
+    fresh = new_result(local_server(largest, gpus, options.gpus), sender, request.command)
     if request.usd_per_hour:
         fresh = replace(fresh, usd_per_hour=request.usd_per_hour, price_source="given")
     result = ResultFile.continued(file, fresh, request.again)
@@ -131,16 +131,16 @@ def local_server(plan: Plan, gpus: Iterable[str], uses_gpus: bool) -> BenchedSer
     )
 
 
-def _gpus_here(known: Iterable[str]) -> tuple[str, int] | tuple[None, None]:
+def _gpus_here(catalog_names: Iterable[str]) -> tuple[str, int] | tuple[None, None]:
     """The GPU of this machine by its name in the catalogue, else by its own, and their number."""
     try:
         names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
     except UnknownDevice:
         return None, None
-    return catalog_name(names[0], known), len(names)
+    return catalog_name(names[0], catalog_names), len(names)
 
 
-def catalog_name(gpu: str, known: Iterable[str]) -> str:
+def catalog_name(gpu: str, names: Iterable[str]) -> str:
     """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest name of the catalogue whose words occur
     in it, in order (``SE`` is Server Edition); else ``gpu`` itself."""
 
@@ -148,7 +148,7 @@ def catalog_name(gpu: str, known: Iterable[str]) -> str:
         rest = iter(_WORD.findall(gpu.upper()))
         return all(word in rest for word in _WORD.findall(name.upper()) if word != "SE")
 
-    return max(filter(is_within, known), key=len, default=gpu)
+    return max(filter(is_within, names), key=len, default=gpu)
 
 
 def target_alone(

@@ -206,7 +206,7 @@ class LosslessResult:
     @property
     def unexplained(self) -> tuple[TokenDifference, ...]:
         """The differences that rounding does not explain."""
-        return tuple(one for one in self.differences if not one.explained)
+        return tuple(difference for difference in self.differences if not difference.explained)
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds."""

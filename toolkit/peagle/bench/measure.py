@@ -227,9 +227,13 @@ def evaluate(
             f"no request of the load succeeded: {why}", target.server.fix, "load-failed"
         )
     repetitions = [_repetition(group, sent) for group in groups]
-    complete = [one for one in repetitions if not one.errors and one.requests == load.requests]
+    complete = [
+        repetition
+        for repetition in repetitions
+        if not repetition.errors and repetition.requests == load.requests
+    ]
     good = [request for group in groups for request in group if not request.error]
-    speed = mean_interval([one.tokens_per_second for one in complete or repetitions])
+    speed = mean_interval([repetition.tokens_per_second for repetition in complete or repetitions])
     incomplete = ""
     if len(complete) < load.repetitions or failed:
         what = f"{len(failed)} requests failed" if failed else "requests are missing"
@@ -253,14 +257,14 @@ def evaluate(
         usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
         saturated=queue_reason(load, good, waiting),
         incomplete=incomplete,
-        sender_cpu_share=highest(one.sender_cpu_share for one in repetitions),
-        machine_cpu_share=highest(one.machine_cpu_share for one in repetitions),
+        sender_cpu_share=highest(repetition.sender_cpu_share for repetition in repetitions),
+        machine_cpu_share=highest(repetition.machine_cpu_share for repetition in repetitions),
     )
 
 
 def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
     good = [request for request in requests if not request.error]
-    start, end = min(one.start for one in requests), max(one.end for one in good)
+    start, end = min(request.start for request in requests), max(request.end for request in good)
     sender, machine = sent.cpu_shares(start, end)
     return Repetition(
         seconds=max(end - start, 1e-9),
@@ -314,11 +318,15 @@ def queue_reason(
     """
     if load.concurrency == 1 or not good:
         return ""
-    start, end = min(one.start for one in good), max(one.end for one in good)
+    start, end = min(request.start for request in good), max(request.end for request in good)
     inside = [requests for at, requests in waiting if start <= at <= end]
     if len(inside) >= 2 and median(inside) > 0:
         return f"{median(inside):.0f} of {load.concurrency} requests wait in the engine's queue"
-    timed = [(one.ttft, one.end - one.start - one.ttft) for one in good if one.ttft is not None]
+    timed = [
+        (request.ttft, request.end - request.start - request.ttft)
+        for request in good
+        if request.ttft is not None
+    ]
     if len(timed) < _LEAST_REQUESTS:
         return ""
     first, rest = median(ttft for ttft, _ in timed), median(rest for _, rest in timed)

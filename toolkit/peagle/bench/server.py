@@ -82,7 +82,7 @@ class OpenAiServer:
         """
         route = "chat/completions" if "messages" in body else "completions"
         with self.reply(route, body) as reply:
-            content = self._content(reply)
+            content = self.read(reply)
         if reply.status == http.HTTPStatus.OK:
             return parse_response(content)
         raise self.refusal(route, reply.status, content)
@@ -116,13 +116,14 @@ class OpenAiServer:
         Raises EngineError without an answer.
         """
         with self._exchange("GET", path, None) as reply:
-            return reply.status, self._content(reply)
+            return reply.status, self.read(reply)
 
     def path(self, route: str) -> str:
         """The path from the server's root of a route below the base URL."""
         return f"{urlsplit(self.base_url).path.rstrip('/')}/{route}"
 
-    def _content(self, reply: HTTPResponse) -> bytes:
+    def read(self, reply: HTTPResponse) -> bytes:
+        """The content of a response. Raises EngineError for one that is too large."""
         content = reply.read(_LARGEST_ANSWER + 1)
         if len(content) > _LARGEST_ANSWER:
             message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
@@ -187,7 +188,6 @@ def ask_together(
     return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 
 
-_LARGEST = 16 << 20
 _TOKENS = 8
 _FEW_WORDS, _MANY_WORDS = 8, 100
 _OWN_FORMAT = ("gpt-oss",)
@@ -265,16 +265,7 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
                 f"{server.base_url} does not stream: it answers with {sanitize(kind, 60)}",
                 "use a server that supports stream: true",
             )
-        return usage_in(_events(reply), server.base_url)
-
-
-def _events(reply: HTTPResponse) -> Iterator[str]:
-    splitter, size = EventSplitter(), 0
-    while chunk := reply.read1(65_536):
-        size += len(chunk)
-        if size > _LARGEST:
-            raise EngineError("the answer to a short request has no end", code="invalid-response")
-        yield from splitter.feed(chunk)
+        return usage_in(EventSplitter().feed(server.read(reply)), server.base_url)
 
 
 def usage_in(events: Iterable[str], name: str) -> int:
@@ -299,29 +290,27 @@ def usage_in(events: Iterable[str], name: str) -> int:
     return tokens
 
 
-def served_models(server: OpenAiServer) -> tuple[str, ...]:
-    """The names of the models that the server lists. Raises UserError and EngineError."""
+def served_models(server: OpenAiServer) -> dict[str, int | None]:
+    """The models that the server lists, and the tokens of their context, as vLLM says it; ``None``
+    if unknown. Raises UserError and EngineError."""
     status, content = server.get(server.path("models"))
     if status != http.HTTPStatus.OK:
         raise server.refusal("models", status, content)
     return models_in(content)
 
 
-def models_in(content: bytes) -> tuple[str, ...]:
-    """The names in a list of models. Raises EngineError for another document."""
+def models_in(content: bytes) -> dict[str, int | None]:
+    """The models in such a list. Raises EngineError for another document."""
     document = parse_response(content)
     with parsing("the list of models", EngineError):
-        return tuple(str(model["id"]) for model in document["data"])
+        lengths = {str(model["id"]): model.get("max_model_len") for model in document["data"]}
+    return {name: n if type(n) is int and n > 0 else None for name, n in lengths.items()}
 
 
 def context_of(server: OpenAiServer) -> int | None:
-    """``max_model_len`` of the model in the server's list, as vLLM says it; ``None`` if unknown."""
-    with suppress(PeagleError, AttributeError, KeyError, TypeError):
-        status, content = server.get(server.path("models"))
-        models = parse_response(content)["data"] if status == http.HTTPStatus.OK else []
-        lengths = {str(model["id"]): model.get("max_model_len") for model in models}
-        context = lengths.get(server.model)
-        return context if isinstance(context, int) and context > 0 else None
+    """The tokens of the model's context; ``None`` if the server does not say."""
+    with suppress(PeagleError):
+        return served_models(server).get(server.model)
     return None
 
 

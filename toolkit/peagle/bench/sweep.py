@@ -196,7 +196,7 @@ class _Estimate:
         self.start = start_seconds
         self._rows: dict[tuple[str, int], tuple[float, float]] = {}
         for row in rows:
-            self.measured(row.load, sum(one.seconds for one in row.repetitions))
+            self.measured(row.load, sum(repetition.seconds for repetition in row.repetitions))
 
     def measured(self, load: BenchLoad, seconds: float) -> None:
         self._rows[load.workload.name, load.concurrency] = (_slow_seconds(load), seconds)
@@ -207,8 +207,8 @@ class _Estimate:
         slow, measured = map(sum, zip(*self._rows.values(), strict=True)) if self._rows else (1, 1)
         total = 0.0
         for load in loads:
-            known = self._rows.get((load.workload.name, load.concurrency))
-            total += known[1] if known else _slow_seconds(load) * measured / slow
+            exact = self._rows.get((load.workload.name, load.concurrency))
+            total += exact[1] if exact else _slow_seconds(load) * measured / slow
         return total
 
     def left(self, starts: int, loads: Sequence[BenchLoad], done: float) -> float | None:
@@ -279,8 +279,8 @@ class Sweep:
         waiting = self.missing(file.result.rows)
 
         def show(setting: BenchSetting, load: BenchLoad, ended: int = 0, total: int = 0) -> None:
-            left = [one for loads in waiting.values() for one in loads]
-            starts = sum(one != setting for one in waiting)
+            left = [load for loads in waiting.values() for load in loads]
+            starts = sum(another != setting for another in waiting)
             share = ended / total if total else 0.0
             seconds = estimate.left(starts, left, share * estimate.of(load))
             done = self.total - len(left)
@@ -349,7 +349,7 @@ class ResultFile:
     def add(self, row: BenchRow, spent_usd: float = 0.0) -> None:
         """Keep the row, in place of one with the same setting and load, and what has been spent."""
         key = _key(row.setting, row.load)
-        others = [one for one in self.result.rows if _key(one.setting, one.load) != key]
+        others = [other for other in self.result.rows if _key(other.setting, other.load) != key]
         spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
         self.result = replace(self.result, rows=(*others, row), spent_usd=spent)
         write_json(self.path, self.result.document())

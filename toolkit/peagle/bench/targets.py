@@ -56,7 +56,7 @@ def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
     server = OpenAiServer(base_url_of(url), model or "", key)
     if model is not None:
         return server
-    names = served_models(server)
+    names = tuple(served_models(server))
     if len(names) != 1:
         shown = ", ".join(names[:5]) or "none"
         raise UserError(

@@ -93,7 +93,7 @@ def _engines(asked: UrlProof, say: Say, clock: Clock) -> dict[str, OpenAiServer]
         try:
             for address, url in _addresses(asked.url).items():
                 server = server_of_url(url, asked.model, asked.key)
-                names = served_models(server) if asked.model else (server.model,)
+                names = tuple(served_models(server)) if asked.model else (server.model,)
                 if server.model not in names:
                     raise UserError(
                         f"{server.base_url} does not serve {server.model!r}",
@@ -124,7 +124,7 @@ def _addresses(url: str) -> dict[str, str]:
     base = base_url_of(url)
     parts = urlsplit(base)
     try:
-        found = socket.getaddrinfo(
+        resolved = socket.getaddrinfo(
             parts.hostname or "", parts.port or parts.scheme, type=socket.SOCK_STREAM
         )
     except OSError as error:
@@ -133,9 +133,9 @@ def _addresses(url: str) -> dict[str, str]:
             "check its name; a headless Service has one once a pod is ready",
             "no-answer",
         ) from error
-    families = {family for family, *_ in found}
+    families = {family for family, *_ in resolved}
     chosen = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-    ips = sorted({str(address[0]) for family, *_, address in found if family == chosen})
+    ips = sorted({str(address[0]) for family, *_, address in resolved if family == chosen})
     if len(ips) == 1 or parts.scheme == "https":
         return {parts.netloc: base}
     port = f":{parts.port}" if parts.port else ""
@@ -174,7 +174,9 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
         (counted,) = counts.values()
         return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
     total = {address: counted.total for address, counted in counts.items()}
-    second = {address: one.second for address, one in counts.items() if one.second is not None}
+    second = {
+        address: engine.second for address, engine in counts.items() if engine.second is not None
+    }
     proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
     return replace(proved, source="counters")
 

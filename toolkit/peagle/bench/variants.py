@@ -8,7 +8,7 @@ the spread of the minutes gives the 95 % confidence intervals. Nothing is sent t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import hypot
 from typing import Any
@@ -62,6 +62,21 @@ class Minute:
     drafts: float = 0.0
     rejected: float = 0.0
     failed: float = 0.0
+
+    @property
+    def after_first(self) -> float:
+        """The time of the requests after their first token."""
+        return self.latency - self.first
+
+    @property
+    def later_tokens(self) -> float:
+        """The tokens of the requests after the first."""
+        return self.tokens - self.ended
+
+    @property
+    def drafted_tokens(self) -> float:
+        """A verification step yields one token besides those that are accepted."""
+        return self.accepted + self.drafts
 
 
 @dataclass(frozen=True)
@@ -156,7 +171,9 @@ def compare_variants(
     notes: Sequence[str] = (),
 ) -> VariantComparison:
     """The comparison of two variants. ``period`` is the length of a minute in seconds."""
-    total = sum(one.requests for variant in (first, second) for one in variant.minutes.values())
+    total = sum(
+        minute.requests for variant in (first, second) for minute in variant.minutes.values()
+    )
     results = (
         _result(first, total, since, until, period),
         _result(second, total, since, until, period),
@@ -191,24 +208,22 @@ def _result(
     variant: Variant, total: float, since: float, until: float, period: float
 ) -> VariantResult:
     minutes, price = list(variant.minutes.values()), variant.usd_per_hour
-    whole = Minute(*(sum(getattr(one, name) for one in minutes) for name in Minute.__match_args__))
+    names = Minute.__match_args__
+    whole = Minute(*(sum(getattr(minute, name) for minute in minutes) for name in names))
     # Tokens without a request are those of a proof.
-    answered = bool(whole.ended and whole.tokens)
-    streamed = whole.streams >= _STREAMED * whole.ended and whole.tokens > whole.ended > 0
+    is_answered = bool(whole.ended and whole.tokens)
+    is_streamed = whole.streams >= _STREAMED * whole.ended and whole.tokens > whole.ended > 0
 
-    def ratio(
-        part: Callable[[Minute], float], weight: Callable[[Minute], float], known: bool = True
-    ) -> Interval | None:
-        return ratio_interval([(part(one), weight(one)) for one in minutes]) if known else None
+    def ratio(part: str, weight: str) -> Interval | None:
+        values = ((getattr(minute, part), getattr(minute, weight)) for minute in minutes)
+        return ratio_interval(list(values))
 
-    in_progress = None
+    in_progress = usd = None
     if whole.ended and until > since and variant.instances:
         in_progress = whole.latency / (until - since) / variant.instances
-    # A step yields one token besides those that are accepted.
-    steps = ratio(lambda one: one.accepted + one.drafts, lambda one: one.drafts)
-    usd = None
-    if price is not None:
-        usd = ratio(lambda one: price * 1e6 * period / 3600, lambda one: one.tokens, answered)
+    if price is not None and is_answered:
+        cost = price * 1e6 * period / 3600
+        usd = ratio_interval([(cost, minute.tokens) for minute in minutes])
     return VariantResult(
         variant=variant.name,
         pair=variant.pair,
@@ -223,15 +238,13 @@ def _result(
         failed=round(whole.failed),
         in_progress=in_progress,
         output_tokens=round(whole.tokens) or None,
-        ttft_seconds=ratio(lambda one: one.first, lambda one: one.streams),
+        ttft_seconds=ratio("first", "streams"),
         ttft_p50_seconds=variant.ttft_p50,
         ttft_p90_seconds=variant.ttft_p90,
-        itl_seconds=ratio(
-            lambda one: one.latency - one.first, lambda one: one.tokens - one.ended, streamed
-        ),
-        latency_seconds=ratio(lambda one: one.latency, lambda one: one.ended),
-        seconds_per_token=ratio(lambda one: one.latency, lambda one: one.tokens, answered),
-        acceptance_length=steps,
+        itl_seconds=ratio("after_first", "later_tokens") if is_streamed else None,
+        latency_seconds=ratio("latency", "ended"),
+        seconds_per_token=ratio("latency", "tokens") if is_answered else None,
+        acceptance_length=ratio("drafted_tokens", "drafts"),
         usd_per_million_tokens=usd,
     )
 
@@ -339,21 +352,23 @@ def comparison_report(
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
     # CloudWatch is minutes behind the log: the last period with requests there is the end.
-    requests = [at for by_start in minutes.values() for at, one in by_start.items() if one.requests]
+    requests = [
+        at for by_start in minutes.values() for at, minute in by_start.items() if minute.requests
+    ]
     until = min(max(requests) + period, end) if requests else end
     prices = usd_per_hour_of(record, live)
     first, second = (
         Variant(
             name=name,
-            pair=one.pair,
-            k=one.k,
-            instance_type=one.instance_type,
+            pair=revision.pair,
+            k=revision.k,
+            instance_type=revision.instance_type,
             instances=live.running.get(name, 0),
             usd_per_hour=prices[name],
             minutes={at: minute for at, minute in minutes[name].items() if at < until},
             **percentiles.get(name, {}),
         )
-        for name, one in served.items()
+        for name, revision in served.items()
     )
     if aws.in_sandbox:
         notes.append(

@@ -110,11 +110,11 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
         ignored |= dict.fromkeys(sanitize(key, 40) for key in document if key not in _KEYS)
     if not prompts:
         raise UserError(f"{file} has no prompts", _FORM, "prompts")
-    found = PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
-    if len(found.domains) > MOST_DOMAINS:
-        message = f"{file} has {len(found.domains):,} domains; at most {MOST_DOMAINS} are measured"
+    result = PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
+    if (count := len(result.domains)) > MOST_DOMAINS:
+        message = f"{file} has {count:,} domains; at most {MOST_DOMAINS} are measured"
         raise UserError(message, "give prompts of the same kind the same domain", "prompts")
-    return found
+    return result
 
 
 class _Unusable(Exception):
@@ -218,9 +218,11 @@ def find_workload(
     Raises UserError for an unknown name, for a file without prompts or with messages of several
     turns, and for a prompt size of a file.
     """
-    if known := WORKLOADS.get(name):
-        size = Workload(prompt_tokens or known.prompt_tokens, output_tokens or known.output_tokens)
-        sizes = "" if size == known else f"-{size.prompt_tokens}x{size.output_tokens}"
+    if preset := WORKLOADS.get(name):
+        size = Workload(
+            prompt_tokens or preset.prompt_tokens, output_tokens or preset.output_tokens
+        )
+        sizes = "" if size == preset else f"-{size.prompt_tokens}x{size.output_tokens}"
         return BenchWorkload(f"{name}{sizes}", size)
     file = Path(name).expanduser()
     if not file.exists():
@@ -244,10 +246,10 @@ def _unknown_workload(name: str) -> UserError:
             "unknown-workload",
         )
     hint = nearest(name, WORKLOADS)
-    known = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
+    choice = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
     return UserError(
         f"there is no workload and no file {name}",
-        f"{hint}; or {known}" if hint else known,
+        f"{hint}; or {choice}" if hint else choice,
         "unknown-workload",
     )
 

@@ -125,7 +125,7 @@ class _Bench(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            sweeps = any(one == "--sweep" or one.startswith("--sweep=") for one in args)
+            sweeps = any(word == "--sweep" or word.startswith("--sweep=") for word in args)
             args = ["sweep" if sweeps else "run", *args]
         return super().parse_args(ctx, args)
 

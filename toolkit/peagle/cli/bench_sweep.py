@@ -186,7 +186,9 @@ def _require_outputs(given: dict[str, Any]) -> None:
     if given["save"]:
         folders.append(("--save", given["save"], given["save"] / "evidence"))
     for flag, path, folder in folders:
-        existing = next(one for one in (folder, *folder.parents) if os.access(one, os.F_OK))
+        existing = next(
+            parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)
+        )
         why = "is not writable" if not os.access(existing, os.W_OK) else ""
         why = why if existing.is_dir() else "is a file"
         if why:
@@ -354,8 +356,8 @@ def _report(
         _write(given, result, written)
     finally:
         if as_json:
-            answers = [one.document() for one in compared]
-            print_json({**result.document(), "summary": lines, **written, "lossless": answers})
+            lossless = [answers.document() for answers in compared]
+            print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
     if not as_json:
         if written["evidence"]:
             print_line(f"Evidence: {written['evidence']}")
@@ -364,10 +366,10 @@ def _report(
             print_line("Plan with it", command_text(plan, ctx))
         if written["report"]:
             print_line(f"Report:   {written['report']}")
-        for one in compared:
-            print_lossless(one)
-    for one in compared:
-        require_lossless(one)
+        for answers in compared:
+            print_lossless(answers)
+    for answers in compared:
+        require_lossless(answers)
 
 
 def _write(given: dict[str, Any], result: BenchResult, written: dict[str, str | None]) -> None:

@@ -187,17 +187,17 @@ def print_acceptance(result: AcceptanceResult) -> None:
     positions = tuple(str(position) for position in range(1, result.k + 1))
     headings = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS", *positions)
     table: list[Row] = [headings]
-    for one in (*result.domains, *([result.total] if len(result.domains) > 1 else [])):
-        low, high = one.interval.low, one.interval.high
-        rates = [f"{rate:.2f}" for rate in one.acceptance.per_position]
+    for part in (*result.domains, *([result.total] if len(result.domains) > 1 else [])):
+        low, high = part.interval.low, part.interval.high
+        rates = [f"{rate:.2f}" for rate in part.acceptance.per_position]
         table.append(
             (
-                one.domain,
-                f"{one.acceptance.length:.2f}",
-                f"{low:.2f} to {high:.2f}" if one.groups > 1 else "unknown",
-                f"{one.acceptance.drafts:,}",
-                f"{one.prompts:,}",
-                f"{one.output_tokens:,}",
+                part.domain,
+                f"{part.acceptance.length:.2f}",
+                f"{low:.2f} to {high:.2f}" if part.groups > 1 else "unknown",
+                f"{part.acceptance.drafts:,}",
+                f"{part.prompts:,}",
+                f"{part.output_tokens:,}",
                 *rates,
                 *(_NONE for _ in range(result.k - len(rates))),
             )
@@ -213,7 +213,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
 
 
 def _acceptance_notes(result: AcceptanceResult) -> Iterator[str]:
-    few = [one.domain for one in result.domains if not one.is_reliable]
+    few = [part.domain for part in result.domains if not part.is_reliable]
     if few:
         yield f"Few drafts, so the length is not reliable: {', '.join(few)}."
     if result.undrafted:
@@ -240,10 +240,11 @@ def print_lossless(result: LosslessResult) -> None:
             f"{explained} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
-    for one in result.unexplained[:_MOST_DIFFERENCES]:
-        gap = "ended" if one.gap is None else f"{one.gap:.4f}"
-        print_line(f"Line {one.line}, token {one.position}, gap {gap}:")
-        for label, text in (("with speculation", one.other_text), ("without", one.target_text)):
+    for difference in result.unexplained[:_MOST_DIFFERENCES]:
+        gap = "ended" if difference.gap is None else f"{difference.gap:.4f}"
+        print_line(f"Line {difference.line}, token {difference.position}, gap {gap}:")
+        texts = {"with speculation": difference.other_text, "without": difference.target_text}
+        for label, text in texts.items():
             print_line(f"  {label:<18}{repr(text[:_LONGEST_TEXT]) if text else '(the end)'}")
     more = len(result.unexplained) - _MOST_DIFFERENCES
     if more > 0:
