@@ -65,7 +65,7 @@ def sweep_on_endpoint(
     acceptance to impose on engines of the sandbox.
     """
     if aws.scope == SANDBOX:
-        request.refuse_imposed("omit --impose-acceptance, or --sandbox")
+        request.refuse_imposed()
     sender = aiperf.find_sender()
     before = plan_before(record)
     sweep, plan_of = make_sweep(request, lambda setting: plan_with(before, setting))

@@ -112,11 +112,14 @@ class SweepRequest:
         """K of each setting; 0 is no speculation. Raises UserError."""
         return parse_settings(self.settings)
 
-    def refuse_imposed(self, fix: str) -> None:
+    def refuse_imposed(self) -> None:
         """Raise UserError if it imposes an acceptance: vLLM's sampler for CPUs cannot."""
         if self.acceptance:
-            message = "the CPU engine cannot impose an acceptance"
-            raise UserError(message, fix, "imposes-on-gpu-only")
+            raise UserError(
+                "the CPU engine cannot impose an acceptance",
+                "add --engine docker --gpus on a machine with a GPU, or omit --impose-acceptance",
+                "imposes-on-gpu-only",
+            )
 
 
 def parse_settings(text: str) -> tuple[int, ...]:
