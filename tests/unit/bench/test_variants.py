@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peagle.account import Account
-from peagle.bench.models import Interval
+from peagle.bench.result import Interval
 from peagle.bench.variants import (
     Minute,
     Variant,

@@ -10,7 +10,7 @@ import click
 
 from peagle import api
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.targets import UrlProof
+from peagle.bench.url_proof import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import json_option, print_json, print_line, show_findings

@@ -9,7 +9,7 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.bench.models import Interval
+from peagle.bench.result import Interval
 from peagle.bench.variants import VariantComparison, VariantResult
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
