@@ -8,15 +8,11 @@ import re
 import shutil
 from pathlib import Path
 
-import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from peagle.cli.deploy import deploy as deploy_command
 from peagle.cli.main import cli
-from peagle.cli.plan import NOT_OF_DEPLOY
-from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Refused
 from tests.support import Peagle
@@ -217,11 +213,3 @@ def test_a_list_in_a_narrow_terminal_breaks_no_word() -> None:
     (line,) = [line for line in lines if " gpt-oss-20b+p-eagle " in line]
     assert line.split()[-1] == "unverified"
     assert "unverified" in run("catalog", "show", "tiny", COLUMNS="80").stdout
-
-
-def test_options_of_deploy_are_known_without_its_module() -> None:
-    def names(command: click.Command) -> set[str]:
-        return {option for one in command.params for option in one.opts if option[:1] == "-"}
-
-    assert names(plan_command) - NOT_OF_DEPLOY <= names(deploy_command)
-    assert not NOT_OF_DEPLOY & names(deploy_command)

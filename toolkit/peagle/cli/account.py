@@ -16,7 +16,6 @@ from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import Account as Account
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.cli.context import typed_command
 from peagle.cli.options import catalog_of, command_catalog
 from peagle.cli.output.console import print_status
 from peagle.cli.project import endpoint_argument
@@ -157,9 +156,7 @@ def _in_sandbox(unknown: NotFound) -> NotFound:
     if ctx.params.get("profile"):  # it excludes --sandbox
         sentence = "it is in the sandbox: use --sandbox without --profile"
         return NotFound(unknown.message, sentence, IN_SANDBOX)
-    command = typed_command(ctx, *ctx.command_path.split()[1:])
-    fix = Fix("it is in the sandbox", (*command, "--sandbox"))
-    return NotFound(unknown.message, fix, IN_SANDBOX)
+    return NotFound(unknown.message, "it is in the sandbox: add --sandbox", IN_SANDBOX)
 
 
 def _prices() -> Callable[[], InstanceTable]:

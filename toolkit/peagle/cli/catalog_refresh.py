@@ -14,7 +14,7 @@ from peagle.aws.refresh import PARTS, Part
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
+from peagle.cli.context import PeagleCommand, findings_in_context, own_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import (
@@ -90,7 +90,7 @@ def refresh(
         show_findings(() if is_one_reason else found.findings)
         print_changes(changes)
     written: list[Path] = []
-    again = (*typed_command(ctx, "catalog", "refresh"), "--yes")
+    again = (*own_command(ctx), "--yes")
     fix = Fix("review the changes above, then pass --yes", again)
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):

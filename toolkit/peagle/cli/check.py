@@ -13,7 +13,7 @@ import click
 from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
-from peagle.cli.context import findings_in_context, typed_command
+from peagle.cli.context import findings_in_context
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     catalog_of,
@@ -163,7 +163,7 @@ def check(
     catalog = api.load_catalog(catalog_of(ctx))
     unread = options["target"] is None and api.is_on_hub(pair)
     if unread and api.is_own_target(catalog, pair):
-        command = (*typed_command(ctx, "check"), "--target", HUB)
+        command = ("peagle", "check", pair, "--target", HUB)
         raise api.target_not_read(pair, command, catalog)
     at = options["target"] if options["target"] not in (None, HUB) else None
     own = api.with_own_target(catalog, pair, lambda location: read(at or location))

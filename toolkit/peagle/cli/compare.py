@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
-from peagle.cli.context import deployment_in_context, is_plan_file, typed_command
+from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.options import command_catalog, complete_pair, deploy_options, refuse_errors
 from peagle.cli.output.comparison import print_report, print_started, show_candidate
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
@@ -145,7 +145,7 @@ def _start(
     api.require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
-    again = typed_command(ctx, "compare")
+    again = own_command(ctx)
     remaining = remaining_resources_shown(aws, record, account, again)
     with remaining, DeploymentProgress(account.sandbox) as status:
         api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)

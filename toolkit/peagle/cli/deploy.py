@@ -13,7 +13,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import TYPED, deployment_in_context, is_plan_file, typed_command
+from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.failed_start import end_failed_start
 from peagle.cli.fallback import (
     fallback_of,
@@ -57,7 +57,7 @@ from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price
 
-_NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
+_NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
 
 _CHANGES = {
@@ -167,7 +167,7 @@ def deploy(
             choices,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
-            again=typed_command(ctx, "deploy", without=_NOT_REPEATED),
+            again=own_command(ctx, without=_NOT_REPEATED),
             remove_failed=False if keep_failed else (yes or None),
             as_json=as_json,
         ).run(found)
@@ -200,8 +200,8 @@ class ProofChoices:
 def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool) -> None:
     """A new endpoint whose name the user did not choose, of a target that has one already: with
     --yes, raise Refused before a second price is paid; else the question says so."""
-    plan, pair = preflight.desired.plan, ctx.meta[TYPED].get("pair")
-    is_file = isinstance(pair, str) and is_plan_file(pair)
+    plan = preflight.desired.plan
+    is_file = is_plan_file(ctx.params["pair"])
     if preflight.change != "create" or ctx.params.get("name") or is_file:
         return
     prefix = ctx.params.get("name_prefix") or DEFAULT_PREFIX

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from peagle.aws.errors import InsufficientCapacity
-from peagle.cli.context import is_plan_file, not_about_own_options, typed_command
+from peagle.cli.context import is_plan_file
 from peagle.cli.options import complete_instance_type, raise_first_error
 from peagle.cli.output.console import confirmed, print_status
 from peagle.cli.parameter_types import duration
@@ -69,10 +69,9 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
     names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
-    with not_about_own_options():
-        plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
-        for one in plans:
-            raise_first_error(one.findings)
+    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+    for each in plans:
+        raise_first_error(each.findings)
     return plans
 
 
@@ -100,8 +99,8 @@ def fallback_of(
             return []
         names = ",".join(one.instance_type for one in others)
         if not error.command:
-            error.fix = f"{error.fix}; to try the next types of the ranking, run"
-            error.command = (*typed_command(ctx, "deploy"), "--fallback-instance-types", names)
+            error.fix += "; to try the next types of the ranking, add "
+            error.fix += f"--fallback-instance-types {names}"
         if ctx.params["yes"]:
             return []
         types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)

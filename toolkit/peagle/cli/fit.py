@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
+from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     LONGEST_CONTEXT,
     catalog_of,
@@ -122,9 +122,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     options["settings"] = api.checked_settings(options["settings"])
     if pair is not None and options["target"] is None and api.is_own_target(catalog, pair):
         if api.is_on_hub(pair):
-            typed = typed_command(ctx, "fit")
-            at = typed.index(pair)
-            raise api.target_not_read(pair, (*typed[:at], "--target", *typed[at:]), catalog)
+            raise api.target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
         own = api.with_own_target(catalog, pair, api.checkpoint_at)
         catalog = own.catalog
         # The pair is kept for its drafter; a target alone is read as --target reads it.

@@ -19,7 +19,7 @@ from peagle.cli.account import (
     find_endpoint,
     names_deployment,
 )
-from peagle.cli.context import TYPED, PeagleCommand
+from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import TOKENS, Decimal, duration
@@ -204,8 +204,8 @@ def _payload(text: str) -> dict[str, Any] | None:
     except json_reader.InvalidJson as error:
         fix = "correct it; only a prompt that does not begin as JSON is sent as text"
         raise UserError(str(error), fix) from error
-    typed = click.get_current_context().meta[TYPED]
-    if options := [flag for name, flag in _IN_BODY.items() if name in typed]:
+    ctx = click.get_current_context()
+    if options := [flag for name, flag in _IN_BODY.items() if is_typed(ctx, name)]:
         raise OptionsConflict(
             f"{options[0]} cannot be combined with a prompt that is JSON", "set it in the JSON"
         )

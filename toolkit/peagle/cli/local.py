@@ -13,7 +13,7 @@ import click
 from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import chosen_account
-from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
@@ -241,8 +241,7 @@ def local_image(
         return build_with_status(request, account).image
     docker = api.connect_docker()
     ctx = click.get_current_context()
-    command = (*typed_command(ctx, "image", "build", without=("--image", "--baked-weights")),
-               "--runtime", runtime)  # fmt: skip
+    command = ("peagle", "image", "build", ctx.params["pair"], "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:

@@ -11,12 +11,10 @@ from click.core import ParameterSource
 
 from peagle import api
 from peagle.cli.context import (
-    TYPED,
+    command_text,
     findings_in_context,
-    in_context,
     is_plan_file,
-    not_about_own_options,
-    typed_command,
+    own_command,
 )
 from peagle.cli.options import PLAN_FIELDS, complete_pair, output_option, raise_first_error
 from peagle.cli.output.answer import print_answer
@@ -30,14 +28,6 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.store import write_output
-
-NOT_OF_DEPLOY = frozenset(
-    {
-        "-o", "--out", "--output", "--online", "--compare", "--verbose", "--changes-from",
-        "--markdown", "--max-price-increase",
-    }
-)  # fmt: skip
-"""Options of this command that ``peagle deploy`` does not have."""
 
 
 @click.command(
@@ -127,7 +117,7 @@ def plan(
         raise OptionMissing(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
         # A plan file too, with its digest, which does not depend on other options that are typed.
-        findings = findings_in_context(plan.findings, change_own=False)
+        findings = findings_in_context(plan.findings)
         print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
@@ -139,12 +129,12 @@ def plan(
 
 
 def _deploy_command(ctx: click.Context, output: Path | None) -> str:
-    """What to type next. It takes option names from this command, since loading the module of
-    ``deploy`` also loads boto3."""
-    options = {name for option in ctx.command.params for name in option.opts} - NOT_OF_DEPLOY
+    """What to type next: the plan's file, or the words of this command."""
     if output:
-        return command_line(in_context(("peagle", "deploy", str(output)), ctx, options))
-    return command_line(typed_command(ctx, "deploy", options=options))
+        return command_text(("peagle", "deploy", str(output)), ctx)
+    words = own_command(ctx, without=("--online", "--verbose"))
+    at = words.index("plan")  # behind the folder of --catalog
+    return command_line((*words[:at], "deploy", *words[at + 1 :]))
 
 
 def _compare(
@@ -162,8 +152,7 @@ def _compare(
 
         print_comparison(comparison)
     raise_first_error(first.findings)
-    with not_about_own_options():
-        raise_first_error(second.findings)
+    raise_first_error(second.findings)
 
 
 def _compared_plan(ctx: click.Context, text: str) -> Plan:
@@ -178,8 +167,7 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
         shared = {
             name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
         }
-    with not_about_own_options():
-        return planned(ctx, pair, {**shared, **typed})
+    return planned(ctx, pair, {**shared, **typed})
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
@@ -194,9 +182,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
     if not words:
         raise OptionMissing(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
-    typed = ctx.meta.get(TYPED)
     other = plan.make_context("plan", words, parent=ctx.parent)
-    ctx.meta[TYPED] = typed
     values = {
         name: other.params[name]
         for name in other.params

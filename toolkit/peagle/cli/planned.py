@@ -16,7 +16,7 @@ from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.company_options import typed_company_option
-from peagle.cli.context import is_plan_file, typed_command
+from peagle.cli.context import is_plan_file
 from peagle.cli.options import (
     PLAN_FIELDS,
     command_catalog,
@@ -215,7 +215,7 @@ def _read_target(ctx: click.Context, location: str) -> Checkpoint:
         command: tuple[str, ...]
         command = ("peagle", "plan", location, "--online", "--output", "plan.json")
         if ctx.command.name == "plan":
-            command = (*typed_command(ctx, "plan"), "--online")
+            command = ("peagle", "plan", location, "--online")
         raise api.target_not_read(location, command, command_catalog(ctx))
     region = ctx.params.get("region") or DEFAULT_REGION
     return api.checkpoint_at(location, lambda: account_of(ctx).connect(region))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.context import TYPED, PeagleCommand, is_plan_file
+from peagle.cli.context import PeagleCommand, is_plan_file, is_typed
 from peagle.cli.options import PLAN_FIELDS, command_catalog
 from peagle.cli.project_options import (
     apply_values,
@@ -92,7 +92,6 @@ def project_options(
             instead=instead,
             implicit=implicit,
             metavar="NAME",
-            expose_value=False,
             help="Environment in the project file, such as staging. The argument is then the name "
             "of an endpoint there, if it has several.",
             shell_complete=_complete_environment,
@@ -102,7 +101,6 @@ def project_options(
             _FILE,
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            expose_value=False,
             help="Project file.  [default: peagle.yaml in this folder or above]",
         )
         return environment(file(command))
@@ -140,11 +138,11 @@ def _take_from_project(ctx: click.Context) -> None:
         one for one in ctx.command.params
         if isinstance(one, click.Argument) and one.name in ("pair", "name")
     )  # fmt: skip
-    typed = ctx.meta[TYPED]
-    given, environment = ctx.params[str(argument.name)], typed.get(_ENVIRONMENT)
-    path = Path(typed[_FILE]) if typed.get(_FILE) else None
+    environment, path = ctx.params.pop(_ENVIRONMENT), ctx.params.pop(_FILE)
+    image_from = ctx.params.pop(_IMAGE_FROM, None)
+    given = ctx.params[str(argument.name)]
     if environment is None and path is None:
-        if given is not None or typed.keys() & option.instead:
+        if given is not None or any(is_typed(ctx, name) for name in option.instead):
             return
         path = api.find_project(Path()) if option.implicit else None
         if path is None and option.instead:
@@ -156,7 +154,7 @@ def _take_from_project(ctx: click.Context) -> None:
     endpoint = _endpoint_of_plan(ctx, project, given, environment) if is_plan else given
     choice = api.choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
-    apply_choice(ctx, choice, option.keys, is_plan)
+    apply_choice(ctx, choice, option.keys, is_plan, image_from)
 
 
 def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]:
@@ -180,7 +178,11 @@ def load_project(ctx: click.Context, path: Path | None) -> Project:
 
 
 def apply_choice(
-    ctx: click.Context, choice: EndpointChoice, keys: Collection[str] | None, is_plan: bool
+    ctx: click.Context,
+    choice: EndpointChoice,
+    keys: Collection[str] | None,
+    is_plan: bool,
+    image_from: Path | None = None,
 ) -> None:
     """Give the command's argument and options the values of the file. A plan file has decided
     everything but the account's options."""
@@ -190,7 +192,7 @@ def apply_choice(
         if (keys is None or key.name in keys)
         and key.name != "name"  # that of the deployment depends on the environment
         and not (is_plan and key.parameter in PLAN_FIELDS)
-        and _EITHER.get(key.parameter) not in ctx.meta[TYPED]
+        and not is_typed(ctx, _EITHER.get(key.parameter, ""))
     ]  # fmt: skip
     check_gates(ctx, project, choice.gates)
     apply_values(ctx, project, taken, choice.values)
@@ -205,12 +207,8 @@ def apply_choice(
     if "pair" not in ctx.params:
         ctx.params["name"] = name
         return
-    if (
-        choice.builds_image
-        and ctx.params.get("image") is None
-        and (file := ctx.meta[TYPED].get(_IMAGE_FROM))
-    ):
-        ctx.params["image"] = api.read_image_address(Path(file))
+    if choice.builds_image and ctx.params.get("image") is None and image_from:
+        ctx.params["image"] = api.read_image_address(image_from)
     pair = str(choice.pair.value)
     ctx.params["pair"] = in_folder(project, pair) if is_relative(pair) else pair
     if "name" in ctx.params and ctx.params["name"] is None:
@@ -224,7 +222,6 @@ def image_from_option(command: Callable[..., Any]) -> Any:
         _IMAGE_FROM,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        expose_value=False,
         help="The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
     )(command)
@@ -305,9 +302,8 @@ def _endpoint_of_plan(
 
 def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
     """The environments of the project file; none if it cannot be read."""
-    file = ctx.meta.get(TYPED, {}).get(_FILE)
     try:
-        names = api.environments_of(load_project(ctx, Path(file) if file else None))
+        names = api.environments_of(load_project(ctx, ctx.params.get(_FILE)))
     except PeagleError:
         return []
     return [name for name in names if name.startswith(typed)]

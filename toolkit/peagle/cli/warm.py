@@ -12,7 +12,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import command_text, typed_command
+from peagle.cli.context import command_text, in_context, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
@@ -49,9 +49,6 @@ from peagle.planning import Plan
 from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import is_s3_uri
-
-_NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
-"""Options of ``warm`` that ``peagle local up`` does not get."""
 
 
 @click.command(
@@ -135,14 +132,14 @@ def _collect_locally(
             stop = command_text(("peagle", "local", "down", name))
             print_status("The engine is still running. Stop it", stop)
         else:
-            again = typed_command(ctx, "warm", without=("--yes", "--json"))
+            again = own_command(ctx, without=("--yes", "-y", "--json"))
             say_interrupted("the engine has stopped", again)
         raise
     folder.chmod(0o755)  # the container's own user reads it
     if as_json:
         print_json(local_document(plan.pair, artifact))
         return
-    restore = [] if to else [*typed_command(ctx, "local", "up", without=_NOT_FOR_UP)]
+    restore = [] if to else [*in_context(("peagle", "local", "up", ctx.params["pair"]))]
     if restore and not gpus:
         restore.append("--compile")
     print_local(artifact, command_line(restore))
@@ -182,7 +179,7 @@ def _collect_on_aws(
     if account.sandbox:
         api.check_sandbox_engine(compiles=True)
     if not names_own_image(plan):
-        build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
+        build = ("peagle", "image", "build", ctx.params["pair"])
         raise Refused(
             "the stock image cannot export compile caches",
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
@@ -200,7 +197,7 @@ def _collect_on_aws(
             api.check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
-        again = typed_command(ctx, "warm", without=("--yes", "--json"))
+        again = own_command(ctx, without=("--yes", "-y", "--json"))
         stored = _collect(aws, found, account, place, again)
     if as_json:
         print_json(collected_document(found.desired.plan, stored))

@@ -11,7 +11,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.company_options import kms_key_option, tag_option
-from peagle.cli.context import PeagleCommand, in_context, typed_command
+from peagle.cli.context import PeagleCommand, in_context, own_command
 from peagle.cli.options import (
     catalog_of,
     command_catalog,
@@ -112,7 +112,7 @@ def sync_command(
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
     started, aws = account.start_and_connect(region)
     price = api.load_storage(catalog_of(ctx)).price_in(region)
-    again = typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over"))
+    again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
     bar = SyncProgressBar()
     with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
         with account.stopped_on_error(started):

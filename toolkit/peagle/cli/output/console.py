@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from peagle.cli.context import changed_command, fix_in_context
+from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Print every finding with its code, location, message and fix; of an error that options fix,
-    also the user's command with them."""
+    """Print every finding with its code, location, message and fix."""
     from rich.markup import escape
 
     for finding in findings:
@@ -163,8 +162,6 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
         width = console.width - _INDENT
         fix = f"fix: {finding.fix}" if finding.fix else "fix"
         command = finding.command or None
-        if finding.level == "error" and not command:
-            command = changed_command(click.get_current_context(), finding.options)
         fixes = fix_lines(fix, command, width) if finding.fix or command else []
         for line in (*wrapped(finding.message, width), *fixes):
             console.print(f"{' ' * _INDENT}{escape(line)}", soft_wrap=True)
