@@ -34,11 +34,11 @@ def parsed(line: str) -> click.Context:
     [
         ("deploy tiny --sandbox", "peagle logs n", "peagle logs n --sandbox"),
         ("deploy tiny --profile p --role R", "peagle list", "peagle list --profile p"),
-        ("deploy tiny --region r --k 3", "peagle invoke n -- -x", "peagle invoke n --region r -- -x"),
+        ("deploy tiny --region r", "peagle invoke n -- -x", "peagle invoke n --region r -- -x"),
         ("deploy tiny --region r", "peagle logs n --region s", "peagle logs n --region s"),
         ("deploy tiny --sandbox", "peagle doctor", "peagle doctor"),
         ("deploy tiny --sandbox", "peagle plan tiny", "peagle plan tiny"),
-        ("deploy tiny --sandbox", "peagle plan tiny --online", "peagle plan tiny --online --sandbox"),
+        ("deploy t --sandbox", "peagle plan t --online", "peagle plan t --online --sandbox"),
         ("--catalog . deploy tiny", "peagle check tiny", "peagle --catalog . check tiny"),
         ("--catalog . deploy tiny", "aws iam list-roles", "aws iam list-roles"),
         ("deploy tiny --profile p", "aws iam list-roles", "aws iam list-roles --profile p"),

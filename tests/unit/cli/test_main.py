@@ -265,32 +265,6 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("target", [">&-", ">/dev/full"])
-@pytest.mark.parametrize(
-    "line", ["plan tiny", "plan tiny --json", "catalog list", "--help", "plan --help"]
-)
-def test_a_closed_or_full_stdout_is_one_line_and_code_2(line: str, target: str) -> None:
-    shell = f'exec "$0" -m peagle.cli {line} {target}'
-    done = subprocess.run(
-        ["sh", "-c", shell, sys.executable], stderr=subprocess.PIPE, text=True, check=False
-    )
-
-    assert done.returncode == 2
-    assert "cannot write the output: " in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.thorough
-def test_without_stdin_and_stderr_a_command_runs() -> None:
-    shell = 'exec "$0" -m peagle.cli plan tiny <&- 2>&-'
-    done = subprocess.run(
-        ["sh", "-c", shell, sys.executable], stdout=subprocess.PIPE, text=True, check=False
-    )
-
-    assert (done.returncode, "Next: peagle deploy tiny" in done.stdout) == (0, True)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
@@ -386,7 +360,6 @@ def test_instance_type_without_gpus_gets_the_families_with_gpus(peagle: Peagle) 
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("scale peagle-tiny 2", "--to 2"),
         ("compare peagle-tiny --share 50", "50%"),
         ("fit tiny --gpu l4", "--gpu-memory-gib"),
         ("plan tiny --gpu l4", "--instance-type"),

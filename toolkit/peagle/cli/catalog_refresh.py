@@ -20,9 +20,9 @@ from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import (
     confirmed,
     json_option,
+    print_findings,
     print_json,
     print_status,
-    show_findings,
 )
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
@@ -87,7 +87,7 @@ def refresh(
     texts = api.new_texts(folder, before, found.tables)
     changes = api.table_changes(before, found.tables)
     if not as_json:
-        show_findings(() if is_one_reason else found.findings)
+        print_findings(() if is_one_reason else found.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
     again = (*own_command(ctx), "--yes")

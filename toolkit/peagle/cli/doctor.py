@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, in_context
+from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import fix_lines, indented, json_option, print_json, terminal_width
+from peagle.cli.output.console import folded, json_option, line_width, print_json, with_command
 from peagle.engine.machine import MachineCheck
 from peagle.errors import Refused
 
@@ -28,11 +28,11 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     else:
         for check in checks:
             mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
-            click.echo(f"{mark} {indented(f'{check.what}: {check.found}', terminal_width(), 3)}")
+            lines = folded(f"{check.what}: {check.found}", line_width() - 3, "")
             if not check.fine:
                 needed = f"needed for {check.needed_for}: {check.fix}"
-                for line in fix_lines(needed, check.command, terminal_width() - 3):
-                    click.echo(f"   {line}")
+                lines += with_command(needed, command_text(check.command), line_width() - 3)
+            click.echo(f"{mark} " + "\n   ".join(lines))
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
 

@@ -18,13 +18,11 @@ from peagle.cli.account import (
 from peagle.cli.context import is_plan_file
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
-    align_columns,
     json_option,
     print_json,
     print_line,
     print_status,
-    table_width,
-    terminal_width,
+    print_table,
 )
 from peagle.cli.output.progress import show_hashing
 from peagle.cli.planned import plan_in_project
@@ -129,14 +127,8 @@ def _show(found: Drift, fields: tuple[FieldDrift, ...], account: Account) -> Non
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
     print_line(f"{found.name} in {where}: {count} from the plan", bold=True)
-    rows = [("FIELD", "PLANNED", "FOUND")]
-    rows += [(one.field, _shown(one.planned), _shown(one.found)) for one in fields]
-    if table_width(rows) <= terminal_width():
-        click.echo("\n".join(align_columns(rows)))
-        return
-    for field, planned, seen in rows[1:]:
-        for line in (field, f"  planned  {planned}", f"  found    {seen}"):
-            print_line(line)
+    rows = ((one.field, _shown(one.planned), _shown(one.found)) for one in fields)
+    print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
 def _shown(value: Any) -> str:

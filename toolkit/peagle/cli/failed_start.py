@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
-
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account
@@ -39,7 +37,7 @@ def end_failed_start(
     record = api.load_record(aws.scope, aws.region, name)
     if record is None:
         return error
-    print_status(click.style(error.message, bold=True))
+    print_status(error.message, bold=True)
     if remove is None:
         remove = sys.stdin.isatty() and _agrees(record, error, account)
     if not remove:

@@ -19,9 +19,8 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
     print_written,
-    terminal_width,
 )
-from peagle.cli.output.image import image_document, image_table, print_image
+from peagle.cli.output.image import image_document, print_image, print_images
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import OneOf, OutputPath
 from peagle.cli.plan_options import plan_options
@@ -194,7 +193,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json({"images": [image_document(one) for one in found]})
     elif found:
-        click.echo("\n".join(image_table(found, terminal_width())))
+        print_images(found)
     else:
         print_status("No images. Build one", command_text(("peagle", "image", "build", "PAIR")))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -12,16 +11,11 @@ from peagle.cli.account import Account, cloud_options, default_region
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
-    Row,
-    align_columns,
-    fit_columns,
-    hidden_columns,
     json_option,
     print_json,
     print_line,
     print_status,
-    table_width,
-    terminal_width,
+    print_table,
 )
 from peagle.deploy.status import GONE, Listing
 from peagle.errors import UserError
@@ -32,9 +26,6 @@ from peagle.text import counted, format_duration
 _COLUMNS = ("NAME", "STATE", "REGION", "INSTANCES", "USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN",
             "ACCEPTANCE", "PAIR")  # fmt: skip
 _NUMBERS = ("USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN", "ACCEPTANCE")
-_DISPENSABLE = ("PAIR", "REGION", "INSTANCES", "ACCEPTANCE", "USD/HOUR")
-"""Columns to drop on a narrow terminal, in this order."""
-
 _ENDS = _COLUMNS.index("ENDS IN")
 """Shown only if a deployment has an end."""
 
@@ -95,10 +86,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     table = [_COLUMNS, *map(_cells, found)]
     if all(row["ends_at"] is None for row in found):
         table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
-    rows, dropped = fit_columns(table, terminal_width(), _DISPENSABLE)
-    click.echo("\n".join(_lines(rows)))
-    if dropped:
-        print_status(hidden_columns(dropped))
+    print_table(table[0], table[1:], _NUMBERS)
     for row in found:
         if row["compared_share"] is not None:
             print_status(
@@ -108,17 +96,6 @@ def _print(found: list[dict[str, Any]]) -> None:
             )
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
         print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
-    """The table, or, where names are too long for that, each name above its other columns."""
-    if table_width(rows) <= terminal_width():
-        yield from align_columns(rows, _NUMBERS)
-        return
-    heading, *others = align_columns([row[1:] for row in rows], _NUMBERS)
-    yield f"{rows[0][0]}\n  {heading}"
-    for row, line in zip(rows[1:], others, strict=True):
-        yield f"{row[0]}\n  {line}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -60,12 +60,12 @@ def logs(
         print_status(*_no_lines(aws, record, since))
 
 
-def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, ...]:
+def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
     """The message if there are no lines; if ``since`` excludes them all, with the command for the
     newest."""
     age = None if since is None else api.age_of_newest_line(aws, record, since)
     if since is None or age is None:
-        return ("No lines yet.",)
+        return "No lines yet.", ""
     command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
     none = f"No lines in the last {format_duration(since)}"
     return f"{none}; the newest line is {format_duration(age)} old", command

@@ -10,7 +10,7 @@ import click
 
 from peagle import api
 from peagle.catalog.schema import Catalog
-from peagle.cli.output.console import show_findings, where_text
+from peagle.cli.output.console import print_findings, where_text
 from peagle.cli.parameter_types import REQUESTS, TOKENS, OneOf, OutputPath, WholeNumber
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
@@ -206,7 +206,7 @@ def _repeatable(
 def refuse_errors(findings: Sequence[Finding]) -> None:
     """Show the findings; raise Refused with the first error, which is not shown twice."""
     first = errors(findings)[:1]
-    show_findings(finding for finding in findings if finding not in first)
+    print_findings((finding for finding in findings if finding not in first), err=True)
     raise_first_error(findings)
 
 

@@ -17,8 +17,8 @@ from peagle.cli.context import (
     own_command,
 )
 from peagle.cli.options import PLAN_FIELDS, complete_pair, output_option, raise_first_error
-from peagle.cli.output.answer import print_answer
 from peagle.cli.output.console import json_option, print_json, print_written
+from peagle.cli.output.plan import print_answer, print_details
 from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import planned
@@ -122,8 +122,6 @@ def plan(
     else:
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
-            from peagle.cli.output.plan import print_details
-
             print_details(plan)
     return raise_first_error(refused)
 

@@ -12,7 +12,7 @@ from peagle import api
 from peagle.cli.context import is_plan_file
 from peagle.cli.options import raise_first_error
 from peagle.cli.output.compare import plan_facts
-from peagle.cli.output.console import align_columns, print_json, print_status, where_text
+from peagle.cli.output.console import print_json, print_status, print_table, where_text
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import CHOICE, load_project
 from peagle.deploy.diff import PlanComparison
@@ -46,8 +46,7 @@ def show_changes(
     elif markdown:
         click.echo("\n".join(_markdown(ctx, comparison, before)))
     else:
-        rows = [("", "BEFORE", "AFTER"), *_rows(comparison, before)]
-        click.echo("\n".join(align_columns(rows)))
+        print_table(("", "BEFORE", "AFTER"), _rows(comparison, before))
     raise_first_error(errors(plan.findings))
     increase = comparison.price_increase
     if max_increase is not None and increase is not None and increase * 100 > max_increase:

@@ -64,7 +64,7 @@ def rollback(
 
 def _show(record: Deployment, target: Revision, preview: RollbackPreview, account: Account) -> None:
     """What the endpoint returns to: on stderr, before the confirmation."""
-    print_status(click.style(record.name, bold=True))
+    print_status(record.name, bold=True)
     serves = f"configuration {target.name} again"
     if record.returning_to == target.fingerprint:
         serves += ": the rollback to it had begun, and is continued"

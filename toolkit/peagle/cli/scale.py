@@ -118,7 +118,7 @@ def _show(record: Deployment, change: Scale, account: Account) -> None:
         lines.append(("ends", change.end_text))
     if change.is_nothing:
         lines.append(("change", "none"))
-    print_status(click.style(record.name, bold=True))
+    print_status(record.name, bold=True)
     print_facts(lines)
 
 

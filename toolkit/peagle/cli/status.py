@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,24 +10,15 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import command_text, deployment_in_context
+from peagle.cli.context import command_text, deployment_in_context, fix_in_context
 from peagle.cli.output.comparison import comparison_text
-from peagle.cli.output.console import (
-    fix_lines,
-    json_option,
-    print_json,
-    print_line,
-    terminal_width,
-    wrapped,
-)
+from peagle.cli.output.console import json_option, print_facts, print_json, print_line
 from peagle.cli.output.deploy import engine_text
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.costs import ENDED
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import GONE
 from peagle.text import bounds_text, format_duration, format_price, format_usd, k_text
-
-_INDENT = 16
 
 _NEAR_SECONDS = 2 * 3600
 """An end that is nearer belongs into the first line."""
@@ -50,16 +40,15 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     left = document["seconds_left"]
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
-    width = terminal_width() - _INDENT
-    for label, text in _facts(document, account).items():
-        _print_fact(label, wrapped(text, width))
-    if document["failure_fix"] or document["failure_command"]:
-        _print_fact("fix", fix_lines(document["failure_fix"], document["failure_command"], width))
+    fix = document["failure_fix"], fix_in_context("", document["failure_command"])
+    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, account).items()]
+    if any(fix):
+        facts.append(("fix", fix))
     elif command := _next_command(document, record):
-        _print_fact("to continue", [command_text(command)])
-    for one in document["resources"]:
-        _print_fact("resource", wrapped(f"{one['type']} {one['name']}", width))
-    return None
+        facts.append(("to continue", ("", command_text(command))))
+    resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
+    facts += [("resource", text) for text in resources]
+    return print_facts(facts, label=14, err=False)
 
 
 def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
@@ -69,12 +58,6 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
         return ()
     plan = record.current.plan
     return api.deploy_command(plan) if plan else ("peagle", "prove", record.name)
-
-
-def _print_fact(label: str, lines: Sequence[str]) -> None:
-    """A label and its text, if there is any, in lines below each other."""
-    if lines:
-        click.echo(f"  {label:<14}" + f"\n{' ' * _INDENT}".join(lines))
 
 
 def _price(document: dict[str, Any], account: Account) -> str:

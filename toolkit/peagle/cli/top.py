@@ -17,7 +17,7 @@ from peagle.cli.account import (
     find_deployment,
     names_deployment,
 )
-from peagle.cli.output.console import json_option, print_json, terminal_width
+from peagle.cli.output.console import json_option, line_width, print_json
 from peagle.cli.output.top import document, screen
 from peagle.cli.parameter_types import duration
 from peagle.cli.project import ProjectCommand, endpoint_argument
@@ -74,7 +74,7 @@ def top(
     if as_json:
         return print_json(document(read()))
     if once or not sys.stdout.isatty():
-        for line in screen(read(), terminal_width(pipe_width=120)):
+        for line in screen(read(), min(line_width(), 120)):
             click.echo(line)
         return None
     return _show(read, every or seconds)
@@ -98,7 +98,7 @@ def _show(read: Read, seconds: float) -> None:
     out.write(_OTHER_SCREEN)
     try:
         while True:
-            lines = [*screen(usage, terminal_width()), "", _footer(usage, seconds)]
+            lines = [*screen(usage, line_width()), "", _footer(usage, seconds)]
             text = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
             out.write(f"{_HOME}{text}{_CLEAR_REST}")
             out.flush()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -14,7 +15,6 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import command_text, in_context, own_command
 from peagle.cli.deploy import show_and_refuse
-from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
 from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
@@ -123,7 +123,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     try:
-        with sigterm_as_interrupt(), StatusLine() as status:
+        with _sigterm_as_interrupt(), StatusLine() as status:
             artifact = api.collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
@@ -143,6 +143,16 @@ def _collect_locally(
     if restore and not gpus:
         restore.append("--compile")
     print_local(artifact, command_line(restore))
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _writable_folder(to: str | None) -> Path:
@@ -219,7 +229,7 @@ def _collect(
             say_interrupt(found.desired, record, account.sandbox)
 
     progress = DeploymentProgress(account.sandbox)
-    with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
+    with _sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
             return api.collect_on_aws(aws, found, place, status.observe, failed)
         except BaseException as error:

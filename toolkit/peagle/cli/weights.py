@@ -23,10 +23,10 @@ from peagle.cli.options import (
 from peagle.cli.output.console import (
     confirm,
     json_option,
+    print_findings,
     print_json,
     print_line,
     print_status,
-    show_findings,
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.output.weights import (
@@ -181,7 +181,7 @@ def list_command(
         print_json(inspect_document(found, price))
     else:
         print_weights(found, price)
-        show_findings(found.findings)
+        print_findings(found.findings, err=True)
     if not found.mountable:
         ctx.exit(Refused.exit_code)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from peagle.bench.models import (
     BenchedServer,
     BenchResult,
@@ -16,12 +14,9 @@ from peagle.bench.models import (
     highest,
 )
 from peagle.cli.output.console import (
-    align_columns,
-    fit_columns,
-    hidden_columns,
     print_line,
     print_status,
-    terminal_width,
+    print_table,
 )
 from peagle.text import format_usd, sanitize
 
@@ -29,7 +24,6 @@ _HEADINGS = (
     "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
     "TPOT", "ACCEPTANCE", "$/1M",
 )  # fmt: skip
-_DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
 BUSY_SHARE = 0.8
 """A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
 
@@ -43,13 +37,7 @@ def print_result(result: BenchResult) -> None:
     for workload in workloads:
         rows = [row for row in result.rows if row.load.workload == workload]
         print_line(_workload(workload, rows))
-        table, dropped = fit_columns(
-            [_HEADINGS, *map(_cells, rows)], terminal_width(), _DISPENSABLE
-        )
-        for line in align_columns(table, _HEADINGS):
-            click.echo(line)
-        if note := hidden_columns(tuple(one.strip() for one in dropped)):
-            print_status(note)
+        print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             _print_notes(row)
     _print_footer(result)
@@ -156,8 +144,7 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
         rows = [row for row in result.rows if row.load.workload.name == name]
         print_line(f"{name}: output tokens per second, with 95 % confidence interval")
         table = _table(rows)
-        for line in align_columns(table, table[0]):
-            click.echo(f"  {line}")
+        print_table(table[0], table[1:], right=table[0], indent=2)
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):

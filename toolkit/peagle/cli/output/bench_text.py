@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
-
 from peagle.bench.acceptance import AcceptanceResult, DomainAcceptance, LosslessResult
-from peagle.cli.output.console import (
-    Row,
-    align_columns,
-    fit_columns,
-    print_line,
-    print_status,
-    table_width,
-    terminal_width,
-)
+from peagle.cli.output.console import print_line, print_status, print_table
 
 _LONGEST_TEXT = 40
 _MOST_DIFFERENCES = 5
@@ -38,20 +28,15 @@ def print_acceptance(result: AcceptanceResult) -> None:
         (*row, *rates)
         for row, rates in zip(rows, [positions, *_rates(result, several)], strict=True)
     ]
-    width = terminal_width()
-    kept, dropped = fit_columns(table, width, (*reversed(positions), "TOKENS", "PROMPTS"))
-    if table_width(kept) > width:
-        kept = table
-    for line in align_columns(kept, right={*_HEADINGS[1:], *positions}):
-        click.echo(line)
-    for line in _notes(result, bool(set(dropped) & set(positions))):
+    print_table(table[0], table[1:], right=(*_HEADINGS[1:], *positions))
+    for line in _notes(result):
         print_status(line)
 
 
-_HEADINGS: Row = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS")
+_HEADINGS: tuple[str, ...] = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS")
 
 
-def _row(one: DomainAcceptance) -> Row:
+def _row(one: DomainAcceptance) -> tuple[str, ...]:
     interval = f"{one.interval.low:.2f} to {one.interval.high:.2f}" if one.groups > 1 else "unknown"
     return (
         one.domain,
@@ -63,16 +48,14 @@ def _row(one: DomainAcceptance) -> Row:
     )
 
 
-def _rates(result: AcceptanceResult, several: bool) -> Iterator[Row]:
+def _rates(result: AcceptanceResult, several: bool) -> Iterator[tuple[str, ...]]:
     """The share accepted at each position, in the order of the rows."""
     for one in (*result.domains, *((result.total,) if several else ())):
         rates = [f"{rate:.2f}" for rate in one.acceptance.per_position]
         yield (*rates, *("-" for _ in range(result.k - len(rates))))
 
 
-def _notes(result: AcceptanceResult, is_narrow: bool) -> Iterator[str]:
-    if is_narrow:
-        yield "Some positions are left out: widen the terminal, or use --json."
+def _notes(result: AcceptanceResult) -> Iterator[str]:
     few = [one.domain for one in result.domains if not one.is_reliable]
     if few:
         yield f"Few drafts, so the length is not reliable: {', '.join(few)}."

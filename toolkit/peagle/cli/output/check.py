@@ -5,64 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
+import click
 
 from peagle.checks import Rule
 from peagle.cli.context import command_text
-from peagle.cli.output.console import indented, make_console, print_findings
+from peagle.cli.output.console import print_facts, print_findings, print_line, print_table
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
 
-_INDENT = 9
-
 _RULE_HEADINGS = ("rule", "about", "rejected by vLLM", "what it prevents")
-
-_NARROW = 90
-"""Terminal width below which the table of rules has two columns."""
 
 
 def print_report(report: CheckReport, seconds: float) -> None:
     """Print the report, which took ``seconds``, on stdout."""
-    console = make_console()
-    console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
-    for finding in report.findings:
-        print_findings(console, [finding])
-        console.print()
+    print_line(f"{click.style(report.pair, bold=True)} on vLLM {report.case.runtime.vllm}\n")
+    print_findings(report.findings)
+    facts: list[tuple[str, str | tuple[str, str]]] = []
     for checkpoint in report.read:
         headers = "" if checkpoint.tensors is not None else ", no weights there"
-        console.print(
-            f"read     {escape(checkpoint.location)} ({checkpoint.bytes_read:,} bytes{headers})",
-            soft_wrap=True,
-        )
+        facts.append(("read", f"{checkpoint.location} ({checkpoint.bytes_read:,} bytes{headers})"))
     if report.unread:
-        what = (
-            f"the {' and the '.join(report.unread)}: only the catalogue's numbers were checked; to "
-            "read the files:"
-        )
-        text = f"not read {indented(what, console.width, _INDENT)}"
-        console.print(escape(text), soft_wrap=True)
-        console.print(f"{' ' * _INDENT}{escape(command_text(report.read_command))}", soft_wrap=True)
+        unread = f"the {' and the '.join(report.unread)}: only the catalogue's numbers were checked"
+        to_read = command_text(report.read_command)
+        facts.append(("not read", (f"{unread}; to read the files", to_read)))
     total = sum(checkpoint.bytes_read for checkpoint in report.read)
-    console.print(
-        f"checked  {report.rules} rules in {seconds:.2f} s, {total:,} bytes read: "
-        f"{_verdict(report)}"
-    )
+    verdict = f"{report.rules} rules in {seconds:.2f} s, {total:,} bytes read: {_verdict(report)}"
+    print_facts([*facts, ("checked", verdict)], indent=0, err=False)
 
 
 def print_rules(rules: Sequence[Rule]) -> None:
-    """All rules as a table; on a narrow terminal without subject and vLLM's own check."""
-    console = make_console()
-    narrow = console.width < _NARROW
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    headings = ("rule", "what it prevents") if narrow else _RULE_HEADINGS
-    for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading == "rule")
-    for rule in rules:
-        between = () if narrow else (rule.about, rule.vllm_notices)
-        table.add_row(rule.code, *between, escape(rule.guards))
-    console.print(table)
+    """All rules as a table."""
+    rows = ((rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules)
+    print_table(_RULE_HEADINGS, rows)
 
 
 def _verdict(report: CheckReport) -> str:

@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import click
-
-from peagle.cli.output.answer import method_name
-from peagle.cli.output.console import (
-    Row,
-    align_columns,
-    indented,
-    table_width,
-    terminal_width,
-)
+from peagle.cli.output.console import print_line, print_table
+from peagle.cli.output.plan import method_name
 from peagle.deploy.diff import PlanComparison
 from peagle.planning.plan import Speculation
 from peagle.text import format_requests, format_usd
 
 _UNKNOWN = "unknown"
-_INDENT = 3
 
 
 def print_comparison(comparison: PlanComparison) -> None:
-    """One line per fact, ``*`` where the two differ, and the other settings that differ; on a
-    terminal that is too narrow for both values, each has a line of its own."""
-    width = terminal_width()
+    """One line per fact, ``*`` where the two differ, and the other settings that differ."""
     both = zip(comparison.answers, comparison.plans, strict=True)
     first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
-    rows = [("", "", "A", "B")]
-    for name, value in first.items():
-        rows.append(("*" if value != second[name] else "", name, value, second[name]))
-    if table_width(rows) <= width:
-        heading, *lines = align_columns(rows)
-        click.echo("\n".join([click.style(heading, dim=True), *lines]))
-    else:
-        click.echo("\n".join(_stacked(rows, width)))
+    rows = (
+        ("*" if value != second[name] else "", name, value, second[name])
+        for name, value in first.items()
+    )
+    print_table(("", "", "A", "B"), rows)
     others = [change.text for change in comparison.other_changes]
     if others:
-        click.echo("\nWhat else differs, from A to B")
-        click.echo("\n".join(f"  {indented(text, width - 2, 4)}" for text in others))
+        print_line("\nWhat else differs, from A to B")
+        for text in others:
+            print_line(f"  {text}")
     elif first == second:
-        click.echo("\nThe two plans are equal.")
-
-
-def _stacked(rows: Sequence[Row], width: int) -> Iterator[str]:
-    """The values of both plans one below the other, or the value that both have."""
-    heading, *facts = rows
-    for mark, name, *values in facts:
-        yield f"{mark:<{_INDENT}}{name}"
-        both = zip(heading[2:], values, strict=True) if mark else [("", values[0])]
-        for plan, value in both:
-            label = f"{'':{_INDENT}}{plan:<{_INDENT}}"
-            yield f"{label}{indented(value, width, len(label))}"
+        print_line("\nThe two plans are equal.")
 
 
 def plan_facts(

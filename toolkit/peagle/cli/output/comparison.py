@@ -13,9 +13,9 @@ from peagle.bench.models import Interval
 from peagle.bench.variants import VariantComparison, VariantResult
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.console import align_columns, print_facts, print_line, print_status
+from peagle.cli.output.console import print_facts, print_line, print_status, print_table
 from peagle.cli.output.deploy import show_changes
-from peagle.cli.output.plan_facts import proof_text, speculation_text
+from peagle.cli.output.plan import proof_text, speculation_text
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, RunningComparison
 from peagle.text import format_duration, format_price, format_usd, k_text
@@ -47,7 +47,7 @@ def show_candidate(
         **_alarm(record, found),
         "promote": f"only then this plan's {_AT_PROMOTION} apply",
     }
-    print_status(click.style(f"{record.name}, a second plan", bold=True))
+    print_status(f"{record.name}, a second plan", bold=True)
     print_facts(facts.items())
     show_changes(one for one in found.changes if one.setting != "usd_per_hour")
 
@@ -105,7 +105,7 @@ def show_end(
 ) -> None:
     """The compared plan, on stderr, before the comparison ends."""
     served = comparison.candidate.served
-    print_status(click.style(record.name, bold=True))
+    print_status(record.name, bold=True)
     facts = {
         "where": account.where(record.region),
         "compared": f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests",
@@ -121,10 +121,8 @@ def print_report(report: VariantComparison, account: Account) -> None:
     first, second = report.variants
     span = format_duration(max(report.until - report.since, 0))
     print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
-    rows = [("", first.variant, second.variant, "difference")]
-    rows += list(_rows(first, second, report.changes))
-    heading, *lines = align_columns(rows)
-    click.echo("\n".join([click.style(heading, dim=True), *lines]))
+    headings = ("", first.variant, second.variant, "difference")
+    print_table(headings, _rows(first, second, report.changes))
     print_line(_verdict(report))
     for result in report.variants:
         if result.errors:

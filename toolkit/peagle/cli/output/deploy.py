@@ -14,15 +14,15 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.output.answer import speed_of_plan
 from peagle.cli.output.console import print_facts, print_line, print_status
-from peagle.cli.output.plan_facts import (
+from peagle.cli.output.plan import (
     licences_text,
     observability_facts,
     pinned_text,
     proof_text,
     scaling_text,
     speculation_text,
+    speed_of_plan,
 )
 from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
@@ -60,7 +60,7 @@ def show_plan(
         "licences": licences_text(plan),
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
-        **scaling_text(plan),
+        "scaling": scaling_text(plan),
         **_limit(found),
         **observability_facts(plan),
         **_speed(plan),
@@ -83,7 +83,7 @@ def show_plan(
         lines["switch"] = _switch(found, prove_first, keep_unproved)
     if found.rollout:
         lines["rollout"] = cost_text(found.rollout)
-    print_status(click.style(plan.name, bold=True))
+    print_status(plan.name, bold=True)
     print_facts(lines.items())
     show_changes(found.changes)
 

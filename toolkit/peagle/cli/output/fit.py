@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
+import click
 from rich.text import Text
 
 from peagle import api
-from peagle.cli.output.console import can_print, make_console, print_findings
+from peagle.cli.output.console import (
+    can_print,
+    make_console,
+    print_findings,
+    print_line,
+    print_table,
+)
 from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Advice, Fit
+from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY
@@ -63,26 +68,28 @@ OPTIONS: dict[str, str] = {
 def print_report(report: FitReport) -> None:
     """The report on stdout."""
     console = make_console()
-    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_hardware(report))}")
-    console.print(f"[dim]{escape(_settings(report))}[/]\n")
+    print_line(f"{click.style(report.pair, bold=True)}  {_hardware(report)}")
+    print_line(f"{_settings(report)}\n")
     console.print(memory_bar(report.fit, _BAR_WIDTH))
     parts = [part for part in memory_parts(report.fit) if part.gib >= 0.05]
-    legend = (f"[{part.style}]{part.name} {part.gib:.1f}[/]" for part in parts)
-    console.print(f"{'  '.join(legend)}  of {report.fit.gpu_memory_gib:.1f} GiB")
-    console.print(f"\n{_verdict(report)}")
+    legend = Text("  ").join(Text(f"{part.name} {part.gib:.1f}", part.style) for part in parts)
+    console.print(legend.append(f"  of {report.fit.gpu_memory_gib:.1f} GiB"))
+    print_line(f"\n{_verdict(report)}")
     if report.without_speculation:
-        console.print(_cost(report))
+        print_line(_cost(report))
     if planned := _planned_values(report):
-        console.print(f"[dim]plan uses different defaults: {' '.join(planned)}[/]")
-    console.print()
-    console.print(_terms(report.fit))
-    console.print("[dim]~: an estimate[/]")
+        print_line(f"plan uses different defaults: {' '.join(planned)}")
+    click.echo()
+    _print_terms(report.fit)
+    print_line("~: an estimate")
     if report.advice:
-        console.print("\n[bold]Any one of these makes it fit[/]")
-        console.print(_advice(report.advice))
+        print_line("\nAny one of these makes it fit", bold=True)
+        holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
+        rows = ((item.option, OPTIONS[item.knob], holds.format(item)) for item in report.advice)
+        print_table(("", "", ""), rows)
     if report.findings:
-        console.print("\n[bold]Findings[/]")
-        print_findings(console, report.findings)
+        print_line("\nFindings", bold=True)
+        print_findings(report.findings)
 
 
 class MemoryPart(NamedTuple):
@@ -165,9 +172,9 @@ def _planned_values(report: FitReport) -> list[str]:
 def _verdict(report: FitReport) -> str:
     fit, engine = report.fit, report.case.engine
     if report.refusal:
-        return f"[red]does not fit[/]: {escape(report.refusal)}"
+        return f"does not fit: {report.refusal}"
     return (
-        f"[green]fits[/]: the cache holds [bold]{fit.kv_cache_tokens:,} tokens[/], or "
+        f"fits: the cache holds {fit.kv_cache_tokens:,} tokens, or "
         f"{fit.max_concurrency:.2f} requests of {engine.max_model_len:,} tokens at a time"
     )
 
@@ -192,20 +199,19 @@ def _cost(report: FitReport) -> str:
     return f"without speculation it would hold {alone}:{cost}"
 
 
-def _terms(fit: Fit) -> Table:
+def _print_terms(fit: Fit) -> None:
     """Every term with GiB; those inside the cache are indented."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("term")
-    table.add_column("GiB", justify="right")
-    table.add_column("description", overflow="fold")
-    for name, gib in fit.terms.items():
-        if not name.startswith(INSIDE):
-            table.add_row(_shown(name), f"{gib:.2f}", MEANINGS[name])
-    table.add_row("[bold]kv cache[/]", f"[bold]{fit.kv_cache_gib:.2f}[/]", MEANINGS["kv_cache"])
-    for name, gib in fit.terms.items():
-        if name.startswith(INSIDE):
-            table.add_row(f"[dim]  {_shown(name)}[/]", f"[dim]{gib:.2f}[/]", MEANINGS[name])
-    return table
+    terms = fit.terms.items()
+    rows = [(_shown(name), gib, MEANINGS[name]) for name, gib in terms if not _is_inside(name)]
+    rows.append(("kv cache", fit.kv_cache_gib, MEANINGS["kv_cache"]))
+    inside = ((name, gib) for name, gib in terms if _is_inside(name))
+    rows += [(f"  {_shown(name)}", gib, MEANINGS[name]) for name, gib in inside]
+    shown = ((name, f"{gib:.2f}", meaning) for name, gib, meaning in rows)
+    print_table(("term", "GiB", "description"), shown, right=("GiB",))
+
+
+def _is_inside(name: str) -> bool:
+    return name.startswith(INSIDE)
 
 
 def _shown(name: str) -> str:
@@ -214,11 +220,3 @@ def _shown(name: str) -> str:
         return _NAMES[name]
     words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
     return f"{words} ~" if name.endswith("_estimate") else words
-
-
-def _advice(advice: tuple[Advice, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for item in advice:
-        holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
-        table.add_row(item.option, OPTIONS[item.knob], f"[dim]{holds}[/]")
-    return table

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from peagle.cli.output.console import (
-    UNLIMITED,
-    align_columns,
-    fit_columns,
-    hidden_columns,
-    print_line,
-    wrapped,
-)
+from peagle.cli.output.console import print_line, print_table
 from peagle.images import Image
 
 _HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
 
-_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
-"""Columns to drop on a narrow terminal, in this order."""
-
 _MB = 1e6
 
 
-def image_table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
-    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
-
-    The base is shown without its registry; `image show` prints all of it.
-    """
-    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
-    yield from align_columns(rows, ("SIZE",))
-    yield from wrapped(hidden_columns(dropped), width)
+def print_images(images: Sequence[Image]) -> None:
+    """One line per image. The base is shown without its registry; `image show` prints it."""
+    print_table(_HEADINGS, map(_row, images), right=("SIZE",))
 
 
 def _row(image: Image) -> tuple[str, ...]:

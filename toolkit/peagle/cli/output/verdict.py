@@ -11,17 +11,7 @@ import click
 from peagle import api
 from peagle.cli.context import command_text
 from peagle.cli.output.chart import Series, draw
-from peagle.cli.output.console import (
-    Row,
-    align_columns,
-    can_print,
-    fit_columns,
-    hidden_columns,
-    print_line,
-    table_width,
-    terminal_width,
-    wrapped,
-)
+from peagle.cli.output.console import can_print, line_width, print_line, print_table
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import (
@@ -33,11 +23,7 @@ from peagle.speed.verdict import (
 )
 from peagle.text import format_usd
 
-_WIDTH = 120
-"""Of a pipe; a terminal has its own."""
-
 _UNKNOWN = "-"
-_DISPENSABLE = ("TTFT", "break-even", "acceptance", "target $/1M", "range", "target")
 _LEFT = ("best", "basis")
 _MOST_REGRETS = 5
 
@@ -50,26 +36,19 @@ _LEGEND = (
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
     """The verdict on stdout; ``written`` is its file, if it has one."""
-    width = terminal_width(_WIDTH)
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
     print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
-    for text in (f"{price_text(verdict)}; speeds are of one engine", _LEGEND):
-        for line in wrapped(text, width):
-            click.echo(line)
+    print_line(f"{price_text(verdict)}; speeds are of one engine")
+    print_line(_LEGEND)
     for size in verdict.workloads:
-        click.echo()
-        for line in _of_size(size, width):
-            click.echo(line)
-    for line in _chart(verdict.workloads, width):
+        _print_size(size)
+    for line in _chart(verdict.workloads):
         click.echo(line)
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
-            lines = wrapped(change.text, width - 4)
-            print_line(
-                "\n".join(f"  {'-' if not n else ' '} {line}" for n, line in enumerate(lines))
-            )
+            print_line(f"  - {change.text}")
     if written is not None:
         load = _load_options(verdict)
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
@@ -96,30 +75,26 @@ def price_text(verdict: Verdict) -> str:
     return f"{verdict.instance_type}{several}: {price}"
 
 
-def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
-    words = _words(size.name)
-    title = f"{words[:1].upper()}{words[1:]}"
+def _print_size(size: WorkloadVerdict) -> None:
+    words = size.name.replace("-", " ")
     cached = size.cached_prompt_tokens
     hits = f" ({cached:,} of them cached)" if cached else ""
     tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
-    yield click.style(f"{title}: {tokens}", bold=True)
-    known = _without_empty([_HEADINGS, *map(_row, size.loads)])
-    rows, hidden = fit_columns(known, width, _DISPENSABLE)
-    right = [heading for heading in rows[0] if heading not in _LEFT]
-    yield from align_columns(rows, right)
-    if hidden:
-        yield from wrapped(hidden_columns(hidden), width)
-    yield from (line for text in _summary(size) for line in wrapped(text, width))
-    yield from _regrets(size, width)
+    print_line(f"\n{words[:1].upper()}{words[1:]}: {tokens}", bold=True)
+    headings, *rows = _without_empty([_HEADINGS, *map(_row, size.loads)])
+    print_table(headings, rows, right=[one for one in headings if one not in _LEFT])
+    for text in _summary(size):
+        print_line(text)
+    _print_regrets(size)
 
 
-_HEADINGS: Row = (
+_HEADINGS = (
     "requests", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M", "TTFT",
     "acceptance", "break-even", "basis",
 )  # fmt: skip
 
 
-def _row(load: LoadVerdict) -> Row:
+def _row(load: LoadVerdict) -> tuple[str, ...]:
     """The winner at one load compared with the target alone; of a winner without speculation,
     the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
@@ -144,7 +119,7 @@ def _row(load: LoadVerdict) -> Row:
     )
 
 
-def _without_empty(rows: list[Row]) -> list[Row]:
+def _without_empty(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The rows without columns in which nothing is known."""
     kept = [
         number
@@ -197,47 +172,37 @@ def _one_sided(size: WorkloadVerdict) -> str:
     return "Speculation pays at all of these loads."
 
 
-def _regrets(size: WorkloadVerdict, width: int) -> Iterator[str]:
+def _print_regrets(size: WorkloadVerdict) -> None:
     """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
     and the one for all loads."""
     winners = dict.fromkeys(load.best for load in size.loads if load.best)
-    shown = dict.fromkeys([size.robust, *winners] if size.robust else winners)
-    if len(shown) < 2:
+    settings = dict.fromkeys([size.robust, *winners] if size.robust else winners)
+    if len(settings) < 2:
         return
     loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
-    full, short = [("% slower than the best at", *loads)], [("", *loads)]
-    for setting in list(shown)[:_MOST_REGRETS]:
-        found = [load.speed(setting) for load in size.loads]
-        regrets = [one.regret_percent if one else None for one in found]
-        cells = [_UNKNOWN if one is None else f"{one:.0f}" for one in regrets]
-        is_robust, text = setting == size.robust, setting.text if setting else _UNKNOWN
-        full.append((f"  {text}{' (for all loads)' if is_robust else ''}", *cells))
-        short.append((f"{'*' if is_robust else ' '} {text}", *cells))
-    if table_width(full) <= width:
-        yield from align_columns(full, loads)
-        return
-    yield "% slower than the best at (* for all loads)" if size.robust else full[0][0]
-    yield from align_columns(short, loads)
+    rows = []
+    for setting in list(settings)[:_MOST_REGRETS]:
+        speeds = [load.speed(setting) for load in size.loads]
+        regrets = [speed.regret_percent if speed else None for speed in speeds]
+        cells = [_UNKNOWN if regret is None else f"{regret:.0f}" for regret in regrets]
+        robust = " (for all loads)" if setting == size.robust else ""
+        rows.append((f"  {setting.text if setting else _UNKNOWN}{robust}", *cells))
+    print_table(("% slower than the best at", *loads), rows, right=loads)
 
 
-def _words(workload: str) -> str:
-    """``short prompt`` for ``short-prompt``."""
-    return workload.replace("-", " ")
-
-
-def _chart(sizes: Iterable[WorkloadVerdict], width: int) -> Iterator[str]:
+def _chart(sizes: Iterable[WorkloadVerdict]) -> Iterator[str]:
     """How many times as fast the best drafting setting is, by load, for each size of requests."""
     series = []
     for size in sizes:
         points: dict[float, float] = {
             load.concurrency: ratio for load in size.loads if (ratio := _ratio(load)) is not None
         }
-        series.append(Series(_words(size.name), points))
+        series.append(Series(size.name.replace("-", " "), points))
     if not any(len(one.points) > 1 for one in series):
         return
     yield ""
     yield click.style("Speedup of the best speculation (none: 1.0), by requests", bold=True)
-    yield from draw(series, min(width, 76), 10, baseline=1.0, plain=not can_print("●─"))
+    yield from draw(series, min(line_width(), 76), 10, baseline=1.0, plain=not can_print("●─"))
 
 
 def _ratio(load: LoadVerdict) -> float | None:
