@@ -17,7 +17,7 @@ from peagle.bench.variants import (
     relative_change,
     whole_periods,
 )
-from peagle.cli.output.comparison import print_report
+from peagle.cli.output.deploy import print_report
 
 _MINUTES = 30
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.main import cli
-from peagle.cli.output.fit import MEANINGS, OPTIONS
+from peagle.cli.output.choose import MEANINGS, OPTIONS
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, NotFound, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown

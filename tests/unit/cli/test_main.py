@@ -311,7 +311,7 @@ def test_a_home_that_cannot_be_made_is_the_error_not_the_missing_engine(
 def test_the_demo_stops_only_a_sandbox_that_it_started(
     started_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peagle.cli import demo
+    from peagle.cli import machine as demo
 
     ran: list[str] = []
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ import pytest
 
 from peagle import api
 from peagle.cli.main import cli
-from peagle.cli.project_options import file_options
+from peagle.cli.project import file_options
 from peagle.project.reading import Project, parse_project, project_schema
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.cli.output.chart import Series, draw
-from peagle.cli.output.verdict import print_verdict
+from peagle.cli.output.choose import Series, draw, print_verdict
 from peagle.render.verdict_file import read_verdict
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload

@@ -26,11 +26,17 @@ from peagle.cli.bench_report import bench_report
 from peagle.cli.bench_sweep import sweep
 from peagle.cli.bench_text import TextOptions, measure_text, text_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, repetitions_option, requests_option
+from peagle.cli.options import (
+    LOADS,
+    TOKENS,
+    USD,
+    command_catalog,
+    repetitions_option,
+    requests_option,
+)
 from peagle.cli.output.bench import print_result
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import LOADS, TOKENS, USD
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError

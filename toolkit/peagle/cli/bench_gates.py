@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from peagle.bench.gates import BenchGates
-from peagle.cli.parameter_types import USD, Decimal, objective
+from peagle.cli.options import USD, Decimal, objective
 
 _ABOVE_ZERO = Decimal("a number above 0, such as 500", min=0, min_open=True)
 

@@ -8,9 +8,8 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog
+from peagle.cli.options import USD, OutputPath, command_catalog
 from peagle.cli.output.console import json_option, print_json, print_written
-from peagle.cli.parameter_types import USD, OutputPath
 from peagle.store import write_output
 
 

@@ -18,6 +18,10 @@ from peagle.cli.account import Account, account_options, find_deployment, names_
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
+    LOADS,
+    USD,
+    OneOf,
+    OutputPath,
     command_catalog,
     complete_pair,
     raise_first_error,
@@ -32,7 +36,6 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.parameter_types import LOADS, USD, OneOf, OutputPath
 from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
 from peagle.cli.sweep_outputs import check_outputs, write_outputs

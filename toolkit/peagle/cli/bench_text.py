@@ -21,11 +21,10 @@ from peagle.bench.acceptance import (
 from peagle.bench.measure import BenchTarget
 from peagle.bench.models import DEFAULT_MAX_TOKENS
 from peagle.bench.workloads import PromptSet
-from peagle.cli.options import command_catalog
+from peagle.cli.options import Decimal, OutputPath, command_catalog
 from peagle.cli.output.bench_text import print_acceptance, print_lossless
 from peagle.cli.output.console import print_json, print_status, print_written
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import Decimal, OutputPath
 from peagle.engine.state import LocalEngine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.store import write_output

@@ -10,14 +10,13 @@ from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.options import OutputPath, command_catalog
 from peagle.cli.output.console import (
     json_option,
     print_findings,
     print_json,
     print_status,
 )
-from peagle.cli.parameter_types import OutputPath
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output

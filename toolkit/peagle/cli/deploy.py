@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,21 +12,23 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
+from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import deployment_in_context, is_plan_file, own_command
-from peagle.cli.failed_start import end_failed_start
-from peagle.cli.fallback import (
-    fallback_of,
-    fallback_options,
-    planned_fallbacks,
-    show_attempts,
-    show_fallbacks,
+from peagle.cli.options import (
+    command_catalog,
+    complete_instance_type,
+    deploy_options,
+    duration,
+    raise_first_error,
+    refuse_errors,
 )
-from peagle.cli.options import command_catalog, deploy_options, refuse_errors
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import confirm, confirmed, json_option, print_json, print_status
 from peagle.cli.output.deploy import (
+    add_nothing_remaining,
     print_calls,
+    remaining_resources_shown,
     report_serving,
     show_not_applied,
     show_nothing_remains,
@@ -34,11 +37,13 @@ from peagle.cli.output.deploy import (
 )
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan_options import plan_options
+from peagle.cli.planned import plan_on_type
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
+from peagle.deploy.removal import Saving
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
@@ -55,7 +60,186 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
-from peagle.text import format_price
+from peagle.text import format_duration, format_price, format_usd
+
+
+def end_failed_start(
+    aws: Aws,
+    name: str,
+    error: WillNotServe,
+    account: Account,
+    again: Sequence[str],
+    remove: bool | None,
+) -> WillNotServe:
+    """Remove what the deploy created, unless the user wants to keep it: ``remove`` is ``None`` for
+    a question. Returns the error, which says what was done. ``again`` is the deploy's argv.
+
+    Raises what the removal raises, with what remains shown.
+    """
+    record = api.load_record(aws.scope, aws.region, name)
+    if record is None:
+        return error
+    print_status(error.message, bold=True)
+    if remove is None:
+        remove = sys.stdin.isatty() and _agrees(record, error, account)
+    if not remove:
+        show_remaining_resources(aws, record, account, again)
+        return error
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        saving = api.remove_failed_start(aws, record, error, status.observe)
+    add_nothing_remaining()
+    error.message = f"{error.message}; {_outcome(error, saving, account)}"
+    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+        error.fix, error.command = "deploy with --keep-failed to read its log", ()
+    return error
+
+
+def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
+    for resource in record.resources:
+        print_status(f"  {resource.text}")
+    possible = api.possible_saving(record, error)
+    if possible.seconds:
+        goes_on = f"SageMaker keeps trying for up to {_text(possible, account)}."
+        print_status(goes_on)
+    return confirmed("Remove what will never serve?")
+
+
+def _outcome(error: WillNotServe, saving: Saving, account: Account) -> str:
+    if saving.seconds:
+        return f"removed, which saves up to {_text(saving, account)}"
+    if error.gives_up is None:
+        return "removed"
+    return "removed; SageMaker accepted that only when it had given up, so nothing is saved"
+
+
+def _text(saving: Saving, account: Account) -> str:
+    if saving.usd is None:
+        return format_duration(saving.seconds)
+    where = " on AWS" if account.sandbox else ""
+    return f"{format_usd(saving.usd)}{where} ({format_duration(saving.seconds)})"
+
+
+_OUTCOMES = {
+    "deployed": "deployed",
+    "no-capacity": "no capacity",
+    "refused": "refused",
+    "failed": "failed",
+}
+
+
+def _complete_types(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
+    before, comma, last = typed.rpartition(",")
+    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
+
+
+def fallback_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--fallback-instance-types`` and ``--retry-for``."""
+    retry = click.option(
+        "--retry-for",
+        metavar="DURATION",
+        callback=duration,
+        help="Keep trying for this time when AWS has no free instance, such as 2h.",
+    )
+    types = click.option(
+        "--fallback-instance-types",
+        "fallback_types",
+        metavar="TYPE,...",
+        help="Instance types to try, in this order, when AWS has no free instance.  "
+        "[default: the next of the plan's ranking, after asking]",
+        shell_complete=_complete_types,
+    )
+    return types(retry(command))
+
+
+def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
+    """The plans on the types of ``--fallback-instance-types``; ``None`` without the option.
+
+    Raises NotFound for an unknown type, UserError with a plan file, and Refused when the checks
+    of a plan find an error.
+    """
+    given = ctx.params["fallback_types"]
+    if given is None:
+        return None
+    if is_plan_file(ctx.params["pair"]):
+        raise OptionsConflict(
+            "--fallback-instance-types cannot be combined with a plan file",
+            "use PAIR and its options, so that a plan can be made for each type",
+        )
+    names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
+    if not names:
+        raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
+    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+    for each in plans:
+        raise_first_error(each.findings)
+    return plans
+
+
+def show_fallbacks(plans: Sequence[Plan] | None) -> None:
+    """Below the plan: what is tried when AWS has no instance of the planned type."""
+    if plans:
+        types = [_priced(one.instance_type, one.price_per_hour_usd) for one in plans]
+        print_status(f"  {'fallback':<12}{', '.join(types)}")
+
+
+def fallback_of(
+    ctx: click.Context,
+    plan: Plan,
+    given: Sequence[Plan] | None,
+    prepare: Callable[[Plan], Preflight],
+) -> Fallback:
+    """What deploy does without capacity: the types of the option, else those of the plan's ranking
+    if the user agrees. ``prepare`` checks a plan against the account, and shows it."""
+
+    def choose(error: InsufficientCapacity) -> list[str]:
+        if given is not None:
+            return [one.instance_type for one in given]
+        others = [one for one in plan.alternatives if one.instance_type != plan.instance_type]
+        if not others or is_plan_file(ctx.params["pair"]):
+            return []
+        names = ",".join(one.instance_type for one in others)
+        if not error.command:
+            error.fix += "; to try the next types of the ranking, add "
+            error.fix += f"--fallback-instance-types {names}"
+        if ctx.params["yes"]:
+            return []
+        types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)
+        print_status(f"AWS has no free {plan.instance_type} now.")
+        try:
+            agreed = confirmed(f"Try {types} instead?", Fix(""))
+        except UserError:  # no terminal: nobody to ask
+            return []
+        return [one.instance_type for one in others] if agreed else []
+
+    def planned(instance_type: str) -> Preflight:
+        if instance_type == plan.instance_type:
+            return prepare(plan)
+        return prepare(plan_on_type(ctx, instance_type))
+
+    return Fallback(choose, planned, ctx.params["retry_for"] or 0.0)
+
+
+def show_attempts(attempts: Sequence[Attempt]) -> None:
+    """What was tried, for how long, and what each costs; nothing after a single attempt that
+    needed no other."""
+    if len(attempts) < 2:
+        return
+    print_status("Tried:")
+    width = max(len(one.instance_type) for one in attempts)
+    for one in attempts:
+        price = _price(one.price_per_hour_usd)
+        outcome = f"{_OUTCOMES[one.outcome]} after {format_duration(one.seconds)}"
+        print_status(f"  {one.instance_type:<{width}}  {price:<18}{outcome}")
+
+
+def _priced(instance_type: str, usd_per_hour: float | None) -> str:
+    return f"{instance_type} ({_price(usd_per_hour)})"
+
+
+def _price(usd_per_hour: float | None) -> str:
+    return "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} an hour"
+
 
 _NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""

@@ -15,10 +15,9 @@ from peagle.aws.images import ImageRequest
 from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
-from peagle.cli.options import command_catalog, names_own_image, refuse_errors
+from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import OneOf, WholeNumber
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions

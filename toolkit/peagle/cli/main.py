@@ -63,12 +63,26 @@ COMMANDS: dict[str, dict[str, str]] = {
         "demo": "Run a demo: deploy, invoke and clean up in the sandbox.",
     },
 }
-"""Group of ``--help`` -> command -> its summary. Each command is in the module of its name."""
+"""Group of ``--help`` -> command -> its summary."""
+
+_MODULES = {
+    "call": ("invoke", "prove", "token"),
+    "change": ("scale", "rollback", "compare", "promote", "drop"),
+    "choose": ("check", "fit", "verdict"),
+    "machine": ("doctor", "demo"),
+    "remove": ("destroy", "reap"),
+    "render": ("render", "ci"),
+    "watch": ("list", "status", "drift", "logs", "top"),
+}
+"""Module -> its commands; any other command is in the module of its name."""
+
+_MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 UNWRITABLE = (
-    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
 )  # fmt: skip
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
@@ -134,7 +148,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NAMES:
             return None
-        module = import_module(f"peagle.cli.{cmd_name}")
+        module = import_module(f"peagle.cli.{_MODULE_OF.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(
             module, "list_deployments" if cmd_name == "list" else cmd_name
         )

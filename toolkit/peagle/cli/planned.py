@@ -15,7 +15,6 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.company_options import typed_company_option
 from peagle.cli.context import is_plan_file
 from peagle.cli.options import (
     PLAN_FIELDS,
@@ -26,6 +25,7 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
 from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
+from peagle.planning.company import Company
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import exact_duration
@@ -163,8 +163,8 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     option, value = next(iter(given.items()))
     if option in Overrides.model_fields:
         return tuple(api.override_arguments(Overrides(**{option: value})))
-    if typed := typed_company_option(option, value):
-        return typed
+    if option in Company.model_fields:
+        return tuple(api.company_arguments(Company(**{option: value})))
     flag = f"--{option.replace('_', '-')}"
     if option == "ttl":
         return (flag, exact_duration(value))

@@ -16,7 +16,13 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import command_text, in_context, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
-from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
+from peagle.cli.options import (
+    OneOf,
+    command_catalog,
+    deploy_options,
+    names_own_image,
+    refuse_errors,
+)
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
@@ -29,7 +35,6 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.cli.parameter_types import OneOf
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight

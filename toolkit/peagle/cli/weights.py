@@ -10,7 +10,6 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.company_options import kms_key_option, tag_option
 from peagle.cli.context import PeagleCommand, in_context, own_command
 from peagle.cli.options import (
     catalog_of,
@@ -40,6 +39,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_line,
 )
+from peagle.cli.plan_options import kms_key_option, tag_option
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company
 from peagle.text import format_size
