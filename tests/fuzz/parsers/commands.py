@@ -22,7 +22,7 @@ from peagle.cli.call import _read_prompt
 from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS, USD, OutputPath
-from peagle.cli.output.console import terminal_width
+from peagle.cli.output.console import line_width
 from peagle.cli.plan_options import parse_copies
 from peagle.cli.sandbox_rehearse import _times
 from peagle.errors import PeagleError, UserError
@@ -219,7 +219,7 @@ def _sandbox_url(url: str) -> None:
 def _width(text: str) -> None:
     shown = text.encode("utf-8", "replace").decode().replace("\0", "")
     with mock.patch.dict(os.environ, {"COLUMNS": shown}):
-        terminal_width()
+        line_width()
 
 
 def _prompt(data: bytes) -> None:

@@ -142,16 +142,6 @@ def test_show_works_for_every_target(target: str) -> None:
         assert drafter.title in peagle("catalog", "show", f"{target}+{drafter.name}").stdout
 
 
-@pytest.mark.thorough
-def test_show_breaks_no_word_in_a_narrow_terminal() -> None:
-    def shown(columns: str) -> list[str]:
-        wide = {"COLUMNS": columns}
-        return CliRunner().invoke(cli, ["catalog", "show", "gpt-oss-20b"], env=wide).stdout.split()
-
-    assert "https://github.com/vllm-project/vllm/pull/44816" in shown("60")
-    assert {*shown("60")} <= {*shown("160")}
-
-
 def test_an_unknown_pair_is_not_found() -> None:
     result = peagle("catalog", "show", "gpt-oss-21b")
 

@@ -82,7 +82,7 @@ def test_a_person_sees_the_answer_first() -> None:
         "acceptance length",
     ):
         assert words in seen, words
-    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --max-model-len 8k --concurrency 10"
+    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --concurrency 10 --max-model-len 8k"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,9 @@ def test_a_warning_is_its_message_and_then_its_fix() -> None:
 
     shown = " ".join(run(*typed).stdout.split())
 
-    assert f"warning --instance-type: {idle['message']}; fix: {idle['fix']}" in shown
+    assert (
+        f"warning --instance-type: {idle['message']} [{idle['code']}] fix: {idle['fix']}" in shown
+    )
 
 
 def test_verbose_adds_the_whole_plan() -> None:
@@ -171,7 +173,7 @@ def test_the_next_command_is_the_one_to_type() -> None:
     done = run("gpt-oss-20b", "--k", "3", "--no-speculation")
     assert isinstance(done.exception, PeagleError), "--k cannot be combined with --no-speculation"
     done = run("gpt-oss-20b", "--k", "3", "--name", "mine", AWS_REGION="eu-west-1")
-    assert "Next: peagle deploy gpt-oss-20b --name mine --k 3\n" in done.stdout
+    assert "Next: peagle deploy gpt-oss-20b --k 3 --name mine\n" in done.stdout
     done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
     assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.stdout
 

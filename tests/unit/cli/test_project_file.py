@@ -118,7 +118,7 @@ def test_a_profile_that_is_typed_replaces_the_sandbox_of_the_file(folder: Path) 
 def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     done = in_process("plan", "chat", "-e", "staging", folder=folder)
 
-    assert "peagle deploy chat --environment staging" in done.out
+    assert "peagle deploy chat -e staging" in done.out
 
 
 @pytest.mark.thorough

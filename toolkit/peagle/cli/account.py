@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -117,6 +118,14 @@ def find_deployment(
     return _unless_an_engine(
         account, name, region, lambda: api.find_deployed(account, name, region, _prices(), complete)
     )
+
+
+@contextmanager
+def changing(account: Account, name: str, region: str | None) -> Iterator[tuple[Deployment, Aws]]:
+    """The deployment as it is while no other command of this machine changes it."""
+    record, _ = find_deployment(account, name, region)
+    with api.deployment_lock(*record.key):  # another command may have changed it before
+        yield find_deployment(account, name, region, complete=True)
 
 
 def _unless_an_engine(account: Account, name: str, region: str | None, find: Callable[[], T]) -> T:

@@ -9,8 +9,7 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.catalog.schema import Catalog
-from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
+from peagle.cli.account import Account, changing, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
     REQUESTS_AT_A_TIME,
@@ -44,7 +43,6 @@ from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.rollback import RollbackPreview
 from peagle.deploy.scale import Scale
@@ -52,6 +50,10 @@ from peagle.deploy.state import Deployment, Revision
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.text import counted, format_price, parse_share
+
+_DEFAULT_SHARE = 0.1
+
+_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
 
 
 @click.command(
@@ -111,9 +113,7 @@ def scale(
     price moves the end to an earlier time.
     """
     request = api.scale_request(to, minimum, maximum, target, off)
-    record, aws = find_deployment(account, name, region)
-    with api.deployment_lock(*record.key):
-        record, aws = find_deployment(account, name, region, complete=True)
+    with changing(account, name, region) as (record, aws):
         change = api.plan_scale(aws, record, request)
         _show(record, change, account)
         if not change.is_nothing:
@@ -191,16 +191,31 @@ def rollback(
     in service without a proof, is abandoned: what served before it serves again. Repeat the command
     after an interruption: until it has reported its result, it continues the same rollback.
     """
-    record, aws = find_deployment(account, name, region)
-    with api.deployment_lock(*record.key):
-        # Another command may have changed it before the lock was taken.
-        record, aws = find_deployment(account, name, region, complete=True)
+    with changing(account, name, region) as (record, aws):
         target = api.revision_for_rollback(record)
         preview = api.preview_rollback(aws, record, target)
         _show_rollback(record, target, preview, account)
         if not yes:
             confirm("Return to this revision?", "not rolled back")
-        _rollback(aws, record, account, command_catalog(ctx), preview.changes, as_json)
+        catalog, again = command_catalog(ctx), in_context(("peagle", "rollback", record.name))
+        unproved: NotProved | None = None
+        remaining = remaining_resources_shown(aws, record, account, again)
+        try:
+            with remaining, DeploymentProgress(account.sandbox) as status:
+                api.rollback(aws, record, catalog, status.observe)
+        except NotProved as error:
+            unproved = error
+        record = api.load_record(*record.key) or record
+        document = api.deployment_status(aws, record.model_copy(update={"returning_to": ""}))
+        document["changes"] = [change.document() for change in preview.changes]
+        if as_json:
+            print_json(deployment_in_context(document))
+        elif not unproved:
+            print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
+            print_line(f"It serves configuration {document['endpoint_config']} again.")
+        api.end_rollback(record)
+    if unproved:
+        raise unproved
 
 
 def _show_rollback(
@@ -215,45 +230,6 @@ def _show_rollback(
     show_changes(preview.changes)
     price = format_price(target.served.usd_per_hour, account.sandbox)
     print_facts((*preview.lines, ("price", price)))
-
-
-def _rollback(
-    aws: Aws,
-    record: Deployment,
-    account: Account,
-    catalog: Catalog,
-    changes: tuple[SettingChange, ...],
-    as_json: bool,
-) -> None:
-    """Roll back and report; if something ends it early, show what exists."""
-    again = in_context(("peagle", "rollback", record.name))
-    unproved: NotProved | None = None
-    remaining = remaining_resources_shown(aws, record, account, again)
-    try:
-        with remaining, DeploymentProgress(account.sandbox) as status:
-            api.rollback(aws, record, catalog, status.observe)
-    except NotProved as error:
-        unproved = error
-    record = api.load_record(*record.key) or record
-    ended = record.model_copy(update={"returning_to": ""})
-    document = api.deployment_status(aws, ended)
-    document["changes"] = [change.document() for change in changes]
-    if as_json:
-        print_json(deployment_in_context(document))
-    elif not unproved:
-        print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
-        print_line(f"It serves configuration {document['endpoint_config']} again.")
-    api.end_rollback(record)
-    if unproved:
-        raise unproved
-
-
-_DEFAULT_SHARE = 0.1
-
-_WITH = "--with"
-
-
-_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
 
 
 @click.command(
@@ -328,9 +304,7 @@ def compare(
         return
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
-    record, aws = find_deployment(account, name, region)
-    with api.deployment_lock(*record.key):
-        record, aws = find_deployment(account, name, region, complete=True)
+    with changing(account, name, region) as (record, aws):
         if text is None:
             _change_share(aws, record, account, share or _DEFAULT_SHARE, yes)
         else:
@@ -385,7 +359,7 @@ def _change_share(aws: Aws, record: Deployment, account: Account, share: float, 
 def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
-    pair, own = options_in(ctx, text, _WITH)
+    pair, own = options_in(ctx, text, "--with")
     for option, value in (("name", record.name), ("region", record.region)):
         if own.get(option, value) != value:
             raise UserError(
@@ -412,7 +386,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
         )
         return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
     words = shlex.join(api.deployed_words(revision.plan))
-    deployed = options_in(ctx, words, _WITH)
+    deployed = options_in(ctx, words, "--with")
     return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))
 
 
@@ -428,9 +402,7 @@ def end_comparison(
 ) -> None:
     """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
     error, show what exists."""
-    record, aws = find_deployment(account, name, region)
-    with api.deployment_lock(*record.key):
-        record, aws = find_deployment(account, name, region, complete=True)
+    with changing(account, name, region) as (record, aws):
         api.require_own(record)
         comparison = api.required_comparison(record)
         show_end(record, comparison, account, end is api.promote)

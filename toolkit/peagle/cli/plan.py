@@ -21,7 +21,6 @@ from peagle.cli.output.console import (
     print_written,
     where_text,
 )
-from peagle.cli.output.plan import plan_facts, print_answer, print_details
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import plan_in_project, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
@@ -108,6 +107,8 @@ def _document(comparison: PlanComparison, before: Plan | None) -> dict[str, Any]
 
 def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str, str, str]]:
     """Label, before and after: what differs, or all of a new endpoint."""
+    from peagle.cli.output.plan import plan_facts
+
     sides = [
         dict(plan_facts(answer, plan.speculation))
         for answer, plan in zip(comparison.answers, comparison.plans, strict=True)
@@ -255,6 +256,8 @@ def plan(
         findings = findings_in_context(plan.findings)
         print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
+        from peagle.cli.output.plan import print_answer, print_details  # imports rich
+
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
             print_details(plan)

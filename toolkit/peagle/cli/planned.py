@@ -215,7 +215,7 @@ def _read_target(ctx: click.Context, location: str) -> Checkpoint:
         command: tuple[str, ...]
         command = ("peagle", "plan", location, "--online", "--output", "plan.json")
         if ctx.command.name == "plan":
-            command = ("peagle", "plan", location, "--online")
+            command = ("peagle", "plan", ctx.params["pair"], "--online")
         raise api.target_not_read(location, command, command_catalog(ctx))
     region = ctx.params.get("region") or DEFAULT_REGION
     return api.checkpoint_at(location, lambda: account_of(ctx).connect(region))
