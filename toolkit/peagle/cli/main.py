@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sandbox": "Run an AWS sandbox with working endpoints.",
         "engine": "Install vLLM for this machine's CPU.",
         "doctor": "Check what this machine has and lacks.",
+        "explain": "Show the cause and the fix of a code.",
         "demo": "Run a demo: deploy, invoke and clean up in the sandbox.",
     },
 }
