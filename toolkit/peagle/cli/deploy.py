@@ -159,15 +159,15 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
     Raises NotFound for an unknown type, UserError with a plan file, and Refused when the checks
     of a plan find an error.
     """
-    given = ctx.params["fallback_types"]
-    if given is None:
+    types = ctx.params["fallback_types"]
+    if types is None:
         return None
     if is_plan_file(ctx.params["pair"]):
         raise OptionsConflict(
             "--fallback-instance-types cannot be combined with a plan file",
             "use PAIR and its options, so that a plan can be made for each type",
         )
-    names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
+    names = dict.fromkeys(name.strip() for name in types.split(",") if name.strip())
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
     plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
@@ -179,38 +179,45 @@ def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None
 def show_fallbacks(plans: Sequence[Plan] | None) -> None:
     """Below the plan: what is tried when AWS has no instance of the planned type."""
     if plans:
-        types = [_priced(one.instance_type, one.price_per_hour_usd) for one in plans]
+        types = [_priced(plan.instance_type, plan.price_per_hour_usd) for plan in plans]
         print_status(f"  {'fallback':<12}{', '.join(types)}")
 
 
 def fallback_of(
     ctx: click.Context,
     plan: Plan,
-    given: Sequence[Plan] | None,
+    fallbacks: Sequence[Plan] | None,
     prepare: Callable[[Plan], Preflight],
 ) -> Fallback:
     """What deploy does without capacity: the types of the option, else those of the plan's ranking
     if the user agrees. ``prepare`` checks a plan against the account, and shows it."""
 
     def choose(error: InsufficientCapacity) -> list[str]:
-        if given is not None:
-            return [one.instance_type for one in given]
-        others = [one for one in plan.alternatives if one.instance_type != plan.instance_type]
+        if fallbacks is not None:
+            return [alternative.instance_type for alternative in fallbacks]
+        others = [
+            alternative
+            for alternative in plan.alternatives
+            if alternative.instance_type != plan.instance_type
+        ]
         if not others or is_plan_file(ctx.params["pair"]):
             return []
-        names = ",".join(one.instance_type for one in others)
+        names = ",".join(alternative.instance_type for alternative in others)
         if not error.command:
             error.fix += "; to try the next types of the ranking, add "
             error.fix += f"--fallback-instance-types {names}"
         if ctx.params["yes"]:
             return []
-        types = ", ".join(_priced(one.instance_type, one.price_per_hour_usd) for one in others)
+        types = ", ".join(
+            _priced(alternative.instance_type, alternative.price_per_hour_usd)
+            for alternative in others
+        )
         print_status(f"AWS has no free {plan.instance_type} now.")
         try:
             agreed = confirmed(f"Try {types} instead?", Fix(""))
         except UserError:  # no terminal: nobody to ask
             return []
-        return [one.instance_type for one in others] if agreed else []
+        return [alternative.instance_type for alternative in others] if agreed else []
 
     def planned(instance_type: str) -> Preflight:
         if instance_type == plan.instance_type:
@@ -226,11 +233,11 @@ def show_attempts(attempts: Sequence[Attempt]) -> None:
     if len(attempts) < 2:
         return
     print_status("Tried:")
-    width = max(len(one.instance_type) for one in attempts)
-    for one in attempts:
-        price = _price(one.price_per_hour_usd)
-        outcome = f"{_OUTCOMES[one.outcome]} after {format_duration(one.seconds)}"
-        print_status(f"  {one.instance_type:<{width}}  {price:<18}{outcome}")
+    width = max(len(attempt.instance_type) for attempt in attempts)
+    for attempt in attempts:
+        price = _price(attempt.price_per_hour_usd)
+        outcome = f"{_OUTCOMES[attempt.outcome]} after {format_duration(attempt.seconds)}"
+        print_status(f"  {attempt.instance_type:<{width}}  {price:<18}{outcome}")
 
 
 def _priced(instance_type: str, usd_per_hour: float | None) -> str:
@@ -334,17 +341,17 @@ def deploy(
 
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
-            found = api.preflight(aws, plan, instances, role, bucket)
-        show_and_refuse(found, account, choices)
-        if found.change in _CHANGES:
-            api.require_known_price(found.desired.plan, accept_unknown_price)
-        return found
+            preflight = api.preflight(aws, plan, instances, role, bucket)
+        show_and_refuse(preflight, account, choices)
+        if preflight.change in _CHANGES:
+            api.require_known_price(preflight.desired.plan, accept_unknown_price)
+        return preflight
 
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
-            found = checked(plan)
-            _refuse_second(ctx, aws, found, yes)
-            _confirm(found, others, yes)
+            preflight = checked(plan)
+            _refuse_second(ctx, aws, preflight, yes)
+            _confirm(preflight, others, yes)
         _Deploy(
             aws,
             account,
@@ -354,7 +361,7 @@ def deploy(
             again=own_command(ctx, without=_NOT_REPEATED),
             remove_failed=False if keep_failed else (yes or None),
             as_json=as_json,
-        ).run(found)
+        ).run(preflight)
 
 
 def _check_bucket(bucket: str | None) -> None:
@@ -410,13 +417,13 @@ def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool
     print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 
-def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
+def _confirm(preflight: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
     """Show what is deployed if the first plan finds no instances, and ask, if anything changes."""
-    if found.change not in _CHANGES and found.scaling is None:
+    if preflight.change not in _CHANGES and preflight.scaling is None:
         return
     show_fallbacks(others)
     if not yes:
-        confirm(_CHANGES.get(found.change, _CHANGES["scale"]), "not deployed", _PASS_YES)
+        confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", _PASS_YES)
 
 
 @dataclass(frozen=True)
@@ -436,7 +443,7 @@ class _Deploy:
     remove_failed: bool | None
     as_json: bool
 
-    def run(self, found: Preflight) -> None:
+    def run(self, preflight: Preflight) -> None:
         """Apply, prove and report; if something ends it early, show what exists."""
         error: NotProved | WillNotServe | None = None
         warm: WarmStart | None = None
@@ -444,10 +451,10 @@ class _Deploy:
         with DeploymentProgress(self.account.sandbox) as status:
             begun = time.time()
             try:
-                found = api.deploy_where_possible(
-                    found,
-                    lambda one: api.deploy(
-                        self.aws, one, status.observe, self.wait, **asdict(self.choices)
+                preflight = api.deploy_where_possible(
+                    preflight,
+                    lambda preflight: api.deploy(
+                        self.aws, preflight, status.observe, self.wait, **asdict(self.choices)
                     ),
                     self.fallback,
                     attempts,
@@ -458,18 +465,18 @@ class _Deploy:
             except (PeagleError, KeyboardInterrupt):
                 status.clear()
                 show_attempts(attempts)
-                self._show_what_exists(found.desired.plan.name)
+                self._show_what_exists(preflight.desired.plan.name)
                 raise
             if self.wait and not isinstance(error, WillNotServe):
-                warm = api.reported_warm_start(self.aws, found, begun)
+                warm = api.reported_warm_start(self.aws, preflight, begun)
         show_attempts(attempts)
         if isinstance(error, WillNotServe):
-            name = found.desired.plan.name
+            name = preflight.desired.plan.name
             raise end_failed_start(
                 self.aws, name, error, self.account, self.again, self.remove_failed
             )
-        record = api.find_record(found.desired.plan.name, self.aws.scope, self.aws.region)
-        state = self._report(record, found, attempts, warm, error)
+        record = api.find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
+        state = self._report(record, preflight, attempts, warm, error)
         if error and state == "InService":  # what served before does
             report_serving(self.aws, record, self.account)
         elif error:
@@ -490,7 +497,7 @@ class _Deploy:
     def _report(
         self,
         record: Deployment,
-        found: Preflight,
+        preflight: Preflight,
         attempts: list[Attempt],
         warm: WarmStart | None,
         unproved: NotProved | None,
@@ -499,13 +506,13 @@ class _Deploy:
         if warm:
             print_status(warm.text)
         document = api.deployment_status(self.aws, record) | {
-            "changed": found.change in _CHANGES or bool(found.changes),
-            "changes": [change.document() for change in found.changes],
+            "changed": preflight.change in _CHANGES or bool(preflight.changes),
+            "changes": [change.document() for change in preflight.changes],
             "rolled_back": isinstance(unproved, RolledBack),
             "warm_start": warm.document() if warm else None,
-            "tried": [one.document() for one in attempts],
-            "licences": licences_document(found.desired.plan),
-            "pins": found.desired.plan.pins.model_dump(mode="json"),
+            "tried": [attempt.document() for attempt in attempts],
+            "licences": licences_document(preflight.desired.plan),
+            "pins": preflight.desired.plan.pins.model_dump(mode="json"),
         }
         if self.account.sandbox and self.wait:
             document["not_applied"] = show_not_applied(record.name, self.aws.region)
@@ -515,7 +522,7 @@ class _Deploy:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
             print_status(requested, command_line(self.again))
         elif not unproved:
-            print_calls(document, found, self.account)
+            print_calls(document, preflight, self.account)
         return str(document["state"])
 
 
@@ -526,12 +533,12 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
 
 
 def show_and_refuse(
-    found: Preflight, account: Account, choices: ProofChoices = ProofChoices()
+    preflight: Preflight, account: Account, choices: ProofChoices = ProofChoices()
 ) -> None:
     """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
     `peagle plan --verbose` shows."""
-    show_plan(found, account, **asdict(choices))
+    show_plan(preflight, account, **asdict(choices))
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
-    planned = found.desired.plan.findings
+    planned = preflight.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)
-    refuse_errors((*planned, *found.findings))
+    refuse_errors((*planned, *preflight.findings))

@@ -56,18 +56,25 @@ def file_options(root: click.Group) -> FileOptions:
     """What a project file may contain, from the commands of ``root``."""
     keys = _keys(root, (ALL,), NOT_IN_FILE)
     gates = {name: _keys(root, words, _NOT_IN_GATES) for name, words in GATES.items()}
-    gates["plan"] = tuple(one for one in gates["plan"] if one.name == PRICE_GATE)
+    gates["plan"] = tuple(key for key in gates["plan"] if key.name == PRICE_GATE)
     return FileOptions(keys, tuple(gates.items()))
 
 
 def _keys(
     root: click.Group, words: tuple[str, ...], without: frozenset[str]
 ) -> tuple[OptionKey, ...]:
-    options = [one for one in _command(root, words).params if isinstance(one, click.Option)]
+    options = [
+        option for option in _command(root, words).params if isinstance(option, click.Option)
+    ]
     return tuple(
-        OptionKey(key_of(one), str(one.name), _type_of(one), " ".join((one.help or "").split()))
-        for one in sorted(options, key=key_of)
-        if key_of(one) not in without
+        OptionKey(
+            key_of(option),
+            str(option.name),
+            _type_of(option),
+            " ".join((option.help or "").split()),
+        )
+        for option in sorted(options, key=key_of)
+        if key_of(option) not in without
     )
 
 
@@ -98,9 +105,9 @@ def _type_of(option: click.Option) -> Any:
     if isinstance(kind, click.IntRange | click.FloatRange):
         lowest = {"gt" if kind.min_open else "ge": kind.min}
         limits = lowest | {"lt" if kind.max_open else "le": kind.max}
-        known: Any = {one: at for one, at in limits.items() if at is not None}
+        bounds: Any = {limit: at for limit, at in limits.items() if at is not None}
         number = int if isinstance(kind, click.IntRange) else float
-        return Annotated[number, Field(**known)]
+        return Annotated[number, Field(**bounds)]
     return float if kind is click.FLOAT else str
 
 
@@ -120,10 +127,10 @@ def apply_values(
     ``values`` are the file's, ``keys`` those that the command takes. Raises ProjectFileError for a
     value that an option does not take.
     """
-    given = {key.parameter: values[key.name] for key in keys if key.name in values}
+    chosen = {key.parameter: values[key.name] for key in keys if key.name in values}
     for option in ctx.command.params:
-        if isinstance(option, click.Option) and option.name in given:
-            _apply(ctx, project, option, given[option.name])
+        if isinstance(option, click.Option) and option.name in chosen:
+            _apply(ctx, project, option, chosen[option.name])
 
 
 def check_gates(
@@ -136,20 +143,20 @@ def check_gates(
     for name, values in gates.items():
         for option in _command(root, GATES[name]).params:
             if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
-                given = values.get(key_of(option))
-                if given is not None and given.value is not None:
-                    _processed(ctx, project, option, given)
+                value = values.get(key_of(option))
+                if value is not None and value.value is not None:
+                    _processed(ctx, project, option, value)
 
 
 def _processed(
-    ctx: click.Context, project: Project, option: click.Option, given: ProjectValue
+    ctx: click.Context, project: Project, option: click.Option, value: ProjectValue
 ) -> Any:
     try:
-        return option.process_value(ctx, _as_typed(project, option, given))
+        return option.process_value(ctx, _as_typed(project, option, value))
     except click.BadParameter as error:
-        raise project.error(given.location, error.message.rstrip(".")) from None
+        raise project.error(value.location, error.message.rstrip(".")) from None
     except UserError as error:
-        raise project.error(given.location, error.message, error.fix) from None
+        raise project.error(value.location, error.message, error.fix) from None
 
 
 def _apply(ctx: click.Context, project: Project, option: click.Option, given: ProjectValue) -> None:
@@ -172,7 +179,7 @@ def _as_typed(project: Project, option: click.Option, given: ProjectValue) -> An
     value = given.value
     if isinstance(value, dict):
         text = {key: project.document.source(given.parts[key]) for key in value}
-        return tuple(f"{key}={one}" for key, one in text.items())
+        return tuple(f"{key}={part}" for key, part in text.items())
     if isinstance(value, list):
         return tuple(value) if option.multiple else ",".join(map(str, value))
     if isinstance(value, str) and (isinstance(option.type, click.Path) or is_relative(value)):
@@ -303,16 +310,18 @@ about none."""
 
 
 def _take_from_project(ctx: click.Context) -> None:
-    option = next(one for one in ctx.command.params if isinstance(one, _EnvironmentOption))
+    option = next(
+        parameter for parameter in ctx.command.params if isinstance(parameter, _EnvironmentOption)
+    )
     argument = next(
-        one for one in ctx.command.params
-        if isinstance(one, click.Argument) and one.name in ("pair", "name")
+        parameter for parameter in ctx.command.params
+        if isinstance(parameter, click.Argument) and parameter.name in ("pair", "name")
     )  # fmt: skip
     environment, path = ctx.params.pop(_ENVIRONMENT), ctx.params.pop(_FILE)
     image_from = ctx.params.pop(_IMAGE_FROM, None)
-    given = ctx.params[str(argument.name)]
+    typed = ctx.params[str(argument.name)]
     if environment is None and path is None:
-        if given is not None or any(is_typed(ctx, name) for name in option.instead):
+        if typed is not None or any(is_typed(ctx, name) for name in option.instead):
             return
         path = api.find_project(Path()) if option.implicit else None
         if path is None and option.instead:
@@ -320,8 +329,8 @@ def _take_from_project(ctx: click.Context) -> None:
         if path is None:
             raise click.MissingParameter(ctx=ctx, param=argument)
     project = load_project(ctx, path)
-    is_plan = is_plan_file(given or "")
-    endpoint = _endpoint_of_plan(ctx, project, given, environment) if is_plan else given
+    is_plan = is_plan_file(typed or "")
+    endpoint = _endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
     choice = api.choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
     apply_choice(ctx, choice, option.keys, is_plan, image_from)
@@ -336,15 +345,15 @@ def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]
 
 def load_project(ctx: click.Context, path: Path | None) -> Project:
     """The project file at ``path``, or the nearest. Raises ProjectFileError without one."""
-    found = path or api.find_project(Path())
-    if found is None:
+    file = path or api.find_project(Path())
+    if file is None:
         raise ProjectFileError(
             "there is no peagle.yaml in this folder or above",
             Fix("name it with --project, or write one", ("peagle", "ci", "init", "github")),
         )
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    return api.read_project(found, file_options(root))
+    return api.read_project(file, file_options(root))
 
 
 def apply_choice(
@@ -417,27 +426,27 @@ def _check_names(ctx: click.Context, choice: EndpointChoice) -> None:
         "pair": partial(api.find_pair, catalog),
         "instance_type": partial(api.find_instance, catalog.instances),
     }
-    given = {"pair": choice.pair, "instance_type": choice.values.get("instance_type")}
+    names = {"pair": choice.pair, "instance_type": choice.values.get("instance_type")}
     for key, find in checks.items():
-        one = given[key]
-        if one is None or (key == "pair" and api.is_own_target(catalog, str(one.value))):
+        name = names[key]
+        if name is None or (key == "pair" and api.is_own_target(catalog, str(name.value))):
             continue
         try:
-            find(str(one.value))
+            find(str(name.value))
         except NotFound as error:
             fix = error.remedy
-            raise choice.project.error(one.location, error.message, fix) from None
+            raise choice.project.error(name.location, error.message, fix) from None
 
 
 def _endpoint_fix(ctx: click.Context) -> str:
     """How to name an endpoint of the project file; empty if the argument is none."""
-    given = ctx.params.get("pair") or ctx.params.get("name")
+    name = ctx.params.get("pair") or ctx.params.get("name")
     try:
         path = api.find_project(Path())
         project = load_project(ctx, path) if path else None
     except PeagleError:
         return ""
-    if project is None or given not in api.endpoints_of(project):
+    if project is None or name not in api.endpoints_of(project):
         return ""
     names = api.environments_of(project)
     option = f"--environment {'|'.join(names)}" if names else f"--project {project.document.file}"
@@ -447,8 +456,8 @@ def _endpoint_fix(ctx: click.Context) -> str:
 def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:
     if "name_prefix" in ctx.params:
         return ctx.params["name_prefix"] or ""
-    given = choice.values.get("name_prefix")
-    return str(given.value) if given else os.environ.get(_PREFIX_VARIABLE, "")
+    prefix = choice.values.get("name_prefix")
+    return str(prefix.value) if prefix else os.environ.get(_PREFIX_VARIABLE, "")
 
 
 def _endpoint_of_plan(
@@ -459,8 +468,10 @@ def _endpoint_of_plan(
     if len(names) == 1:
         return None
     plan = api.read_plan(Path(file))
-    having = [one for one in names if environment in (None, *api.environments_of(project, one))]
-    for name in having or names:
+    candidates = [
+        name for name in names if environment in (None, *api.environments_of(project, name))
+    ]
+    for name in candidates or names:
         choice = api.choose_endpoint(project, name, environment)
         if choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name

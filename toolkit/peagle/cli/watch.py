@@ -90,11 +90,11 @@ def list_deployments(
     commands have started, or "about" where scaling, another machine or another client has changed
     it, at the price of what runs now. --ttl and --budget of deploy make it end.
     """
-    found = Listing((), ())
+    listing = Listing((), ())
     unreachable = ""
     if account.is_available:
         try:
-            found = _listing(ctx, account, region)
+            listing = _listing(ctx, account, region)
         except UserError as error:  # without credentials, what this machine knows is still shown
             is_mistyped = account.profile is not None and error.code == "unknown-profile"
             if is_mistyped or api.deployment_names(account.scope):
@@ -102,18 +102,18 @@ def list_deployments(
             unreachable = f" on this machine; the account is unknown: {error.message}"
     elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
-    for damaged in found.damaged:
+    for damaged in listing.damaged:
         print_status(f"{damaged.message} ({damaged.fix})")
-    for denied in found.unknown:
+    for denied in listing.unknown:
         print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
     if as_json:
-        complete = not (found.unknown or found.damaged or unreachable)
-        document: dict[str, Any] = {"deployments": list(found.rows), "complete": complete}
-        if found.damaged:
-            document["damaged"] = [damaged.document() for damaged in found.damaged]
+        complete = not (listing.unknown or listing.damaged or unreachable)
+        document: dict[str, Any] = {"deployments": list(listing.rows), "complete": complete}
+        if listing.damaged:
+            document["damaged"] = [damaged.document() for damaged in listing.damaged]
         print_json(document)
-    elif found.rows:
-        _print(list(found.rows))
+    elif listing.rows:
+        _print(list(listing.rows))
     elif not account.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
@@ -128,19 +128,19 @@ def _listing(ctx: click.Context, account: Account, region: str | None) -> Listin
     return api.list_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
 
 
-def _print(found: list[dict[str, Any]]) -> None:
-    table = [_COLUMNS, *map(_cells, found)]
-    if all(row["ends_at"] is None for row in found):
+def _print(deployments: list[dict[str, Any]]) -> None:
+    table = [_COLUMNS, *map(_cells, deployments)]
+    if all(row["ends_at"] is None for row in deployments):
         table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
     print_table(table[0], table[1:], _NUMBERS)
-    for row in found:
+    for row in deployments:
         if row["compared_share"] is not None:
             print_status(
                 f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
                 "the requests",
                 command_text(("peagle", "compare", row["name"])),
             )
-    for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
+    for stand_in in sorted({row["stand_in"] for row in deployments if row["stand_in"]}):
         print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
 
 
@@ -364,18 +364,18 @@ def drift(
     catalog = command_catalog(ctx)
     files = api.find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
-        found = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
-    fields = (*found.fields, *files)
+        drifted = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
+    fields = (*drifted.fields, *files)
     if as_json:
-        document = found.document() | {"drifted": bool(fields)}
-        print_json(document | {"fields": [one.document() for one in fields]})
+        document = drifted.document() | {"drifted": bool(fields)}
+        print_json(document | {"fields": [field.document() for field in fields]})
     else:
-        _show(found, fields, account)
-    for area, error in found.unknown.items():
+        _show(drifted, fields, account)
+    for area, error in drifted.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
     if fields:
         ctx.exit(Refused.exit_code)
-    for error in found.unknown.values():
+    for error in drifted.unknown.values():
         raise error
 
 
@@ -399,18 +399,18 @@ def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -
     return plan
 
 
-def _show(found: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
-    where = account.where(found.region)
+def _show(drift: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
+    where = account.where(drift.region)
     if not fields:
-        areas = ", ".join(found.compared)
-        print_line(f"{found.name} in {where}: no drift in {areas}")
+        areas = ", ".join(drift.compared)
+        print_line(f"{drift.name} in {where}: no drift in {areas}")
         return
-    if [one.field for one in fields] == ["endpoint.status"] and fields[0].found is None:
-        print_line(f"{found.name} in {where} is not deployed: it has no endpoint", bold=True)
+    if [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+        print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-    print_line(f"{found.name} in {where}: {count} from the plan", bold=True)
-    rows = ((one.field, _shown(one.planned), _shown(one.found)) for one in fields)
+    print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
+    rows = ((field.field, _shown(field.planned), _shown(field.found)) for field in fields)
     print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 

@@ -301,8 +301,8 @@ def draw(
 ) -> Iterator[str]:
     """The lines of a chart of ``width`` and ``height`` characters, with the loads below it and a
     legend. A line across it marks ``baseline``; ``plain`` uses ASCII."""
-    loads = sorted({load for one in series for load in one.points})
-    values = [value for one in series for value in one.points.values()]
+    loads = sorted({load for curve in series for load in curve.points})
+    values = [value for curve in series for value in curve.points.values()]
     if not values:
         return
     low, high = min([*values, baseline]), max([*values, baseline])
@@ -315,14 +315,14 @@ def draw(
 
     grid = [[" "] * (width - _AXIS) for _ in range(height)]
     grid[row(baseline)] = [dash] * (width - _AXIS)
-    for one in series:
-        for (before, start), (after, end) in pairwise(sorted(one.points.items())):
+    for curve in series:
+        for (before, start), (after, end) in pairwise(sorted(curve.points.items())):
             left, right = columns[before], columns[after]
             for column in range(left + 1, right):
                 share = (column - left) / (right - left)
                 grid[row(start + share * (end - start))][column] = dot
-    for number, one in reversed(list(enumerate(series))):
-        for load, value in one.points.items():
+    for number, curve in reversed(list(enumerate(series))):
+        for load, value in curve.points.items():
             grid[row(value)][columns[load]] = marks[number % len(marks)]
     for number, cells in enumerate(grid):
         value = high - span * number / (height - 1)
@@ -334,7 +334,9 @@ def draw(
         )
         yield f"{shown:>{_AXIS - 1}} {''.join(cells)}".rstrip()
     yield _loads(loads, columns, width)
-    legend = (f"{marks[n % len(marks)]} {one.name}" for n, one in enumerate(series) if one.points)
+    legend = (
+        f"{marks[n % len(marks)]} {curve.name}" for n, curve in enumerate(series) if curve.points
+    )
     yield " " * _AXIS + "   ".join(legend)
 
 
@@ -414,7 +416,7 @@ def _print_size(size: WorkloadVerdict) -> None:
     tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
     print_line(f"\n{words[:1].upper()}{words[1:]}: {tokens}", bold=True)
     headings, *rows = _without_empty([_HEADINGS, *map(_row, size.loads)])
-    print_table(headings, rows, right=[one for one in headings if one not in _LEFT])
+    print_table(headings, rows, right=[heading for heading in headings if heading not in _LEFT])
     for text in _summary(size):
         print_line(text)
     _print_regrets(size)
@@ -486,8 +488,8 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
     if any(load.ties for load in size.loads):
         yield "= ties with others; the simplest is shown."
     yield from map(crossover_text, size.crossovers)
-    known = (one for load in size.loads for one in load.speeds if one.basis != "unknown")
-    if not any(one.setting.k for one in known):
+    speeds = (speed for load in size.loads for speed in load.speeds if speed.basis != "unknown")
+    if not any(speed.setting.k for speed in speeds):
         yield "No drafter could be compared: see below."
     elif not size.crossovers:
         yield _one_sided(size)
@@ -530,7 +532,7 @@ def _chart(sizes: Iterable[WorkloadVerdict]) -> Iterator[str]:
             load.concurrency: ratio for load in size.loads if (ratio := _ratio(load)) is not None
         }
         series.append(Series(size.name.replace("-", " "), points))
-    if not any(len(one.points) > 1 for one in series):
+    if not any(len(curve.points) > 1 for curve in series):
         return
     yield ""
     yield click.style("Speedup of the best speculation (none: 1.0), by requests", bold=True)
@@ -539,9 +541,9 @@ def _chart(sizes: Iterable[WorkloadVerdict]) -> Iterator[str]:
 
 def _ratio(load: LoadVerdict) -> float | None:
     alone = load.speed(NO_SPECULATION)
-    drafting = [one for one in load.speeds if one.setting.k and one.tokens_per_second]
-    known = [one for one in drafting if one.setting == load.best]
-    known = known or [one for one in drafting if one.basis == "measured"] or drafting
-    if alone is None or not alone.tokens_per_second or not known:
+    drafting = [speed for speed in load.speeds if speed.setting.k and speed.tokens_per_second]
+    speeds = [speed for speed in drafting if speed.setting == load.best]
+    speeds = speeds or [speed for speed in drafting if speed.basis == "measured"] or drafting
+    if alone is None or not alone.tokens_per_second or not speeds:
         return None
-    return max(one.tokens_per_second or 0 for one in known) / alone.tokens_per_second
+    return max(speed.tokens_per_second or 0 for speed in speeds) / alone.tokens_per_second

@@ -47,10 +47,10 @@ _CHANGES = {
 
 
 def show_plan(
-    found: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
+    preflight: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
 ) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
-    plan = found.desired.plan
+    plan = preflight.desired.plan
     here = api.engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
@@ -63,59 +63,59 @@ def show_plan(
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
         "scaling": scaling_text(plan),
-        **_limit(found),
+        **_limit(preflight),
         **observability_facts(plan),
         **_speed(plan),
-        "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
+        "role": f"{preflight.role.arn}{f' ({preflight.role.because})' if preflight.role.because else ''}",
     }
-    uploads = _new_uploads(found) if found.change in ("create", "update") else []
+    uploads = _new_uploads(preflight) if preflight.change in ("create", "update") else []
     if uploads:
         megabytes = sum(upload.size for upload in uploads) / 1e6
-        unchanged = "; unchanged files are copied in S3" if found.change == "update" else ""
+        unchanged = "; unchanged files are copied in S3" if preflight.change == "update" else ""
         lines["uploads"] = f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
-    resumes = found.change == "create" and found.record and found.record.resources
-    lines["change"] = _change_text(found, resumes=bool(resumes))
-    if found.broken:
-        lines["change"] += f"; first deletes the endpoint, which is {found.broken}"
-    if found.scaling is not None:
-        lines["scaling"] = f"{lines.get('scaling', '')} ({found.scaling.text})".strip()
-    if found.change == "update":
-        lines["switch"] = _switch(found, prove_first, keep_unproved)
-    if found.rollout:
-        lines["rollout"] = cost_text(found.rollout)
+    resumes = preflight.change == "create" and preflight.record and preflight.record.resources
+    lines["change"] = _change_text(preflight, resumes=bool(resumes))
+    if preflight.broken:
+        lines["change"] += f"; first deletes the endpoint, which is {preflight.broken}"
+    if preflight.scaling is not None:
+        lines["scaling"] = f"{lines.get('scaling', '')} ({preflight.scaling.text})".strip()
+    if preflight.change == "update":
+        lines["switch"] = _switch(preflight, prove_first, keep_unproved)
+    if preflight.rollout:
+        lines["rollout"] = cost_text(preflight.rollout)
     print_status(plan.name, bold=True)
     print_facts(lines.items())
-    show_changes(found.changes)
+    show_changes(preflight.changes)
 
 
-def _change_text(found: Preflight, resumes: bool) -> str:
+def _change_text(preflight: Preflight, resumes: bool) -> str:
     """What deploying changes, with the names of what it makes."""
-    desired = found.desired
-    revision, copies = desired.revision, found.desired.plan.engines
-    if found.change == "update" and desired.component:
+    desired = preflight.desired
+    revision, copies = desired.revision, preflight.desired.plan.engines
+    if preflight.change == "update" and desired.component:
         return f"updates the {copies} copies on {desired.plan.name} to model {revision.model}"
-    if found.change == "nothing" and found.changes:
+    if preflight.change == "nothing" and preflight.changes:
         return "only settings outside of the endpoint, which keeps serving"
-    text = (_CONTINUES if resumes else _CHANGES[found.change]).format(
+    text = (_CONTINUES if resumes else _CHANGES[preflight.change]).format(
         name=desired.plan.name, config=revision.endpoint_config, model=revision.model
     )
-    if desired.component and found.change == "create":
+    if desired.component and preflight.change == "create":
         text += f", inference component {desired.plan.name} with {copies} copies"
     return text
 
 
-def _limit(found: Preflight) -> dict[str, str]:
+def _limit(preflight: Preflight) -> dict[str, str]:
     """When the deployment ends, if the plan says so."""
-    limit, record = found.desired.plan.limit, found.record
+    limit, record = preflight.desired.plan.limit, preflight.record
     if limit is None:
-        if record is None or record.ends_at is None or found.change == "create":
+        if record is None or record.ends_at is None or preflight.change == "create":
             return {}
         return {"ends": f"{end_text(record.ends_at)}; --ttl or --no-limit changes it"}
     if limit.removes:
         return {"limit": "none: an earlier end time is removed"}
-    return {"limit": f"deleted after {limit_text(limit, found.most_usd_per_hour)}"}
+    return {"limit": f"deleted after {limit_text(limit, preflight.most_usd_per_hour)}"}
 
 
 def end_text(ends_at: float) -> str:
@@ -134,22 +134,26 @@ def _speed(plan: Plan) -> dict[str, str]:
 
 def show_changes(changes: Iterable[SettingChange]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
-    print_facts(("" if number else "changes", one.text) for number, one in enumerate(changes))
+    print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
 
-def _new_uploads(found: Preflight) -> list[Upload]:
+def _new_uploads(preflight: Preflight) -> list[Upload]:
     """The folders that are not in S3 yet."""
-    known = found.record.of_type("S3Objects") if found.record else ()
-    there = {(one.name, one.contents) for one in known if one.made}
-    return [one for one in found.desired.uploads if (one.uri, one.contents) not in there]
+    folders = preflight.record.of_type("S3Objects") if preflight.record else ()
+    present = {(upload.name, upload.contents) for upload in folders if upload.made}
+    return [
+        upload
+        for upload in preflight.desired.uploads
+        if (upload.uri, upload.contents) not in present
+    ]
 
 
-def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
+def _switch(preflight: Preflight, prove_first: bool, keep_unproved: bool) -> str:
     """When an update is proved, and what happens if it is not."""
-    plan = found.desired.plan
+    plan = preflight.desired.plan
     if prove_first:
-        one = api.of_one_instance(found.desired.revision).served.usd_per_hour
-        price = "price unknown" if one is None else f"{format_usd(one)} per hour"
+        usd_per_hour = api.of_one_instance(preflight.desired.revision).served.usd_per_hour
+        price = "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} per hour"
         temporary = f"{api.temporary_name(plan.name)} (1 x {plan.instance_type}, {price})"
         return f"proves on the temporary endpoint {temporary} first, then updates and proves again"
     if keep_unproved:
@@ -157,7 +161,7 @@ def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
     return "proves after the switch; without a proof, what serves now serves again"
 
 
-def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
+def print_calls(document: dict[str, Any], preflight: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
     name = document["name"]
     where = account.where(document["region"])
@@ -175,7 +179,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
         click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
-    for line in boto3_lines(document, chat=found.desired.plan.proof.chat):
+    for line in boto3_lines(document, chat=preflight.desired.plan.proof.chat):
         click.echo(f"  {line}")
     price = format_price(document["price_per_hour_usd"], account.sandbox)
     click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
@@ -272,7 +276,9 @@ def _add_remaining(
     add_to_error_document(
         "remaining",
         {
-            "resources": [one.document() | {"confirmed": one.made} for one in resources],
+            "resources": [
+                resource.document() | {"confirmed": resource.made} for resource in resources
+            ],
             "price_per_hour_usd": usd_per_hour,
             "continue_command": unattended(again),
             "undo_command": unattended(undo),
@@ -317,8 +323,10 @@ def add_nothing_remaining() -> None:
 def show_not_applied(name: str, region: str) -> list[str]:
     """Show on stderr the engine arguments that the sandbox's engine did not get; return them."""
     endpoints = api.sandbox_status().endpoints
-    found = [one for one in endpoints if (one.name, one.region) == (name, region)]
-    missing = [text for endpoint in found for text in endpoint.not_applied]
+    named = [
+        endpoint for endpoint in endpoints if (endpoint.name, endpoint.region) == (name, region)
+    ]
+    missing = [text for endpoint in named for text in endpoint.not_applied]
     if missing:
         print_status("The sandbox's engine did not get these arguments, so nothing tested them:")
     for text in missing:
@@ -332,15 +340,17 @@ _AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured d
 
 
 def show_candidate(
-    aws: Aws, found: Preflight, record: Deployment, share: float, account: Account
+    aws: Aws, preflight: Preflight, record: Deployment, share: float, account: Account
 ) -> None:
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
-    plan, document = found.desired.plan, api.deployment_status(aws, record)
+    plan, document = preflight.desired.plan, api.deployment_status(aws, record)
     count, kind = plan.instance_count, plan.instance_type
     running = document["instances_running"] or document["instance_count"]
     started = {document["instance_type"]: running}
     started[kind] = started.get(kind, 0) + count
-    besides = " and ".join(f"{number} x {one}" for one, number in started.items())
+    besides = " and ".join(
+        f"{number} x {instance_type}" for instance_type, number in started.items()
+    )
     facts = {
         "pair": plan.pair,
         "where": f"{count} x {kind} more, {account.where(plan.region)}",
@@ -350,17 +360,21 @@ def show_candidate(
         "price": _together(plan.price_per_hour_usd, document, account),
         "change": f"updates endpoint {plan.name} to two variants; while they start, SageMaker runs "
         f"{besides} more",
-        **_alarm(record, found),
+        **_alarm(record, preflight),
         "promote": f"only then this plan's {_AT_PROMOTION} apply",
     }
     print_status(f"{record.name}, a second plan", bold=True)
     print_facts(facts.items())
-    show_changes(one for one in found.changes if one.setting != "usd_per_hour")
+    show_changes(
+        instance_type
+        for instance_type in preflight.changes
+        if instance_type.setting != "usd_per_hour"
+    )
 
 
-def _alarm(record: Deployment, found: Preflight) -> dict[str, str]:
+def _alarm(record: Deployment, preflight: Preflight) -> dict[str, str]:
     """That an alarm rests meanwhile; empty where none does."""
-    if not api.mixes_drafts(record, found.desired.revision.served):
+    if not api.mixes_drafts(record, preflight.desired.revision.served):
         return {}
     return {
         "alarm": "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "
@@ -447,31 +461,34 @@ def _rows(
 
     if first.errors or second.errors:
         yield both("errors", _errors)
-    yield both("plan", lambda one: f"{one.pair}, {k_text(one.k)}")
-    yield both("instances", lambda one: f"{one.instances} x {one.instance_type}")
+    yield both("plan", lambda variant: f"{variant.pair}, {k_text(variant.k)}")
+    yield both("instances", lambda variant: f"{variant.instances} x {variant.instance_type}")
     yield both("requests", _requests)
     if not (first.errors or second.errors):
         yield both("errors", _errors)
-    yield both("in progress each", lambda one: _number(one.in_progress))
+    yield both("in progress each", lambda variant: _number(variant.in_progress))
     for number, label, show in _SHOWN:
-        texts = (_known(one, _interval(getattr(one, number), show)) for one in (first, second))
+        texts = (
+            _known(variant, _interval(getattr(variant, number), show))
+            for variant in (first, second)
+        )
         yield label, next(texts), next(texts), _change(changes.get(number))
         if number == "ttft_seconds":
-            yield both("first token p50, ms", lambda one: _time(one.ttft_p50_seconds))
-            yield both("first token p90, ms", lambda one: _time(one.ttft_p90_seconds))
+            yield both("first token p50, ms", lambda variant: _time(variant.ttft_p50_seconds))
+            yield both("first token p90, ms", lambda variant: _time(variant.ttft_p90_seconds))
 
 
-def _known(one: VariantResult, text: str) -> str:
+def _known(variant: VariantResult, text: str) -> str:
     """What is unknown of a variant that answered nothing does not exist."""
-    return "-" if text == _UNKNOWN and one.only_errors else text
+    return "-" if text == _UNKNOWN and variant.only_errors else text
 
 
-def _errors(one: VariantResult) -> str:
-    return f"{one.errors:,} of {one.requests:,}" if one.errors else "0"
+def _errors(variant: VariantResult) -> str:
+    return f"{variant.errors:,} of {variant.requests:,}" if variant.errors else "0"
 
 
-def _requests(one: VariantResult) -> str:
-    return f"{one.requests:,}" + ("" if one.share is None else f" ({one.share:.1%})")
+def _requests(variant: VariantResult) -> str:
+    return f"{variant.requests:,}" + ("" if variant.share is None else f" ({variant.share:.1%})")
 
 
 def _number(value: float | None) -> str:
