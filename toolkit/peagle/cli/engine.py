@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     json_option,
@@ -71,7 +71,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         )
         return
     if missing:
-        print_line(f"{missing.message}: {missing.fix}", command_text(missing.command))
+        print_line(f"{missing.message} ({fix_in_context(missing.fix, missing.command)})")
     else:
         print_line(f"vLLM {version}: {used}")
     for one in engines:

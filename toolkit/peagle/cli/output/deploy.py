@@ -66,8 +66,10 @@ def show_plan(
         **_limit(preflight),
         **observability_facts(plan),
         **_speed(plan),
-        "role": f"{preflight.role.arn}{f' ({preflight.role.because})' if preflight.role.because else ''}",
+        "role": preflight.role.arn,
     }
+    if preflight.role.because:
+        lines["role"] += f" ({preflight.role.because})"
     uploads = _new_uploads(preflight) if preflight.change in ("create", "update") else []
     if uploads:
         megabytes = sum(upload.size for upload in uploads) / 1e6
