@@ -240,7 +240,7 @@ def local_image(
         return build_with_status(request, account).image
     docker = api.connect_docker()
     ctx = click.get_current_context()
-    command = ("peagle", "image", "build", ctx.params["pair"], "--runtime", runtime)
+    command = ("peagle", "image", "build", *api.pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:

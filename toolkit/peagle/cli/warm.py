@@ -13,7 +13,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import command_text, in_context, own_command
+from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import (
@@ -144,10 +144,17 @@ def _collect_locally(
     if as_json:
         print_json(local_document(plan.pair, artifact))
         return
-    restore = [] if to else [*in_context(("peagle", "local", "up", ctx.params["pair"]))]
+    restore = [] if to else _command_to_restore(ctx)
     if restore and not gpus:
         restore.append("--compile")
     print_local(artifact, command_line(restore))
+
+
+def _command_to_restore(ctx: click.Context) -> list[str]:
+    """The words of this command for `peagle local up`: the caches depend on its options."""
+    words = own_command(ctx, without=("--yes", "-y", "--json", "--local"))
+    at = words.index("warm")  # behind the folder of --catalog
+    return [*words[:at], "local", "up", *words[at + 1 :]]
 
 
 @contextmanager
@@ -194,7 +201,7 @@ def _collect_on_aws(
     if account.sandbox:
         api.check_sandbox_engine(compiles=True)
     if not names_own_image(plan):
-        build = ("peagle", "image", "build", ctx.params["pair"])
+        build = ("peagle", "image", "build", *api.pair_arguments(plan))
         raise Refused(
             "the stock image cannot export compile caches",
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
