@@ -228,30 +228,6 @@ def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> No
     assert made["read"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "PAIR is required"),
-        (["tinny"], "did you mean tiny"),
-        (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
-        (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
-        (["tiny+p-eagle", "--drafter", "eagle3"], "specify different drafters"),
-        (["gemma-4-31b", "--drafter", "hf"], "is not on the Hub"),
-        (["tiny", "--vllm", "newest"], "is not a vLLM version"),
-        (["tiny", "--env", "NAME"], "write NAME=VALUE"),
-        (["tiny", "--set", "=2"], "has no argument name"),
-        (["tiny", "--speculative", "num_speculative_tokens=5"], "use --k"),
-        (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
-        (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),
-        (["tiny", "--target", "s3://MyBkt"], "bucket names are in lower case"),
-    ],
-)
-def test_an_invalid_request_is_one_error(arguments: list[str], words: str) -> None:
-    error = refusal(*arguments)
-    assert error.exit_code == 2
-    assert words in str(error)
-
-
 def test_a_damaged_head_is_one_error_with_the_exit_code_of_a_finding(tmp_path: Path) -> None:
     head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(text="{"))
     error = refusal("tiny", "--drafter", str(head))

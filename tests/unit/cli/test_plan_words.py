@@ -84,13 +84,6 @@ def test_what_does_not_fit_adds_up() -> None:
     assert f"{needed - whole:.1f}"[:-1] in seen, "what the finding says is missing"
 
 
-def test_pipe_gets_no_padding_and_the_width_of_columns() -> None:
-    lines = run("plan", "gpt-oss-20b", "--verbose", COLUMNS="90").stdout.splitlines()
-    assert not [line for line in lines if line.endswith(" ")]
-    # An image's address stays whole, so that it can be copied.
-    assert 80 < max(len(line) for line in lines[:-1] if not line.startswith("image ")) <= 90
-
-
 def test_a_bar_in_ascii(peagle: Peagle) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = peagle("plan", "tiny", "--verbose", env=env)
@@ -124,26 +117,6 @@ def test_the_next_command_knows_the_catalogue(tmp_path: Path) -> None:
     done = run("--catalog", str(tmp_path), "plan", "tiny").stdout
     assert f"Next: peagle --catalog {tmp_path} deploy tiny\n" in done
     assert "Next: peagle deploy tiny\n" in run("plan", "tiny", PEAGLE_CATALOG=str(tmp_path)).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected_text"),
-    [
-        (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
-        (("plan", "tiny", "--tp", "2"), "choose an --instance-type"),
-        (("plan", "tiny", "--max-num-seqs", "2"), "--concurrency"),
-        (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency"),
-        (("compare", "x", "--with"), "peagle compare --help"),
-    ],
-)
-def test_misplaced_option_gets_a_hint(
-    peagle: Peagle, arguments: tuple[str, ...], expected_text: str
-) -> None:
-    done = peagle(*arguments)
-    assert done.returncode == 2
-    assert expected_text in done.stderr
-    assert "--help?" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_home_that_is_a_file_is_one_line(peagle: Peagle) -> None:
