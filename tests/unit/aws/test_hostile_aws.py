@@ -17,10 +17,9 @@ from peagle.aws.s3_source import S3Source
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
 from peagle.sandbox.invocations import payload_part, stream_error
-from peagle.weights.bucket import Bucket
+from peagle.weights.bucket import Bucket, read_lock
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix
-from peagle.weights.lock import read_lock
 from peagle.weights.manifest import read_manifest
 from tests.support import raises_code
 
@@ -60,9 +59,8 @@ READERS: dict[str, Callable[[Aws], Any]] = {
     "names": lambda aws: S3Source(aws, "s3://a-bucket/weights").names(),
     "sizes": lambda aws: Bucket(aws, "a-bucket").sizes("weights/"),
     "head": lambda aws: Bucket(aws, "a-bucket").head("a"),
-    "part size": lambda aws: Bucket(aws, "a-bucket").part_size("a"),
     "uploads": lambda aws: Bucket(aws, "a-bucket").unfinished_uploads("weights/"),
-    "parts": lambda aws: Bucket(aws, "a-bucket").uploaded_parts("a", "u"),
+    "parts": lambda aws: Bucket(aws, "a-bucket").uploaded_bytes("a", "u"),
     "lock": lambda aws: read_lock(Bucket(aws, "a-bucket"), PREFIX),
     "manifest": lambda aws: read_manifest(Bucket(aws, "a-bucket"), PREFIX),
     "weights": lambda aws: inspect_weights(aws, PREFIX),
@@ -194,7 +192,7 @@ def test_headers_of_another_type(headers: dict[str, str], hostile: Hostile) -> N
     usual = {"content-length": "2", "etag": '"a"', "last-modified": "Sun, 22 Nov 2026 11:00:00 GMT"}
     hostile.body, hostile.status, hostile.headers = b"{}", 200, usual | headers
     try:
-        for name in ("head", "part size", "lock", "manifest", "weights"):
+        for name in ("head", "lock", "manifest", "weights"):
             _survives(hostile, name)
     finally:
         hostile.headers = {}

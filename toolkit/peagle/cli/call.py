@@ -25,7 +25,13 @@ from peagle.cli.account import (
 )
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.output.console import (
+    json_option,
+    print_findings,
+    print_json,
+    print_line,
+    print_status,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
@@ -380,6 +386,7 @@ def _show(name: str, proved: Proof) -> None:
         print_line(f"  {_drafted(one)}")
     if proved.second_turn:
         print_line(f"  {api.second_turn_text(proved.second_turn)}")
+    print_findings(api.proof_findings(proved.second_turn), err=True)
 
 
 def _measured(proved: Proof) -> str:

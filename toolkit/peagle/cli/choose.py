@@ -35,12 +35,13 @@ from peagle.cli.options import (
     output_option,
     raise_first_error,
     settings_option,
+    shared_option,
     variables_option,
     workload_option,
 )
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
-from peagle.errors import Fix, OptionMissing, Refused, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
 from peagle.planning.options import WorkloadName
@@ -50,7 +51,7 @@ from peagle.project.choosing import EndpointChoice
 from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
-from peagle.vllm.environment import Value
+from peagle.vllm.environment import Value, settings_in
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -177,6 +178,10 @@ def check(
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
     options["settings"] = _typed(options["settings"])
+    for name in (*options["settings"], *settings_in(options["environment"])):
+        if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
+            fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
+            raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
 
     @cache
     def read(location: str) -> Checkpoint:
@@ -389,6 +394,7 @@ Examples:
     help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
 )
 @cached_option
+@shared_option
 @click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
 @click.option(
     "--concurrency",
@@ -423,6 +429,7 @@ def verdict(
     workload: WorkloadName | None,
     prompt_tokens: int | None,
     cached_prompt_tokens: int | None,
+    shared_prompt_tokens: int | None,
     output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
@@ -441,7 +448,9 @@ def verdict(
     """
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
+    sizes = api.sizes_of_requests(
+        workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+    )
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

@@ -31,6 +31,7 @@ from peagle.cli.options import (
     duration,
     objective,
     settings_option,
+    shared_option,
     variables_option,
     workload_option,
 )
@@ -311,6 +312,7 @@ _PLAN_OPTIONS = (
         help="Tokens of a usual prompt.  [default: 2048, or what fits]",
     ),
     cached_option,
+    shared_option,
     click.option(
         "--output-tokens",
         type=TOKENS,

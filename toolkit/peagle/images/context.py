@@ -22,8 +22,7 @@ from typing import Any
 
 from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.files import check_links, files_read, follow_link
-from peagle.checkpoints.hub import HubSource, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.data import data_folder, weights_folder
 from peagle.errors import Fix, Unsupported, UserError
@@ -31,8 +30,8 @@ from peagle.images.docker import Docker, Progress, parsing_output
 from peagle.planning.plan import Plan, Weights
 from peagle.render.image import VOCABULARY, Baked, Copied, Download
 from peagle.render.image_names import has_host, pinned, split_image, without_tag
+from peagle_serve.checkpoint import link_homes
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
-from peagle_serve.folder import link_homes
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _CHUNK_BYTES = 1 << 20

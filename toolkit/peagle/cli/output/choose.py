@@ -376,7 +376,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     print_line(f"{price_text(verdict)}; speeds are of one engine")
     print_line(_LEGEND)
     for size in verdict.workloads:
-        _print_size(size)
+        _print_size(size, verdict.tensor_parallel_size)
     for line in _chart(verdict.workloads):
         click.echo(line)
     if verdict.changes:
@@ -394,10 +394,14 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
     size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
     if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
-    tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
-    cached = size.cached_prompt_tokens
-    hits = ("--cached-prompt-tokens", str(cached)) if cached else ()
-    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens), *hits)
+    sizes = {
+        "--concurrency": entry.concurrency,
+        "--prompt-tokens": size.prompt_tokens,
+        "--output-tokens": size.output_tokens,
+        "--cached-prompt-tokens": size.cached_prompt_tokens,
+        "--shared-prompt-tokens": size.shared_prompt_tokens,
+    }
+    return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
 
 
 def price_text(verdict: Verdict) -> str:
@@ -409,13 +413,15 @@ def price_text(verdict: Verdict) -> str:
     return f"{verdict.instance_type}{several}: {price}"
 
 
-def _print_size(size: WorkloadVerdict) -> None:
+def _print_size(size: WorkloadVerdict, gpus: int) -> None:
     words = size.name.replace("-", " ")
-    cached = size.cached_prompt_tokens
-    hits = f" ({cached:,} of them cached)" if cached else ""
+    hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
     tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
     print_line(f"\n{words[:1].upper()}{words[1:]}: {tokens}", bold=True)
-    headings, *rows = _without_empty([_HEADINGS, *map(_row, size.loads)])
+    several = any(load.tensor_parallel_size for load in size.loads)
+    headings, *rows = _without_empty(
+        [_HEADINGS, *(_row(load, gpus, several) for load in size.loads)]
+    )
     print_table(headings, rows, right=[heading for heading in headings if heading not in _LEFT])
     for text in _summary(size):
         print_line(text)
@@ -423,22 +429,24 @@ def _print_size(size: WorkloadVerdict) -> None:
 
 
 _HEADINGS = (
-    "requests", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M", "TTFT",
-    "acceptance", "break-even", "basis",
+    "requests", "GPUs", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M",
+    "TTFT", "acceptance", "break-even", "basis",
 )  # fmt: skip
 
 
-def _row(load: LoadVerdict) -> tuple[str, ...]:
+def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
     """The winner at one load compared with the target alone; of a winner without speculation,
     the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
     best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
+    engine = str(load.tensor_parallel_size or gpus) if several else ""
     if best is None:
-        return (number, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 3), "unknown")
+        return (number, engine, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 4), "unknown")
     drafts = best.setting.k > 0
     tied = " =" if load.ties else ""
     return (
         number,
+        engine,
         f"{best.setting.text}{tied}",
         _count(best.tokens_per_second),
         f"{_count(best.low)}-{_count(best.high)}" if best.low and best.high else _UNKNOWN,

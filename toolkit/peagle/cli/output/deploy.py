@@ -16,7 +16,13 @@ from peagle.bench.models import Interval
 from peagle.bench.variants import VariantComparison, VariantResult
 from peagle.cli.account import Account
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.output.console import print_facts, print_line, print_status, print_table
+from peagle.cli.output.console import (
+    print_facts,
+    print_findings,
+    print_line,
+    print_status,
+    print_table,
+)
 from peagle.cli.output.plan import (
     licences_text,
     observability_facts,
@@ -169,7 +175,9 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
-        print_line(f"In the {api.second_turn_text(api.SecondTurn(**second))}.")
+        turn = api.SecondTurn(**second)
+        print_line(f"In the {api.second_turn_text(turn)}.")
+        print_findings(api.proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "

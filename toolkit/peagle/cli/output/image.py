@@ -1,33 +1,13 @@
-"""Images as tables and documents."""
+"""Built images as text and documents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from peagle.cli.output.console import print_line, print_table
+from peagle.cli.output.console import print_line
 from peagle.images import Image
 
-_HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
-
 _MB = 1e6
-
-
-def print_images(images: Sequence[Image]) -> None:
-    """One line per image. The base is shown without its registry; `image show` prints it."""
-    print_table(_HEADINGS, map(_row, images), right=("SIZE",))
-
-
-def _row(image: Image) -> tuple[str, ...]:
-    return (
-        image.name,
-        image.pair,
-        image.runtime,
-        f"{image.size / _MB:,.0f} MB",
-        "baked in" if image.baked else "mounted",
-        image.created[:10],
-        image.base.rpartition("/")[2] or "?",
-    )
 
 
 def print_image(image: Image) -> None:

@@ -138,12 +138,15 @@ def _load_text(plan: Plan) -> str:
         limit = f" within {exact_duration(within)}" if within else ""
         text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
         text += "at a time"
-    if plan.prompt_tokens and plan.output_tokens:
-        cached = plan.cached_prompt_tokens
+    if size := plan.request_size:
+        cached = size.cached_prompt_tokens
         kind = plan.workload or ("with a cached prefix" if cached else "single prompts")
-        text += f"; {kind}: {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
-        text += f", {cached:,} of them cached" if cached else ""
+        text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
+        text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -215,7 +218,10 @@ def _instance_text(plan: Plan) -> str:
         each = plan.concurrency / busy_engines(plan)
         text += f", {'' if each == int(each) else 'about '}{each:,.0f} at a time per engine"
     if plan.price_per_hour_usd is None:
-        return f"{text}, price unknown"
+        others = [other.price_per_hour_usd for other in plan.alternatives]
+        is_everywhere = others and not any(price is not None for price in others)
+        why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
+        return f"{text}, price unknown{why}"
     return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
 
 
@@ -236,8 +242,9 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
     each = " of each engine" if plan.engines > 1 else ""
-    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
     text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
+    text += f", the {shared:,} shared ones once" if shared else ""
     return f"{text}; with more open conversations, fewer hits"
 
 

@@ -1,0 +1,310 @@
+"""Mounted weights are compared with the pinned manifest before the engine starts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle_serve.contract import InvalidEnvironment, read_settings
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.weights import check_mounted_weights
+from tests.unit.containers.recording import container_in, documents
+from tests.unit.containers.weights import model, pair
+
+PART = 10
+
+
+class Mounted:
+    """A pair in /opt/ml/model, with the manifest of `peagle weights sync`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.model = root, root / "model"
+        self.variables = pair(self.model)
+        (self.model / "head").rename(self.model / "drafter")
+        speculation = json.loads(self.variables["SM_VLLM_SPECULATIVE_CONFIG"])
+        speculation["model"] = str(self.model / "drafter")
+        self.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(speculation)
+        self.document: dict[str, Any] = {
+            "format": 1,
+            "folders": {
+                part: {"source": "org/name", "complete": True, "files": self._files(part)}
+                for part in ("target", "drafter")
+            },
+        }
+        self.pin = self.write()
+
+    def _files(self, part: str) -> dict[str, Any]:
+        found = {}
+        for path in (self.model / part).iterdir():
+            content = path.read_bytes()
+            digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+            found[path.name] = {"size": len(content), "checksum": f"SHA256:{digest}"}
+        return found
+
+    def write(self) -> str:
+        """Write the manifest; its SHA-256."""
+        content = json.dumps(self.document).encode()
+        (self.model / "peagle-weights.json").write_bytes(content)
+        return hashlib.sha256(content).hexdigest()
+
+    def entry(self, name: str = "model.safetensors") -> dict[str, Any]:
+        found: dict[str, Any] = self.document["folders"]["target"]["files"][name]
+        return found
+
+    def environment(self, **more: str) -> dict[str, str]:
+        given = {"PEAGLE_ML_ROOT": str(self.root), "PEAGLE_WEIGHTS_SHA256": self.pin}
+        return {**self.variables, **given, **more}
+
+    def check(self, **more: str) -> None:
+        environment = self.environment(**more)
+        with open(os.devnull, "w") as nowhere:
+            log = Log(Redactor({}), nowhere.fileno())
+            check_mounted_weights(environment, read_settings(environment).verify, log)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Mounted:
+    return Mounted(tmp_path)
+
+
+FULL = {"PEAGLE_VERIFY": "full"}
+
+
+@pytest.mark.parametrize("more", [{}, FULL, {"PEAGLE_VERIFY": "sizes"}], ids=str)
+def test_the_files_of_the_manifest_are_accepted(mounted: Mounted, more: dict[str, str]) -> None:
+    (mounted.model / "warm").mkdir()
+    (mounted.model / "warm" / "x.tar.gz").touch()
+    (mounted.model / "peagle-weights.lock").touch()
+
+    mounted.check(**more)
+
+
+def unlist(mounted: Mounted, part: str = "drafter") -> None:
+    del mounted.document["folders"][part]
+    mounted.pin = mounted.write()
+
+
+def grow(mounted: Mounted) -> None:
+    with (mounted.model / "target" / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+
+
+def serve_beside(mounted: Mounted) -> None:
+    (mounted.model / "target").rename(mounted.model / "other")
+    unlist(mounted, "target")
+    mounted.variables["SM_VLLM_MODEL"] = str(mounted.model / "drafter" / ".." / "other")
+
+
+def serve_link(mounted: Mounted) -> None:
+    unlist(mounted)
+    link = mounted.root / "link"
+    link.symlink_to(mounted.model / "drafter")
+    mounted.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps({"model": str(link)})
+
+
+def serve(name: str, folder: str) -> Callable[[Mounted], object]:
+    return lambda mounted: mounted.variables.update({name: str(mounted.model / folder)})
+
+
+@pytest.mark.parametrize("more", [{}, FULL], ids=["names", "full"])
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+        (serve_beside, "SM_VLLM_MODEL"),
+        (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
+        (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+        (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
+    ],
+)
+def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
+    mounted: Mounted, change: Callable[[Mounted], object], where: str, more: dict[str, str]
+) -> None:
+    change(mounted)
+
+    with pytest.raises(InvalidEnvironment, match="does not list") as refused:
+        mounted.check(**more)
+
+    assert refused.value.message.startswith(f"{where} is /")
+    assert "deploy again" in refused.value.fix
+
+
+def test_a_folder_outside_of_the_mount_needs_no_entry(mounted: Mounted) -> None:
+    (mounted.model / "drafter").rename(mounted.root / "elsewhere")
+    unlist(mounted)
+    elsewhere = {"model": str(mounted.root / "elsewhere")}
+    mounted.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(elsewhere)
+
+    mounted.check(**FULL)
+
+
+def replace_manifest(mounted: Mounted) -> None:
+    """As somebody who may write the bucket can: files and manifest agree."""
+    grow(mounted)
+    mounted.entry()["size"] += 1
+    mounted.write()
+
+
+def manifest_as(make: Callable[[Path], object]) -> Callable[[Mounted], object]:
+    def change(mounted: Mounted) -> None:
+        (mounted.model / "peagle-weights.json").unlink()
+        make(mounted.model / "peagle-weights.json")
+
+    return change
+
+
+def add(*path: str) -> Callable[[Mounted], object]:
+    return lambda mounted: model(mounted.model.joinpath("target", *path[:-1]), path[-1])
+
+
+def add_link(mounted: Mounted) -> None:
+    (mounted.model / "target" / "sub").symlink_to(mounted.model / "drafter")
+
+
+def lose(mounted: Mounted) -> None:
+    (mounted.model / "drafter" / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (grow, "has other sizes than its manifest lists: model.safetensors"),
+        (lose, "drafter lacks model.safetensors"),
+        (add("modeling_x.py"), "target has what its manifest does not list: modeling_x.py"),
+        (add("sub", "x"), "does not list: sub/x"),
+        (add_link, "does not list: sub"),
+        (replace_manifest, "the weights were changed after the deploy"),
+        (manifest_as(str), "No such file"),
+        (manifest_as(os.mkfifo), "Not a regular file"),
+        (manifest_as(Path.mkdir), "Not a regular file"),
+    ],
+)
+def test_other_files_are_refused(
+    mounted: Mounted, change: Callable[[Mounted], object], words: str
+) -> None:
+    change(mounted)
+
+    with pytest.raises(InvalidEnvironment) as refused:
+        mounted.check()
+
+    assert words in refused.value.message
+    assert "peagle weights sync" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"format": 2}', "[" * 9999, "null", '{"format": 1, "folders": 3}',
+     '{"format": 1, "folders": {"../x": {}}}',
+     '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
+     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": 3}}}}',
+     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
+     '{"format": 1, "folders": {"target": {"complete": true, "files": [1]}}}',
+     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+     ' "checksum": "SHA256:!"}}}}}',
+     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+     ' "checksum": 7}}}}}'],
+)  # fmt: skip
+def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
+    mounted: Mounted, text: str
+) -> None:
+    (mounted.model / "peagle-weights.json").write_text(text)
+
+    with pytest.raises(InvalidEnvironment, match="cannot be used"):
+        mounted.check(PEAGLE_WEIGHTS_SHA256=hashlib.sha256(text.encode()).hexdigest())
+
+
+def flip(mounted: Mounted) -> None:
+    path = mounted.model / "target" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_changed_byte_is_found_by_the_full_check_only(mounted: Mounted) -> None:
+    flip(mounted)
+
+    mounted.check()
+    with pytest.raises(InvalidEnvironment, match=r"model\.safetensors has other content"):
+        mounted.check(**FULL)
+
+
+def test_the_hubs_sha256_is_preferred(mounted: Mounted) -> None:
+    content = (mounted.model / "target" / "model.safetensors").read_bytes()
+    mounted.entry().update(sha256=hashlib.sha256(content).hexdigest(), checksum="CRC64NVME:AAAA")
+    mounted.pin = mounted.write()
+
+    mounted.check(**FULL)
+    flip(mounted)
+    with pytest.raises(InvalidEnvironment, match="other content"):
+        mounted.check(**FULL)
+
+
+@pytest.mark.parametrize("size", [1, PART, PART + 1, 3 * PART])
+def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: int) -> None:
+    content = b"x" + os.urandom(size - 1)  # never all zero, as below
+    (mounted.model / "target" / "vocabulary.txt").write_bytes(content)
+    parts = (content[at : at + PART] for at in range(0, size, PART))
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    checksum = base64.b64encode(hashlib.sha256(digests).digest()).decode()
+    mounted.document["folders"]["target"]["files"]["vocabulary.txt"] = {
+        "size": size, "checksum": f"SHA256:{checksum}", "part_size": PART,
+    }  # fmt: skip
+    mounted.pin = mounted.write()
+
+    mounted.check(**FULL)
+    (mounted.model / "target" / "vocabulary.txt").write_bytes(bytes(size))
+    with pytest.raises(InvalidEnvironment, match="other content"):
+        mounted.check(**FULL)
+
+
+def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mounted) -> None:
+    mounted.entry()["checksum"] = "CRC64NVME:AAAA"
+    mounted.pin = mounted.write()
+
+    mounted.check()
+    with pytest.raises(InvalidEnvironment, match=r"no SHA-256 of model\.safetensors"):
+        mounted.check(**FULL)
+
+
+def test_an_empty_file_is_hashed(mounted: Mounted) -> None:
+    (mounted.model / "target" / "empty.txt").touch()
+    mounted.document["folders"]["target"]["files"] = mounted._files("target")
+    mounted.pin = mounted.write()
+
+    mounted.check(**FULL)
+
+
+def test_without_a_pin_only_the_full_check_looks(mounted: Mounted) -> None:
+    flip(mounted)
+
+    mounted.check(PEAGLE_WEIGHTS_SHA256="")
+    with pytest.raises(InvalidEnvironment, match="other content"):
+        mounted.check(PEAGLE_WEIGHTS_SHA256="", **FULL)
+
+
+@pytest.mark.parametrize("name", ["PEAGLE_WEIGHTS_SHA256", "PEAGLE_VERIFY"])
+def test_an_invalid_variable_is_refused(mounted: Mounted, name: str) -> None:
+    with pytest.raises(InvalidEnvironment, match=f"{name} is 'x'"):
+        mounted.check(**{name: "x"})
+
+
+@pytest.mark.thorough
+def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Path) -> None:
+    mounted = Mounted(tmp_path / "ml")
+    container = container_in(tmp_path / "engine")
+    assert container.run(mounted.environment(**FULL)).returncode == 1, "the recorder ends with 1"
+    add("modeling_x.py")(mounted)
+
+    done = container.run(mounted.environment())
+
+    assert done.returncode == 2
+    (line,) = documents(done)
+    assert "modeling_x.py" in line["message"]
+    assert not container.record.exists()
