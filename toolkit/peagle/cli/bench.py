@@ -47,7 +47,17 @@ from peagle.cli.account import (
 )
 from peagle.cli.bench_sweep import sweep, with_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, repetitions_option, requests_option
+from peagle.cli.options import (
+    LOADS,
+    TOKENS,
+    USD,
+    Decimal,
+    OutputPath,
+    command_catalog,
+    objective,
+    repetitions_option,
+    requests_option,
+)
 from peagle.cli.output.bench import print_acceptance, print_lossless, print_result
 from peagle.cli.output.console import (
     json_option,
@@ -57,7 +67,6 @@ from peagle.cli.output.console import (
     print_written,
 )
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import LOADS, TOKENS, USD, Decimal, OutputPath, objective
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
 from peagle.errors import (

@@ -21,9 +21,13 @@ from peagle.bench.result import BenchResult, BenchSetting
 from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
 from peagle.bench.sweep import SweepProgress, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment, names_deployment
-from peagle.cli.context import PeagleCommand, command_text, is_plan_file, typed_command
+from peagle.cli.context import PeagleCommand, command_text, is_plan_file, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
+    LOADS,
+    USD,
+    OneOf,
+    OutputPath,
     command_catalog,
     complete_pair,
     raise_first_error,
@@ -41,12 +45,11 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.parameter_types import LOADS, USD, OneOf, OutputPath
 from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
 from peagle.cli.project import Decorator
 from peagle.engine.runner import LocalOptions
-from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError, command_line
 from peagle.planning import Plan
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
@@ -60,7 +63,6 @@ _OWN = (
 _OF_LOADS = ("region", "prompt_tokens", "output_tokens", "slo")
 """Planning options that a sweep of a deployment takes too."""
 
-_NAME = ("bench", "sweep")
 _OPTIONS = (
     click.option("--sweep", required=True, metavar="k=LIST",
                  help="K of each setting, and none for no speculation: k=none,1,3,5."),
@@ -169,7 +171,7 @@ def _request(ctx: click.Context, given: dict[str, Any]) -> SweepRequest:
         settings=given["sweep"],
         workloads=given["workloads"] or ("short-prompt",),
         usd_per_hour=given["price_per_hour"],
-        command=typed_command(ctx, *_NAME),
+        command=own_command(ctx),
     )
 
 
@@ -330,7 +332,7 @@ def _kept(
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_text(typed_command(ctx, *_NAME, without=("--again",)), ctx)
+            again = command_line(own_command(ctx, without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import click
-
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
 from peagle.bench.result import (
@@ -18,14 +16,9 @@ from peagle.bench.result import (
     highest,
 )
 from peagle.cli.output.console import (
-    Row,
-    align_columns,
-    fit_columns,
-    hidden_columns,
     print_line,
     print_status,
-    table_width,
-    terminal_width,
+    print_table,
 )
 from peagle.text import format_usd, sanitize
 
@@ -33,7 +26,6 @@ _HEADINGS = (
     "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
     "TPOT", "ACCEPTANCE", "$/1M",
 )  # fmt: skip
-_DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
 BUSY_SHARE = 0.8
 """A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
 
@@ -47,13 +39,7 @@ def print_result(result: BenchResult) -> None:
     print_line(f"{sanitize(result.server.name)}: {_server(result.server)}")
     for workload, rows in result.by_workload().items():
         print_line(_workload(workload, rows))
-        table, dropped = fit_columns(
-            [_HEADINGS, *map(_cells, rows)], terminal_width(), _DISPENSABLE
-        )
-        for line in align_columns(table, _HEADINGS):
-            click.echo(line)
-        if note := hidden_columns(tuple(heading.strip() for heading in dropped)):
-            print_status(note)
+        print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             for note in _notes(row):
                 print_line(f"  {row.load.concurrency} at a time: {note}")
@@ -88,7 +74,7 @@ def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
     )
 
 
-def _cells(row: BenchRow) -> Row:
+def _cells(row: BenchRow) -> tuple[str, ...]:
     speed, cost = row.tokens_per_second, row.usd_per_million_tokens
     return (
         str(row.load.concurrency),
@@ -109,7 +95,7 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.low:,.1f} to {interval.high:,.1f}"
 
 
-def _milliseconds(times: Times | None) -> Row:
+def _milliseconds(times: Times | None) -> tuple[str, ...]:
     """Median, 90th and 99th percentile."""
     if times is None:
         return _NONE, _NONE, _NONE
@@ -159,8 +145,7 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
             for load in sorted({load for load, _ in cells})
         ]
-        for line in align_columns([headings, *table], headings):
-            click.echo(f"  {line}")
+        print_table(headings, table, right=headings, indent=2)
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):
@@ -186,7 +171,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
     )
     positions = tuple(str(position) for position in range(1, result.k + 1))
     headings = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS", *positions)
-    table: list[Row] = [headings]
+    table = []
     for part in (*result.domains, *([result.total] if len(result.domains) > 1 else [])):
         low, high = part.interval.low, part.interval.high
         rates = [f"{rate:.2f}" for rate in part.acceptance.per_position]
@@ -202,12 +187,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
                 *(_NONE for _ in range(result.k - len(rates))),
             )
         )
-    width = terminal_width()
-    kept, dropped = fit_columns(table, width, (*reversed(positions), "TOKENS", "PROMPTS"))
-    for line in align_columns(kept if table_width(kept) <= width else table, headings[1:]):
-        click.echo(line)
-    if set(dropped) & set(positions):
-        print_status("Some positions are left out: widen the terminal, or use --json.")
+    print_table(headings, table, right=headings[1:])
     for line in _acceptance_notes(result):
         print_status(line)
 
