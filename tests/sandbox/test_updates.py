@@ -45,7 +45,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     assert _models(account) == 1
 
-    updated = sandbox.json(*DEPLOY, "--k", "3", "--prove-first")
+    updated = sandbox.json(*DEPLOY, "--k", "3")
     assert (updated["state"], updated["k"]) == ("InService", 3)
     assert _models(account) == 2
 

@@ -120,8 +120,6 @@ if TYPE_CHECKING:
     from peagle.deploy.removal import possible_saving as possible_saving
     from peagle.deploy.removal import remove_failed_start as remove_failed_start
     from peagle.deploy.revisions import deploy_command as deploy_command
-    from peagle.deploy.revisions import of_one_instance as of_one_instance
-    from peagle.deploy.revisions import temporary_name as temporary_name
     from peagle.deploy.rollback import end_rollback as end_rollback
     from peagle.deploy.rollback import preview_rollback as preview_rollback
     from peagle.deploy.rollback import previous_resources as previous_resources
@@ -325,7 +323,7 @@ _FUNCTIONS = {
         "refuse_weights_in_use", "remove_record",
     ),
     "peagle.deploy.removal": ("destroy", "possible_saving", "remove_failed_start"),
-    "peagle.deploy.revisions": ("deploy_command", "of_one_instance", "temporary_name"),
+    "peagle.deploy.revisions": ("deploy_command",),
     "peagle.deploy.rollback": (
         "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",
         "rollback", "preview_rollback",

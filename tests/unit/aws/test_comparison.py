@@ -11,9 +11,10 @@ import pytest
 from peagle.aws.sagemaker import describe
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
+from peagle.deploy.costs import usd_per_hour_now
 from peagle.deploy.discover import current_deployment, find_deployment
 from peagle.deploy.state import RunningComparison
-from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour
+from peagle.deploy.status import comparison_document, deployment_status
 from peagle.deploy.variants import CANDIDATE, candidate_share, candidate_weight, weights_of
 from peagle.errors import NotProved
 from peagle.planning.operation_model import Limit
@@ -313,7 +314,7 @@ def test_another_machine_knows_the_comparison_and_ends_it(
     assert found.comparison.since is not None
     assert found.comparison.candidate.fingerprint == compared.candidate.fingerprint
     live = describe(world.aws, NAME)
-    assert usd_per_hour(world.aws, found, live) == pytest.approx(2 * 1.408)
+    assert usd_per_hour_now(found, live) == pytest.approx(2 * 1.408)
     records.save(found)
     getattr(world, end)()
     assert len(variants(world)) == 1

@@ -59,13 +59,12 @@ class World:
         return preflight(self.aws, plan, self.catalog.instances, **choices)
 
     def deploy(
-        self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False,
-        wait: bool = True, **choices: Any,
-    ) -> Deployment:  # fmt: skip
+        self, plan: Plan, *, keep_unproved: bool = False, wait: bool = True, **choices: Any
+    ) -> Deployment:
         found = self.preflight(plan, **choices)
         return deploy(
             self.aws, found, self.shown.append, clock=self.clock, wait=wait,
-            keep_unproved=keep_unproved, prove_first=prove_first,
+            keep_unproved=keep_unproved,
         )  # fmt: skip
 
     def rollback(self) -> Deployment:

@@ -73,17 +73,6 @@ def test_extra_instances_that_have_ended_count_to_a_new_budget(
 
 
 @pytest.mark.thorough
-def test_a_proof_before_an_update_shortens_the_end(budgeted: Terminal) -> None:
-    ends = ends_at(budgeted, "create_endpoint", after=HOUR)
-
-    done = budgeted.run(*DEPLOY, "--k", "3", "--prove-first")
-
-    assert done.code == 0, done.err
-    assert ends()[0] < START + 11.4 * HOUR
-    assert end_of(budgeted) == pytest.approx(START + 11 * HOUR, abs=600)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["drop", "promote"])
 def test_a_comparison_halves_what_is_left_until_it_ends(budgeted: Terminal, then: str) -> None:
     assert budgeted.run(*WITH).code == 0

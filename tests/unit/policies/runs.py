@@ -144,7 +144,7 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
     run(*FIRST, "--yes", "--role", "peagle-execution")
     run(*FIRST, "--yes", "--k", "3")
-    run(*FIRST, "--yes", "--k", "4", "--prove-first")
+    run(*FIRST, "--yes", "--k", "4")
     run("rollback", NAME, "--yes")
     run(
         *FIRST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -45,7 +45,6 @@ from peagle.engine_log import WarmStart
 from peagle.errors import (
     Fix,
     NotProved,
-    OptionsConflict,
     PeagleError,
     Refused,
     UserError,
@@ -98,11 +97,6 @@ Examples:
     help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
 )
 @click.option(
-    "--prove-first",
-    is_flag=True,
-    help="Prove an update on a temporary endpoint of one instance before the switch.",
-)
-@click.option(
     "--keep-unproved",
     is_flag=True,
     help="Keep an update in service whose proof fails.  [default: return to what served before]",
@@ -120,7 +114,6 @@ def deploy(
     yes: bool,
     no_wait: bool,
     keep_failed: bool,
-    prove_first: bool,
     keep_unproved: bool,
     accept_unknown_price: bool,
     as_json: bool,
@@ -136,8 +129,6 @@ def deploy(
     (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
     is removed after a question, or without one with --yes.
     """
-    choices = ProofChoices(prove_first, keep_unproved)
-    choices.check(no_wait)
     _check_bucket(bucket)
     if errors(plan.findings):
         refuse_errors(plan.findings)
@@ -151,7 +142,7 @@ def deploy(
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
             found = api.preflight(aws, plan, instances, role, bucket)
-        show_and_refuse(found, account, choices)
+        show_and_refuse(found, account, keep_unproved)
         if found.change in _CHANGES:
             api.require_known_price(found.desired.plan, accept_unknown_price)
         return found
@@ -164,7 +155,7 @@ def deploy(
         _Deploy(
             aws,
             account,
-            choices,
+            keep_unproved,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
             again=typed_command(ctx, "deploy", without=_NOT_REPEATED),
@@ -178,23 +169,6 @@ def _check_bucket(bucket: str | None) -> None:
     if bucket is not None and not S3Uri(bucket).has_bucket_name:
         message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
         raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
-
-
-@dataclass(frozen=True)
-class ProofChoices:
-    """When an update is proved, and what a failed proof means."""
-
-    prove_first: bool = False
-    keep_unproved: bool = False
-
-    def check(self, no_wait: bool) -> None:
-        """Raise UserError if the proof comes first and nothing waits for it."""
-        if self.prove_first and no_wait:
-            raise OptionsConflict(
-                "--prove-first and --no-wait are mutually exclusive: the update waits for the "
-                "proof",
-                "omit one of them",
-            )
 
 
 def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool) -> None:
@@ -245,7 +219,7 @@ class _Deploy:
 
     aws: Aws
     account: Account
-    choices: ProofChoices
+    keep_unproved: bool
     fallback: Fallback
     wait: bool
     again: Sequence[str]
@@ -262,8 +236,12 @@ class _Deploy:
             try:
                 found = api.deploy_where_possible(
                     found,
-                    lambda one: api.deploy(
-                        self.aws, one, status.observe, self.wait, **asdict(self.choices)
+                    lambda checked: api.deploy(
+                        self.aws,
+                        checked,
+                        status.observe,
+                        self.wait,
+                        keep_unproved=self.keep_unproved,
                     ),
                     self.fallback,
                     attempts,
@@ -341,12 +319,10 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
     return {"target": plan.target.licence or None, "drafter": drafter.licence if drafter else None}
 
 
-def show_and_refuse(
-    found: Preflight, account: Account, choices: ProofChoices = ProofChoices()
-) -> None:
+def show_and_refuse(found: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
     `peagle plan --verbose` shows."""
-    show_plan(found, account, **asdict(choices))
+    show_plan(found, account, keep_unproved)
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
     planned = found.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)

@@ -16,7 +16,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import ID_TAG, ResourceKind, Tag
-from peagle.deploy import alarms, limits, removal, settings, steps, temporary
+from peagle.deploy import alarms, limits, removal, settings, steps
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
@@ -55,14 +55,12 @@ def deploy(
     clock: Clock | None = None,
     *,
     keep_unproved: bool = False,
-    prove_first: bool = False,
 ) -> Deployment:
     """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
     record. Raises what ``apply`` and ``prove`` do.
 
     Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
-    ``keep_unproved``, an update whose proof fails stays in service. With ``prove_first``, an update
-    is proved on a temporary endpoint before the endpoint is changed.
+    ``keep_unproved``, an update whose proof fails stays in service.
     """
     desired = found.desired
     name = desired.plan.name
@@ -70,11 +68,8 @@ def deploy(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    prove_first = prove_first and found.change == "update"
-    if not prove_first:
-        temporary.remove(context)
     if found.change not in ("nothing", "scale"):
-        started = apply(context, desired, wait, prove_first)
+        started = apply(context, desired, wait)
         if wait:
             request = request_of_plan(desired.plan, name)
             prove_in_service(context, desired.revision, request, started, keep_unproved)
@@ -97,14 +92,11 @@ def deploy(
     return context.record
 
 
-def apply(
-    context: DeploymentContext, desired: DesiredState, wait: bool = True, prove_first: bool = False
-) -> float:
+def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
     The end time, if there is one, is scheduled before the endpoint exists. Every step may be
-    repeated, so the same call continues an interrupted deployment. With ``prove_first``, raises
-    NotProvedFirst if that proof fails: then nothing has changed. Returns when SageMaker began the
+    repeated, so the same call continues an interrupted deployment. Returns when SageMaker began the
     update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
     """
     revision = desired.revision
@@ -113,9 +105,6 @@ def apply(
     try:
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)
-        if prove_first:
-            temporary.prove_first(context, desired)
-            end = planned_end(context, desired.revision)  # the proof has cost something
         steps.create_config(context, revision, desired.config)
         ends = settings.put(context, desired.plan, revision, end)
         tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
@@ -123,10 +112,6 @@ def apply(
         if desired.component and wait:
             put_copies(context, revision, desired.component, rolled_out=True)
         return steps.wait_in_service(context, revision, desired.endpoint | tags) if wait else 0.0
-    except temporary.NotProvedFirst as error:
-        context.change(pending=None, failure=Failure.of(error))
-        remove_stale(context)
-        raise
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         serving = context.record.serving
@@ -254,7 +239,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     }
     rolled_out = rolled_out and _put_alarms(context, revision)
     steps.put_endpoint(context, revision, request, rolled_out=rolled_out)
-    live = sagemaker.describe(context.aws, context.endpoint)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live and live.component:
         put_copies(context, revision, request_to_return(live, revision), rolled_out)
     started = steps.wait_in_service(context, revision, request)

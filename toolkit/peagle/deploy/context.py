@@ -47,28 +47,12 @@ def unobserved(progress: Progress) -> None:
 
 @dataclass
 class DeploymentContext:
-    """One command on one deployment. ``record`` always equals the record file.
-
-    ``endpoint`` is the name of the endpoint that is changed and waited for.
-    """
+    """One command on one deployment. ``record`` always equals the record file."""
 
     aws: Aws
     record: Deployment
     observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
-    endpoint: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.endpoint = self.record.name
-
-    @contextmanager
-    def at(self, endpoint: str) -> Iterator[None]:
-        """Work on another endpoint of the deployment in the block."""
-        before, self.endpoint = self.endpoint, endpoint
-        try:
-            yield
-        finally:
-            self.endpoint = before
 
     def bill(self, endpoint: str, since: float | None) -> None:
         """Record since when the endpoint costs money, in epoch seconds; only of the deployment's

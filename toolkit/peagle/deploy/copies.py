@@ -50,7 +50,7 @@ def put_copies(
     """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
     unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
     update has the rollout of the revision's plan."""
-    live = sagemaker.describe(context.aws, context.endpoint)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live and live.status in sagemaker.BUSY and live.revision != revision.name:
         log = EndpointLog(context.aws, live, live.created)
         live = wait_while_busy(context, revision, live.created, log)
@@ -73,12 +73,6 @@ def put_copies(
                 context, revision, min(count, live.component.desired_copies)
             )
         components.update_component(context.aws, kept | steps, live.component.desired_copies)
-
-
-def of_one_copy(request: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """CreateInferenceComponent for one copy, on another endpoint."""
-    named = {"InferenceComponentName": endpoint, "EndpointName": endpoint}
-    return {**request, **named, "RuntimeConfig": {"CopyCount": 1}}
 
 
 def _with_kept_copies(

@@ -104,9 +104,11 @@ _SAME_USD = 0.0002
 """Prices are rounded to 0.0001 USD per hour."""
 
 
-def own_usd_per_hour(record: Deployment, live: Endpoint | None) -> float | None:
-    """What the endpoint of the deployment costs now, without a temporary one; ``None`` when that
-    is unknown, or the endpoint was deleted elsewhere."""
+def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
+    """USD per hour that the deployment costs now; ``None`` when that is unknown, or the endpoint
+    was deleted elsewhere.
+
+    The instances that run count; while an endpoint is created, those of its configuration."""
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":

@@ -15,7 +15,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy.desired import UPLOADS
 from peagle.deploy.live import model_in, served_by_descriptions
 from peagle.deploy.proof_tag import proof_in
-from peagle.deploy.revisions import COMPARISON_SUFFIX, is_comparison, is_temporary
+from peagle.deploy.revisions import COMPARISON_SUFFIX, is_comparison
 from peagle.deploy.served import Served, settings_of
 from peagle.deploy.state import Resource, Revision, RunningComparison
 from peagle.deploy.variants import candidate_share, of_variant, weights_of
@@ -79,8 +79,7 @@ def revisions_of(
 
 
 def _is_of_one_revision(config: Found) -> bool:
-    fingerprint = fingerprint_of(config)
-    return not is_temporary(fingerprint) and not is_comparison(fingerprint)
+    return not is_comparison(fingerprint_of(config))
 
 
 def comparison_config(found: list[Found], live: Endpoint | None) -> Found | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from peagle.aws.sagemaker import Endpoint, update_batch_size
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.costs import own_usd_per_hour
+from peagle.deploy.costs import usd_per_hour_now
 from peagle.deploy.revisions import is_comparison
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import CANDIDATE, compares_now, usd_per_hour_of
@@ -34,7 +34,7 @@ def during_update(
     """While the endpoint is updated to ``count`` instances of ``revision``: the instances that its
     rollout, or SageMaker's, starts first, and what served before, as far as it costs more. Two
     variants are replaced all at once; the candidate of a comparison stays for an unknown time."""
-    price = own_usd_per_hour(record, live)
+    price = usd_per_hour_now(record, live)
     before, seconds = price or 0.0, limit_seconds(revision)
     if len(live.running) > 1:
         return _during_change(price, ExtraInstances(usd_per_hour=before, seconds=seconds), before)
@@ -100,4 +100,4 @@ def record_end_of_proof(context: DeploymentContext) -> None:
 def record_running(context: DeploymentContext, live: Endpoint) -> None:
     """Record what the endpoint of the deployment costs from now on, after a change."""
     candidate = extra_instances_now(context.record, live).usd_per_hour
-    record_price(context, own_usd_per_hour(context.record, live), candidate)
+    record_price(context, usd_per_hour_now(context.record, live), candidate)

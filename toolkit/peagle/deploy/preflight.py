@@ -219,7 +219,7 @@ def _record(
     if record is None:
         return None
     require_own(record)
-    # What another machine has made since, such as a temporary endpoint that it left.
+    # With what another machine has made since.
     return complete_deployment(aws, record, lambda: instances) if known else record
 
 

@@ -17,13 +17,12 @@ from peagle.aws.regions import in_each_region
 from peagle.aws.tagging import tagged
 from peagle.deploy import records
 from peagle.deploy.context import Observer, unobserved
-from peagle.deploy.costs import is_past_end, utc_text
+from peagle.deploy.costs import is_past_end, usd_per_hour_now, utc_text
 from peagle.deploy.described import Prices
 from peagle.deploy.discover import complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.limits import end_in
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
-from peagle.deploy.status import usd_per_hour
 from peagle.errors import CloudError, PeagleError
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG
@@ -112,7 +111,7 @@ def _ended(
         return None
     record = complete_deployment(aws, record, prices)
     live = sagemaker.describe(aws, name)
-    return Ended(record, usd_per_hour(aws, record, live) if live else 0.0)
+    return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         sagemaker.delete(context.aws, resource.type, resource.name)
     elif live := sagemaker.describe(context.aws, resource.name):
         try:
-            with context.at(live.name):
-                delete_endpoint(context, live)
+            delete_endpoint(context, live)
         except Busy as error:
             raise CloudError(
                 f"another client is changing endpoint {live.name}: {error.message}",

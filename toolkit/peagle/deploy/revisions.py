@@ -27,10 +27,6 @@ _OF_REVISIONS: tuple[ResourceType, ...] = (
 """What revisions need, in the order of removal."""
 
 
-TEMPORARY_SUFFIX = "-proof"
-"""Suffix of the names and the fingerprint of what a temporary endpoint serves."""
-
-
 COMPARISON_SUFFIX = "-compare"
 """Suffix of the name and the fingerprint of a configuration with two variants."""
 
@@ -43,49 +39,18 @@ class Roles(NamedTuple):
     previous: Revision | None
 
 
-def is_temporary(fingerprint: str) -> bool:
-    """Whether a temporary endpoint serves the revision."""
-    return fingerprint.endswith(TEMPORARY_SUFFIX)
-
-
 def is_comparison(fingerprint: str) -> bool:
     """Whether a configuration with this fingerprint has two variants."""
     return fingerprint.endswith(COMPARISON_SUFFIX)
 
 
-def temporary_name(name: str) -> str:
-    """The temporary endpoint of the deployment ``name``."""
-    return _with_suffix(name, TEMPORARY_SUFFIX)
-
-
-def _with_suffix(name: str, suffix: str) -> str:
-    return f"{name[: MAX_NAME_LENGTH - len(suffix)].rstrip('-')}{suffix}"
-
-
-def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
-    """The temporary endpoint and its configuration, in the order of removal."""
-    endpoints = [one for one in record.of_type("Endpoint") if one.name != record.name]
-    configs = [one for one in record.of_type("EndpointConfig") if is_temporary(one.revision)]
-    return (*endpoints, *configs)
-
-
-def of_one_instance(revision: Revision) -> Revision:
-    """The revision as the temporary endpoint serves it: with copies, by one of them."""
-    served = revision.served.with_instances(1)
-    changed: dict[str, Any] = {"name": temporary_name(revision.name)}
-    if revision.instances_config:
-        changed = {"instances_config": temporary_name(revision.instances_config)}
-        served = served.model_copy(update={"copies": 1})
-    fingerprint = f"{revision.fingerprint}{TEMPORARY_SUFFIX}"
-    return revision.model_copy(update={"fingerprint": fingerprint, "served": served, **changed})
-
-
 def as_compared(revision: Revision) -> Revision:
     """The revision as the configuration with both variants has it."""
+    length = MAX_NAME_LENGTH - len(COMPARISON_SUFFIX)
     return revision.model_copy(
         update={
             "fingerprint": f"{revision.fingerprint}{COMPARISON_SUFFIX}",
-            "name": _with_suffix(revision.name, COMPARISON_SUFFIX),
+            "name": f"{revision.name[:length].rstrip('-')}{COMPARISON_SUFFIX}",
         }
     )
 

@@ -8,7 +8,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, records, temporary
+from peagle.deploy import alarms, records
 from peagle.deploy.apply import (
     prove_in_service,
     remove_stale,
@@ -105,7 +105,6 @@ def rollback(
     context = DeploymentContext(aws, record, observe, clock or Clock())
     end_of_return(context, target)
     require_weights_of(context, target)
-    temporary.remove(context)
     if rollback_unreported(record) and _serves(context, target):
         remove_stale(context)
         return context.record

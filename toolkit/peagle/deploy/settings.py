@@ -102,7 +102,7 @@ def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[Se
 def tag_again(context: DeploymentContext, desired: DesiredState) -> None:
     """Give what exists the user's tags, where a plan differs in nothing else."""
     tags = desired.plan.company.tags
-    live = sagemaker.describe(context.aws, context.endpoint) if tags else None
+    live = sagemaker.describe(context.aws, context.record.name) if tags else None
     if live is None:
         return
     known = sagemaker.tags_of(context.aws, live.arn)

@@ -12,17 +12,14 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy import records
-from peagle.deploy.costs import ENDED, cost_fields, has_ended, own_usd_per_hour
+from peagle.deploy.costs import ENDED, cost_fields, has_ended, usd_per_hour_now
 from peagle.deploy.described import Prices
 from peagle.deploy.discover import find_deployments, serves_known_config, with_resources_of
 from peagle.deploy.limits import with_end_in
 from peagle.deploy.revisions import (
-    of_one_instance,
     revision_in_service,
     rollback_target,
     shown_revision,
-    temporary_name,
-    temporary_resources,
     unfinished,
 )
 from peagle.deploy.scaling import bounds_fields, listed_scaling, scaling_document
@@ -73,7 +70,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     record = with_end_in(record, tags)
     engine = _engine_in(tags)
     failure = record.failure or unfinished(record, live)
-    price = usd_per_hour(aws, record, live)
+    price = usd_per_hour_now(record, live)
     scaling = scaling_document(aws, live)
     own = of_variant(live, VARIANT) if live and compares_now(record, live) else live
     return {
@@ -220,7 +217,7 @@ def _row(
     tags = sagemaker.readable_tags(aws, live)
     deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)
-    price = usd_per_hour(aws, deployment, live)
+    price = usd_per_hour_now(deployment, live)
     return {
         "name": deployment.name,
         "state": state_of(deployment, live),
@@ -274,38 +271,14 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
     return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
 
 
-def usd_per_hour(aws: Aws, record: Deployment, live: Endpoint | None) -> float | None:
-    """What the deployment costs now: zero before there is an endpoint, and with a failed one;
-    ``None`` when unknown, or when the endpoint is Missing and there is no temporary one.
-
-    The instances that run count; while an endpoint is created, those of its configuration. A
-    temporary endpoint counts too. Raises CloudError.
-    """
-    own, temporary = own_usd_per_hour(record, live), _temporary_usd_per_hour(aws, record)
-    if temporary and live is None:
-        return temporary
-    return None if own is None or temporary is None else round(own + temporary, 4)
-
-
-def _temporary_usd_per_hour(aws: Aws, record: Deployment) -> float | None:
-    """What a temporary endpoint costs: the record has one from before its creation until after its
-    removal."""
-    if not any(one.type == "Endpoint" for one in temporary_resources(record)):
-        return 0.0
-    live = sagemaker.describe(aws, temporary_name(record.name))
-    if live is None or live.status == "Failed":
-        return 0.0
-    return of_one_instance(record.current).served.usd_per_hour
-
-
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
-    """``usd_per_hour`` after an error; an endpoint that cannot be looked at counts, as it may
+    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
     exist."""
     if not record.of_type("Endpoint"):
         return 0.0
     try:
         live = sagemaker.describe(aws, record.name)
-        return usd_per_hour(aws, record, live) if live else 0.0
+        return usd_per_hour_now(record, live) if live else 0.0
     except PeagleError:
         return record.current.served.usd_per_hour
 

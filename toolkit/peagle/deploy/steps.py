@@ -113,7 +113,7 @@ def put_endpoint(
     configuration. ``request`` is that of CreateEndpoint. With ``rolled_out``, an update has the
     rollout of the revision's plan, for the number of instances that it gets."""
     live = _ready_for_change(context, revision)
-    name = context.endpoint
+    name = context.record.name
     if live is None:
         with context.creating(revision.resource("Endpoint", name)):
             context.bill(name, context.clock.now())
@@ -152,7 +152,7 @@ def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoin
 
     Waits for another change to end, and deletes a broken endpoint.
     """
-    live = sagemaker.describe(context.aws, context.endpoint)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live and live.status in BUSY and not _is_starting(live, revision):
         live = wait_while_busy(context, revision, context.clock.now())
     if live and live.status in BROKEN:
@@ -180,15 +180,14 @@ def wait_in_service(
     SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
     ended before.
     """
-    live = sagemaker.describe(context.aws, context.endpoint)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live is None:
         raise _disappeared(context)
     if context.record.billing_since is None:
         context.bill(live.name, live.created)
     updating = live.status == "Updating"
     started = live.changed if updating else live.created
-    own = context.record.billing_since if context.endpoint == context.record.name else None
-    since = started if updating else own or started
+    since = started if updating else context.record.billing_since or started
     log = EndpointLog(context.aws, live, started)
     live = wait_while_busy(context, revision, since, log)
     if live is None:
@@ -211,7 +210,7 @@ def _revision_tag(revision: Revision) -> sagemaker.Tag:
 
 def _disappeared(context: DeploymentContext) -> CloudError:
     return CloudError(
-        f"endpoint {context.endpoint} disappeared during the deployment",
+        f"endpoint {context.record.name} disappeared during the deployment",
         "another client deleted it; deploy again",
         code="endpoint-disappeared",
     )

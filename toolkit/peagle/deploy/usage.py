@@ -15,10 +15,11 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.cloudwatch import PERIOD_SECONDS, MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.deploy.costs import usd_per_hour_now
 from peagle.deploy.revisions import shown_revision
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment, Revision
-from peagle.deploy.status import state_of, usd_per_hour
+from peagle.deploy.status import state_of
 from peagle.deploy.variants import CANDIDATE, compares_now, usd_per_hour_of
 from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
 from peagle.engine_log import (
@@ -72,7 +73,7 @@ def usage_of_endpoint(
         at=now,
         window_seconds=window_seconds,
         instances=live.instance_count if live else 0,
-        usd_per_hour=usd_per_hour(aws, record, live),
+        usd_per_hour=usd_per_hour_now(record, live),
     )
     if live is None or comparison is None:
         dimensions = metric_dimensions(record.name, copies)

@@ -177,7 +177,7 @@ def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
     patience = _PATIENCE if context.aws.is_amazon else _SANDBOX_PATIENCE
     while True:
         try:
-            return sagemaker.describe(context.aws, context.endpoint)
+            return sagemaker.describe(context.aws, context.record.name)
         except CloudError as error:
             if error.rejected or context.clock.now() - asked > patience:
                 raise

@@ -32,7 +32,7 @@ from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_duration, format_price
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
@@ -44,9 +44,7 @@ _CHANGES = {
 }
 
 
-def show_plan(
-    found: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
-) -> None:
+def show_plan(found: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
     plan = found.desired.plan
     here = api.engine_version() if account.sandbox else None
@@ -80,7 +78,11 @@ def show_plan(
     if found.scaling is not None:
         lines["scaling"] = f"{lines.get('scaling', '')} ({found.scaling.text})".strip()
     if found.change == "update":
-        lines["switch"] = _switch(found, prove_first, keep_unproved)
+        lines["switch"] = (
+            "proves after the switch; without a proof, the update stays in service"
+            if keep_unproved
+            else "proves after the switch; without a proof, what serves now serves again"
+        )
     if found.rollout:
         lines["rollout"] = cost_text(found.rollout)
     print_status(click.style(plan.name, bold=True))
@@ -140,19 +142,6 @@ def _new_uploads(found: Preflight) -> list[Upload]:
     known = found.record.of_type("S3Objects") if found.record else ()
     there = {(one.name, one.contents) for one in known if one.made}
     return [one for one in found.desired.uploads if (one.uri, one.contents) not in there]
-
-
-def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
-    """When an update is proved, and what happens if it is not."""
-    plan = found.desired.plan
-    if prove_first:
-        one = api.of_one_instance(found.desired.revision).served.usd_per_hour
-        price = "price unknown" if one is None else f"{format_usd(one)} per hour"
-        temporary = f"{api.temporary_name(plan.name)} (1 x {plan.instance_type}, {price})"
-        return f"proves on the temporary endpoint {temporary} first, then updates and proves again"
-    if keep_unproved:
-        return "proves after the switch; without a proof, the update stays in service"
-    return "proves after the switch; without a proof, what serves now serves again"
 
 
 def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:

@@ -107,7 +107,7 @@ def prove_request(context: DeploymentContext, request: ProofRequest, started: fl
 
     Raises what ``Prover.prove`` raises.
     """
-    request = replace(request, name=context.endpoint, revision_started=started)
+    request = replace(request, name=context.record.name, revision_started=started)
     context.say("Proving", f"{len(request.prompts)} prompts")
     prover = Prover(
         context.aws, context.clock, lambda line: context.say("Proving", line, lasting=True)
