@@ -397,7 +397,6 @@ def test_promoting_a_higher_price_moves_the_end_of_a_budget(
     record = world.promote()
 
     hours = 6 if scales else 4
-    # The budget also pays for the instances of the comparison.
     assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
 
 

@@ -158,7 +158,7 @@ def _usd(row: dict[str, Any], key: str) -> str:
 
 def _so_far(row: dict[str, Any]) -> str:
     usd = _usd(row, "cost_so_far_usd")
-    return f"about {usd}" if row["cost_so_far_basis"] == "estimate" else usd
+    return f"about {usd}" if row["cost_so_far_usd"] else usd
 
 
 def _left(row: dict[str, Any]) -> str:

@@ -85,12 +85,9 @@ def _price(document: dict[str, Any], account: Account) -> str:
 
 
 def _so_far(document: dict[str, Any], account: Account) -> str:
-    """The cost since the endpoint was requested, and whether that is an estimate."""
+    """The cost since the endpoint was requested."""
     usd = document["cost_so_far_usd"]
-    if not usd:
-        return ""
-    cost = f"{format_usd(usd)}{' on AWS' if account.sandbox else ''}"
-    return f"about {cost}" if document["cost_so_far_basis"] == "estimate" else cost
+    return f"about {format_usd(usd)}{' on AWS' if account.sandbox else ''}" if usd else ""
 
 
 def _ends(document: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from peagle.deploy import alarms, limits, removal, settings, steps
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.ends import planned_end
+from peagle.deploy.limits import planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving.prove import prove_request, tag_proofs
 from peagle.deploy.proving.request import ProofRequest, request_of_plan
@@ -219,9 +219,9 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``wait_in_service`` does. The end time stays what it is now, unless the revision
-    costs more and there is a budget. ``rolled_out``: in the steps of its plan's rollout, watched by
-    its alarms. By default at once: what serves is not proved, or is half of a comparison."""
+    returns what ``wait_in_service`` does. The end time stays. ``rolled_out``: in the steps of its
+    plan's rollout, watched by its alarms. By default at once: what serves is not proved, or is half
+    of a comparison."""
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     found = sagemaker.description(context.aws, kind, revision.name)
     tags: list[Tag] = []

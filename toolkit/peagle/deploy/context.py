@@ -13,7 +13,7 @@ from typing import Any
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
 from peagle.deploy import records
-from peagle.deploy.state import Deployment, PriceHistory, Resource
+from peagle.deploy.state import Deployment, Resource
 from peagle.errors import CloudError, PeagleError, Refused
 
 
@@ -54,12 +54,6 @@ class DeploymentContext:
     observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
 
-    def bill(self, endpoint: str, since: float | None) -> None:
-        """Record since when the endpoint costs money, in epoch seconds; only of the deployment's
-        own, not of a temporary one."""
-        if endpoint == self.record.name:
-            self.change(billing_since=since, history=PriceHistory())
-
     def change(self, **fields: Any) -> None:
         """Change fields of the record and write it."""
         self.write(self.record.model_copy(update=fields))
@@ -87,7 +81,7 @@ class DeploymentContext:
             if not known and resource.type in _BY_ONE_REQUEST and _changed_nothing(error):
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
-                    self.bill(resource.name, None)
+                    self.change(billing_since=None)
             raise
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 

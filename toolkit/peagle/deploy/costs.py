@@ -1,14 +1,11 @@
 """What a deployment costs, has cost so far, and how long it lasts.
 
-The cost so far is the sum of what this machine's commands have started, at the price of each, since
-the endpoint was requested. Where that is not known (another machine made it, scaling chooses the
-number, another client changed it), it is an estimate, at the price of what runs now. AWS's own
-account of it is the bill.
+The cost so far is an estimate: all the time since the endpoint was requested, at the price of what
+runs now. AWS's own account of it is the bill.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,72 +33,35 @@ def is_past_end(record: Deployment, now: float | None = None) -> bool:
 
 
 def cost_fields(
-    record: Deployment, live: Endpoint | None, usd_per_hour: float | None, scales: bool
+    record: Deployment, live: Endpoint | None, usd_per_hour: float | None
 ) -> dict[str, Any]:
     """The keys of ``list`` and ``status`` about cost and end: in USD, seconds and UTC. ``None``
-    where the price is unknown, or there is no end. ``scales``: whether scaling chooses the number
-    of instances."""
+    where the price is unknown, or there is no end."""
     now = Clock().now()
     ends_at = record.ends_at
-    cost = cost_so_far(record, live, usd_per_hour, scales, now)
     return {
         "price_per_day_usd": None if usd_per_hour is None else round(usd_per_hour * 24, 2),
-        "cost_so_far_usd": cost.usd,
-        "cost_so_far_basis": cost.basis,
+        "cost_so_far_usd": cost_so_far(record, live, usd_per_hour, now),
         "ends_at": None if ends_at is None else utc_text(ends_at),
         "seconds_left": None if ends_at is None else max(0, int(ends_at - now)),
     }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """USD, ``None`` when unknown, and whether they are ``exact``: of prices that were recorded as
-    they changed."""
-
-    usd: float | None
-    exact: bool = False
-
-    @property
-    def basis(self) -> str | None:
-        """``recorded`` or ``estimate``; ``None`` of an unknown cost."""
-        if self.usd is None:
-            return None
-        return "recorded" if self.exact else "estimate"
-
-
 def cost_so_far(
-    record: Deployment,
-    live: Endpoint | None,
-    usd_per_hour: float | None,
-    scales: bool,
-    now: float,
-) -> Cost:
-    """Since the request; of an endpoint that ended, until its end. ``usd_per_hour`` is the price
-    of what runs now."""
+    record: Deployment, live: Endpoint | None, usd_per_hour: float | None, now: float
+) -> float | None:
+    """USD since the request, at ``usd_per_hour`` of what runs now; of an endpoint that ended, until
+    its end. ``None`` where that is unknown."""
     since = record.billing_since or (live.created if live else None)
     if live is None:
-        if record.ends_at is None or since is None or not record.serving:
-            return Cost(None) if record.serving else Cost(0.0, exact=True)
+        if record.serving is None:
+            return 0.0
+        if record.ends_at is None:
+            return None
         now, usd_per_hour = min(now, record.ends_at), record.serving.served.usd_per_hour
     if usd_per_hour is None or since is None:
-        return Cost(None)
-    history, last = record.history, record.history.last
-    if last is None or history.periods[0].since > since + _SAME_START_SECONDS:
-        return Cost(round(max(0.0, now - since) / 3600 * usd_per_hour, 2))
-    is_busy = live is not None and live.status in BUSY
-    is_same = last.usd_per_hour is not None and abs(last.usd_per_hour - usd_per_hour) < _SAME_USD
-    if not is_busy and not is_same:  # another client changed it, or scaling did
-        changed = last.model_copy(update={"usd_per_hour": usd_per_hour})
-        history = history.model_copy(update={"periods": (*history.periods[:-1], changed)})
-    scales = scales or any(one.plan and one.plan.scaling for one in record.revisions)
-    usd = history.cost(now)
-    exact = is_same and not is_busy and not scales
-    return Cost(None if usd is None else round(usd, 2), exact)
-
-
-_SAME_START_SECONDS = 60
-_SAME_USD = 0.0002
-"""Prices are rounded to 0.0001 USD per hour."""
+        return None
+    return round(max(0.0, now - since) / 3600 * usd_per_hour, 2)
 
 
 def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:

@@ -37,7 +37,7 @@ from peagle.deploy.revisions import (
     revision_in_service,
     roles_by_tags,
 )
-from peagle.deploy.state import Deployment, PriceHistory, Resource
+from peagle.deploy.state import Deployment, Resource
 from peagle.errors import UserError
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
@@ -256,8 +256,6 @@ def _deployment(
         owner=owner,
         ends_at=ends_at,
         budget_usd=limits.budget_in(tags),
-        latest_end=limits.latest_in(tags),
-        history=PriceHistory(extra_usd=limits.extra_usd_in(tags)),
     )
 
 

@@ -18,7 +18,7 @@ from peagle.deploy.apply import (
     return_to,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.ends import planned_end, recorded_end
+from peagle.deploy.limits import End, planned_end
 from peagle.deploy.owner import require_own
 from peagle.deploy.proving.prove import request_of_revision
 from peagle.deploy.revisions import is_proved
@@ -70,7 +70,7 @@ def promote(
         except (NotProved, EngineError):
             _end(context)
             raise
-        end = recorded_end(context.record)
+        end = End(context.record.ends_at, context.record.budget_usd)
     _scale_again(context, before, candidate)
     if plan:
         settings.put(context, plan, candidate, end)

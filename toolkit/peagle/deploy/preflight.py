@@ -21,6 +21,7 @@ from peagle.deploy.copies import instance_findings
 from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.discover import complete_deployment, current_deployment
+from peagle.deploy.limits import highest_price
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.live_prices import LISTED_CODES, with_price
 from peagle.deploy.network import (
@@ -34,8 +35,6 @@ from peagle.deploy.role_access import role_access_findings
 from peagle.deploy.scaling import (
     ScalingChange,
     count_at_update,
-    most_instances,
-    planned_before,
     required_scaling,
 )
 from peagle.deploy.settings import setting_changes
@@ -193,12 +192,10 @@ def _most_usd_per_hour(
     aws: Aws, desired: DesiredState, record: Deployment | None, live: Endpoint | None
 ) -> float | None:
     """The price that the budget of the plan counts, if it has one."""
-    plan, revision = desired.plan, desired.revision
+    plan = desired.plan
     if record is None or live is None or plan.limit is None or plan.limit.budget_usd is None:
         return most_usd_per_hour(plan)
-    keeps_bounds = not planned_before(record)
-    most = most_instances(aws, record, revision, live, plan.scaling, keeps_bounds)
-    return revision.served.with_instances(most).usd_per_hour
+    return highest_price(aws, record, desired.revision, live, keeps_bounds=False)
 
 
 def _record(

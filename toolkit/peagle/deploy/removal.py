@@ -155,7 +155,7 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
             Fix("run the command again", ("peagle", "destroy", remaining.name)),
             code="endpoint-not-deleted",
         )
-    context.bill(live.name, None)
+    context.change(billing_since=None)
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:

@@ -18,7 +18,6 @@ from peagle.deploy.apply import (
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.ends import End, earlier_end_text, end_of_return
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.owner import require_own
 from peagle.deploy.proving.prove import request_of_revision
@@ -50,39 +49,28 @@ def revision_for_rollback(record: Deployment) -> Revision:
 @dataclass(frozen=True)
 class RollbackPreview:
     """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
-    instances, the earlier end to which a higher price moves that of a budget (``None`` where it
-    stays), and what stays of the plan before, which only another machine could renew."""
+    instances, and what stays of the plan before, which only another machine could renew."""
 
     changes: tuple[SettingChange, ...] = ()
     rollout: str = ""
-    end: End | None = None
     kept: str = ""
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """The rollout, the earlier end, and what stays, for the user."""
+        """The rollout and what stays, for the user."""
         kept = f"of the plan before: {self.kept}" if self.kept else ""
-        found = (
-            ("rollout", self.rollout),
-            ("ends", earlier_end_text(self.end)),
-            ("keeps", kept),
-        )
+        found = (("rollout", self.rollout), ("keeps", kept))
         return tuple((name, text) for name, text in found if text)
 
 
-def preview_rollback(
-    aws: Aws, record: Deployment, target: Revision, clock: Clock | None = None
-) -> RollbackPreview:
-    """What ``rollback`` to ``target`` would do. Reads only. Raises Refused where that would use up
-    the budget."""
+def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> RollbackPreview:
+    """What ``rollback`` to ``target`` would do. Reads only."""
     live = sagemaker.describe(aws, record.name)
     if live is None:
         return RollbackPreview()
-    context = DeploymentContext(aws, record, unobserved, clock or Clock())
-    end = end_of_return(context, target)
     rollout = alarms.rollout_of_return(target, count_at_update(aws, record, target, live))
     kept = alarms.kept_of_plan_before(record, target)
-    return RollbackPreview(changes_of_live(record, live, target), rollout, end, kept)
+    return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
 
 
 def rollback(
@@ -103,7 +91,6 @@ def rollback(
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    end_of_return(context, target)
     require_weights_of(context, target)
     if rollback_unreported(record) and _serves(context, target):
         remove_stale(context)

@@ -17,7 +17,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.costs import utc_text
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.ends import SAME_END_SECONDS, End, planned_end
+from peagle.deploy.limits import SAME_END_SECONDS, End, planned_end
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import CANDIDATE
 from peagle.errors import CloudError

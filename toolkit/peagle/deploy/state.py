@@ -1,11 +1,8 @@
-"""A deployment as a record keeps it: revisions, resources, what it has cost, and how it failed.
+"""A deployment as a record keeps it: revisions, resources, and how it failed.
 
 The tags in the account are the truth and the record is a cache: ``discover`` makes one of what
 another machine deployed. This module does not import boto3, so that listing and completing names
 is quick.
-
-Every command that starts or ends instances records the price per hour of all that runs from then
-on, in ``PriceHistory``.
 """
 
 from __future__ import annotations
@@ -34,8 +31,6 @@ ResourceType = Literal[
     "S3Objects",
     "S3Bucket",
 ]
-
-_HOUR = 3600
 
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 """Epoch seconds before the year 10000, which is where Python's dates end."""
@@ -122,59 +117,6 @@ class Failure(Frozen):
         return cls(message=error.message, fix=error.fix, command=tuple(error.command))
 
 
-class PricePeriod(Frozen):
-    """From ``since`` (epoch seconds) on, what runs costs ``usd_per_hour``; ``None``: unknown.
-
-    ``extra_usd_per_hour`` of it is for instances that the price of the most instances, by which
-    a budget is counted, does not contain: those of an update, a temporary endpoint, a comparison.
-    """
-
-    since: Moment
-    usd_per_hour: float | None
-    extra_usd_per_hour: float = Field(
-        0.0, validation_alias=AliasChoices("extra_usd_per_hour", "besides_usd_per_hour")
-    )
-
-
-class PriceHistory(Frozen):
-    """The ``periods`` of one endpoint, in their order; ``extra_usd`` is what extra instances
-    have cost in those that have ended, and on other machines."""
-
-    periods: tuple[PricePeriod, ...] = ()
-    extra_usd: float = Field(0.0, validation_alias=AliasChoices("extra_usd", "besides_usd"))
-
-    @property
-    def last(self) -> PricePeriod | None:
-        return self.periods[-1] if self.periods else None
-
-    def then(self, now: float, usd_per_hour: float | None, extra: float = 0.0) -> PriceHistory:
-        """The history with another price from ``now`` on."""
-        last = self.last
-        same = (usd_per_hour, extra)
-        if last and (last.usd_per_hour, last.extra_usd_per_hour) == same:
-            return self
-        period = PricePeriod(since=now, usd_per_hour=usd_per_hour, extra_usd_per_hour=extra)
-        spent = self.extra_usd_by(now)
-        return PriceHistory(periods=(*self.periods, period), extra_usd=spent)
-
-    def cost(self, until: float) -> float | None:
-        """USD for everything until then, ``None`` where a price is unknown."""
-        ends = [*(one.since for one in self.periods[1:]), until]
-        total = 0.0
-        for period, end in zip(self.periods, ends, strict=False):  # one end more without periods
-            if period.usd_per_hour is None:
-                return None
-            total += period.usd_per_hour * max(0.0, min(end, until) - period.since) / _HOUR
-        return total
-
-    def extra_usd_by(self, now: float) -> float:
-        """USD for the extra instances until ``now``."""
-        last = self.last
-        if last is None:
-            return self.extra_usd
-        return self.extra_usd + last.extra_usd_per_hour * max(0.0, now - last.since) / _HOUR
-
-
 class Deployment(Frozen):
     """Everything known about one endpoint.
 
@@ -184,10 +126,8 @@ class Deployment(Frozen):
     until `peagle promote` or `peagle drop` has ended it.
     ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
     template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
-    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` what it may
-    have cost by then since it was requested, if that is limited. ``latest_end`` is the end if
-    no extra instances run. ``most_usd_per_hour`` is the price of the most instances that may run;
-    either is ``None`` where unknown. ``history`` is what has run.
+    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` the budget
+    that this was computed from, if any.
     """
 
     format: Literal[3] = 3
@@ -207,9 +147,6 @@ class Deployment(Frozen):
     failure: Failure | None = None
     ends_at: Moment | None = None
     budget_usd: float | None = None
-    latest_end: Moment | None = None
-    most_usd_per_hour: float | None = None
-    history: PriceHistory = PriceHistory()
 
     def __repr__(self) -> str:
         pairs = ", ".join(dict.fromkeys(one.served.pair for one in self.revisions)) or "nothing"

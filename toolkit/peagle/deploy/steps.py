@@ -9,7 +9,7 @@ from typing import Any
 from peagle.aws import s3, sagemaker
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
-from peagle.deploy import alarms, extra_instances, limits
+from peagle.deploy import alarms
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.removal import delete_endpoint
@@ -116,11 +116,7 @@ def put_endpoint(
     name = context.record.name
     if live is None:
         with context.creating(revision.resource("Endpoint", name)):
-            context.bill(name, context.clock.now())
-            if name == context.record.name:
-                extra_instances.record_price(context, revision.served.usd_per_hour)
-            else:
-                _count_extra(context, extra_instances.during_proof(context.record, revision))
+            context.change(billing_since=context.clock.now())
             context.say("Creating endpoint", name)
             tags = [_revision_tag(revision)]
             sagemaker.create(
@@ -135,16 +131,7 @@ def put_endpoint(
             if len(live.running) > 1 or is_comparison(revision.fingerprint):
                 count = 1  # SageMaker replaces several variants at once only
             steps = alarms.rollout_parameter(context, revision, count) if rolled_out else {}
-            record = context.record
-            during = extra_instances.during_update(record, revision, live, count, rolled_out)
-            _count_extra(context, during)
             sagemaker.update(context.aws, request | steps, count, context.clock, keep_count=kept)
-
-
-def _count_extra(context: DeploymentContext, during: extra_instances.DuringChange) -> None:
-    """Record what runs while a change is made, and let a budget count it."""
-    extra_instances.record_price(context, during.usd_per_hour, during.extra.usd_per_hour)
-    limits.keep_budget(context, during.extra)
 
 
 def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoint | None:
@@ -184,7 +171,7 @@ def wait_in_service(
     if live is None:
         raise _disappeared(context)
     if context.record.billing_since is None:
-        context.bill(live.name, live.created)
+        context.change(billing_since=live.created)
     updating = live.status == "Updating"
     started = live.changed if updating else live.created
     since = started if updating else context.record.billing_since or started
@@ -192,9 +179,6 @@ def wait_in_service(
     live = wait_while_busy(context, revision, since, log)
     if live is None:
         raise _disappeared(context)
-    if live.name == context.record.name:
-        extra_instances.record_running(context, live)
-        limits.keep_budget(context)
     if live.status != "InService" or live.revision != revision.name:
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
