@@ -9,7 +9,7 @@ import pytest
 
 from peagle.aws.refresh_sources import endpoint_types
 from peagle.data import data_folder
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from tests.support import run_in_process
 from tests.unit.catalog.catalog_files import GOOD, write_target
 

@@ -11,6 +11,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +25,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from peagle import __version__
-from peagle.aws.responses import as_response, receiving, validate_responses
 from peagle.aws.translation import UNREACHABLE_FIX, translated
 from peagle.catalog.tables import region_hint
-from peagle.errors import CloudError, UserError
+from peagle.errors import CloudError, UserError, parsing
 from peagle.planning.company import encrypted_by
-from peagle.request_validation import is_write, require_valid
 from peagle.store import SANDBOX
 
 MAX_TOKEN_SECONDS = 12 * 3600
@@ -160,7 +159,6 @@ class Aws:
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
-            validate_responses(made, service)
             if self._breaker is not None:
                 self._breaker.watch(made, service, self.region)
             self._clients[service] = made
@@ -169,16 +167,20 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
 
-        A call that creates or changes something is validated first: raises InvalidRequest for
-        what AWS would reject. Using a key that the response lacks raises CloudError.
+        Raises CloudError, or UserError for credentials that are missing or wrong.
         """
-        if is_write(operation):
-            require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
-        with receiving(service, operation, self.region, self.in_sandbox):
-            response = method(**parameters)
-        found: dict[str, Any] = as_response(response, f"{service}:{operation}")
-        return found
+        with self._receiving(service, operation):
+            response: dict[str, Any] = method(**parameters)
+        return response
+
+    @contextmanager
+    def _receiving(self, service: str, operation: str) -> Iterator[None]:
+        """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
+        what = f"the response to {service}:{operation}"
+        translation = translated(service, self.region, self.in_sandbox)
+        with parsing(what, CloudError, UNREACHABLE_FIX), translation:
+            yield
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -187,16 +189,16 @@ class Aws:
         paginator = self.client(service).get_paginator(operation)
         pages = iter(paginator.paginate(**parameters))
         while True:
-            with receiving(service, operation, self.region):
+            with self._receiving(service, operation):
                 page = next(pages, None)
             if page is None:
                 return
-            yield from as_response(page.get(key) or [], f"{service}:{operation}")
+            yield from page.get(key) or []
 
     def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of a call whose ``Body`` is an event stream, as they arrive."""
         stream = self.call(service, operation, **parameters)["Body"]
-        with receiving(service, operation, self.region):
+        with self._receiving(service, operation):
             yield from stream
 
     def upload(

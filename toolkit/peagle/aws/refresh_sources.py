@@ -18,7 +18,7 @@ from peagle.aws import ecr
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, image_uri
 from peagle.errors import Fix, NotFound, UserError
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from peagle.vllm.gpus import EC2_ARCHITECTURES
 from peagle.vllm.versions import parse
 from peagle_serve import json_reader

@@ -37,8 +37,7 @@ from botocore.credentials import Credentials
 from moto.sagemaker.exceptions import ValidationError
 
 from peagle.errors import fix_text
-from peagle.request_validation import validate
-from peagle.request_validation.model import UnknownKey, service_model
+from peagle.request_validation import service_model, validate
 from peagle.sandbox.account import quota_codes
 from peagle.sandbox.faults import BEARER_CALL
 from peagle.sandbox.state import AccessKey
@@ -318,7 +317,7 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
         for problem in validate(
             service, operation, _without_nulls(parameters), region, tuple(quota_codes())
         )
-        if not isinstance(problem, UnknownKey)
+        if not problem.message.startswith("Unknown parameter")
     ]
     errors = "error" if len(problems) == 1 else "errors"
     text = f"{len(problems)} validation {errors} detected: {'; '.join(problems)}"
