@@ -15,9 +15,9 @@ from peagle.aws import codebuild, ecr, runtime
 from peagle.aws.client import Aws
 from peagle.aws.components import describe_component
 from peagle.aws.errors import Missing
-from peagle.aws.prices import _attributes, hosting_regions, prices_in
-from peagle.aws.quotas import QuotaNeed, default_quotas, quota_findings
-from peagle.aws.refresh_sources import sdk_images, with_types
+from peagle.aws.prices import _attributes, prices_in
+from peagle.aws.quotas import QuotaNeed, quota_findings
+from peagle.aws.refresh import sdk_images
 from peagle.aws.roles import find_role
 from peagle.aws.runtime import Tail
 from peagle.aws.s3_source import S3Source
@@ -46,7 +46,6 @@ from tests.fuzz.parsers.account import (
     REGION,
     ROLE,
     TAGS,
-    TYPE,
 )
 from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, STREAMS, WHOLE_LOG
 from tests.fuzz.parsers.files import folder, written
@@ -131,13 +130,11 @@ def _quota(case: tuple[Any, Any]) -> None:
     with mock.patch.dict("os.environ", {"PEAGLE_HOME": str(folder() / "home")}):
         for cached in (False, True):
             quota_findings(aws, need, load_catalog().instances, cached=cached)
-    default_quotas(aws)
 
 
 def _prices(row: str) -> None:
     prices_in([row], REGION)
     _attributes(row)
-    hosting_regions(Answers(get_products=[row]), "ml.g6.xlarge")
 
 
 def _role(role: Any) -> None:
@@ -150,11 +147,6 @@ def _images(content: bytes) -> None:
     package = SimpleNamespace(version="1", locate_file=lambda name: place)
     with mock.patch("importlib.metadata.distribution", return_value=package):
         sdk_images(load_catalog().runtimes)
-
-
-def _types(entry: Any) -> None:
-    with_types(load_catalog().instances, ["ml.g6.xlarge", "ml.g99.xlarge"],
-               {"ml.g6.xlarge": entry, "ml.g99.xlarge": entry})  # fmt: skip
 
 
 def _network(answers: Any) -> None:
@@ -266,13 +258,6 @@ PARSERS = (
     ),
     Parser(
         "image-table", _images, json_bytes(IMAGES), (PeagleError,), [json.dumps(IMAGES).encode()]
-    ),
-    Parser(
-        "instance-types",
-        _types,
-        documents(TYPE, typed=True, kept=("SizeInMiB", "DefaultVCpus", "Count", "TotalSizeInGB")),
-        (PeagleError,),
-        [TYPE],
     ),
     Parser("codebuild", _build, documents(BUILD, typed=True), (PeagleError,), [BUILD]),
     Parser("ecr-login", _login, texts(LOGIN), (PeagleError,), [LOGIN]),

@@ -129,7 +129,7 @@ def test_commands_in_documents_keep_the_catalogue(tmp_path: Path) -> None:
     commands = [
         one["command"] for made in (plan, check) for one in made["findings"] if one["command"]
     ]
-    assert ["peagle", *begin, "catalog", "refresh", "--hosting", *region] in commands
+    assert ["peagle", *begin, "catalog", "refresh", "--prices", *region] in commands
     assert all(command[1:3] == [*begin] for command in commands)
 
 

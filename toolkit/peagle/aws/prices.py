@@ -143,19 +143,6 @@ def fetch_prices(aws: Aws) -> PriceList:
     return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
 
 
-def hosting_regions(aws: Aws, instance_type: str) -> frozenset[str]:
-    """The regions of the connection's partition that host endpoints on the type, by their prices
-    of hosting. Raises CloudError and UserError."""
-    found = map(_attributes, _products(aws, instanceName=instance_type))
-    return frozenset(
-        str(attributes["regionCode"])
-        for attributes in found
-        if attributes.get("component") == PRICE_COMPONENT
-        and attributes.get("instanceName") == instance_type
-        and attributes.get("regionCode")
-    )
-
-
 def _products(aws: Aws, **attributes: str) -> Iterator[Any]:
     """The rows of the Pricing API about hosting, with these attributes."""
     fields = {**attributes, "component": PRICE_COMPONENT}

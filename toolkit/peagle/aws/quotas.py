@@ -74,14 +74,6 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     return found
 
 
-def default_quotas(aws: Aws) -> dict[str, Quota]:
-    """AWS's default quotas for endpoints, by instance type. Raises CloudError and UserError."""
-    suffix = _quota_name("")
-    listed = aws.items("service-quotas", _LISTINGS[1], "Quotas", ServiceCode=_SERVICE)
-    quotas = (_read(entry) for entry in listed)
-    return {q.name.removesuffix(suffix): q for q in quotas if q and q.name.endswith(suffix)}
-
-
 def _quota_name(instance_type: str) -> str:
     return instance_type + QUOTA_SUFFIX
 
