@@ -30,7 +30,7 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.deploy.drift import Drift
-from peagle.deploy.drift_fields import FieldDrift
+from peagle.deploy.resources import FieldDrift
 from peagle.errors import Refused, UserError
 from peagle.planning import Plan
 from peagle.text import shortened

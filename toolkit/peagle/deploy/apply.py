@@ -16,14 +16,15 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import ID_TAG, ResourceKind, Tag
-from peagle.deploy import alarms, limits, removal, settings, steps
+from peagle.deploy import alarms, limits, removal, steps
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.limits import planned_end
+from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving.prove import prove_request, tag_proofs
 from peagle.deploy.proving.request import ProofRequest, request_of_plan
+from peagle.deploy.resources import ALARMS, FILTERS, put_settings
 from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
@@ -31,10 +32,10 @@ from peagle.deploy.revisions import (
     stale_resources,
 )
 from peagle.deploy.scaling import SCALING_TAG, apply_scaling, return_to_scaling, tag_scaling
-from peagle.deploy.settings import tag_again
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
+from peagle.planning.plan import Plan
 from peagle.render.requests import REVISION_TAG
 from peagle.render.resources import END_TAGS
 from peagle.weights.pins import require_pinned
@@ -74,10 +75,10 @@ def deploy(
             request = request_of_plan(desired.plan, name)
             prove_in_service(context, desired.revision, request, started, keep_unproved)
     else:
-        tag_again(context, desired)
+        _tag_again(context, desired)
         context.change(failure=None, returning_to="")
         end = planned_end(context, desired.revision)
-        settings.put(context, desired.plan, desired.revision, end)
+        put(context, desired.plan, desired.revision, end)
     if wait or found.change == "scale":
         scaling = desired.plan.scaling
         # An update to another instance type has ended the scaling.
@@ -106,7 +107,7 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         steps.upload_weights(context, desired)
         steps.create_model(context, desired)
         steps.create_config(context, revision, desired.config)
-        ends = settings.put(context, desired.plan, revision, end)
+        ends = put(context, desired.plan, revision, end)
         tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
         steps.put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
         if desired.component and wait:
@@ -120,6 +121,34 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
                 return_to_scaling(context, serving)
             restore_observability(context, serving)
         raise
+
+
+def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) -> tuple[Tag, ...]:
+    """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
+    put_settings(context, plan, revision)
+    return limits.set_end(context, end, revision.endpoint_config, plan.company)
+
+
+def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
+    """Give what exists the user's tags, where a plan differs in nothing else."""
+    tags = desired.plan.company.tags
+    live = sagemaker.describe(context.aws, context.record.name) if tags else None
+    if live is None:
+        return
+    known = sagemaker.tags_of(context.aws, live.arn)
+    if tags.items() <= known.items():
+        return
+    context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
+    others: dict[ResourceKind, str] = {
+        "Model": desired.model_name,
+        "EndpointConfig": desired.revision.endpoint_config,
+    }
+    for kind, name in others.items():
+        found = sagemaker.description(context.aws, kind, name)
+        sagemaker.retag(context.aws, found[f"{kind}Arn"], desired.plan.company.tag_list)
+    if live.component is not None:
+        sagemaker.retag(context.aws, live.component.arn, desired.plan.company.tag_list)
+    sagemaker.retag(context.aws, live.arn, desired.plan.company.tag_list)
 
 
 def prove_in_service(
@@ -252,7 +281,7 @@ def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
     if revision.plan is None or revision.plan.rollout is None:
         return False
     try:
-        alarms.put(context, revision.plan, revision)
+        put_settings(context, revision.plan, revision, (FILTERS, ALARMS))
     except CloudError as error:
         context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
         return False
@@ -267,7 +296,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     plan = revision.plan
     try:
         if plan is not None:
-            settings.put_observability(context, plan, revision)
+            put_settings(context, plan, revision)
         elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
             alarms.follow(context, revision)
             if kept := alarms.kept_of_plan_before(context.record, revision):

@@ -17,7 +17,7 @@ from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, settings, steps
+from peagle.deploy import alarms, steps
 from peagle.deploy.apply import (
     remove_stale,
     restore_observability,
@@ -29,6 +29,7 @@ from peagle.deploy.owner import require_own
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving.prove import prove_request
 from peagle.deploy.proving.request import request_of_plan
+from peagle.deploy.resources import DASHBOARD, Applied
 from peagle.deploy.revisions import as_compared, deploy_command
 from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison
 from peagle.deploy.variants import (
@@ -41,7 +42,8 @@ from peagle.deploy.variants import (
     weights_of,
     with_both_variants,
 )
-from peagle.errors import EngineError, Fix, NotProved, PeagleError, Refused
+from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError, Refused
+from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
 
 _SAME_SHARE = 0.0005
@@ -138,7 +140,7 @@ def start_comparison(
         raise
     _prove_candidate(context, found.desired, started, catalog)
     set_share(context, share)
-    settings.show_candidate(context, candidate)
+    _show_candidate(context, candidate)
     return context.record
 
 
@@ -204,6 +206,21 @@ def _prove_candidate(
         }
     )
     context.change(comparison=compared, failure=None)
+
+
+def _show_candidate(context: DeploymentContext, candidate: Revision) -> None:
+    """Show the candidate of a comparison on the dashboard too, where the plan in service has one.
+    Where it cannot be written, a notice says so: both plans serve."""
+    serving = context.record.serving
+    if serving is None or serving.plan is None or candidate.plan is None:
+        return
+    try:
+        if has_dashboard(serving.plan):
+            body = dashboard_body(serving.plan, {CANDIDATE: candidate.plan})
+            name = dashboard_name(serving.plan.name, serving.plan.region)
+            DASHBOARD.put(Applied(context, serving.plan, serving), name, body)
+    except CloudError as error:
+        context.notice(f"the dashboard does not show the candidate: {error.message}")
 
 
 def change_share(

@@ -19,7 +19,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.aws.tagging import tagged
-from peagle.deploy import alarms, limits, observe
+from peagle.deploy import limits
 from peagle.deploy.described import (
     Found,
     Prices,
@@ -32,6 +32,7 @@ from peagle.deploy.described import (
 )
 from peagle.deploy.live import model_in
 from peagle.deploy.owner import owner_of
+from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
     Roles,
     revision_in_service,
@@ -248,7 +249,7 @@ def _deployment(
         comparison=compared,
         resources=(
             *_tagged_resources(found, live),
-            *(() if owner else limits.resources_by_tag(aws, name, ends_at, copies)),
+            *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
             *(() if owner or not stored else _observability(aws, name, roles, found)),
             *(uploaded_weights(aws, _models(found)) if stored else ()),
         ),
@@ -310,10 +311,8 @@ def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Ite
     configurations capture."""
     revision = roles.serving or roles.pending
     fingerprint = revision.fingerprint if revision else ""
-    yield from alarms.resources_by_name(aws, name, fingerprint)
-    yield from observe.dashboards_by_name(aws, name, fingerprint)
-    configs = ((f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig")
-    yield from observe.capture_rules_by_name(aws, name, configs)
+    configs = [(f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig"]
+    yield from found_resources(aws, name, fingerprint, configs)
 
 
 def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:

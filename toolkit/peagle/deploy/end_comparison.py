@@ -10,9 +10,10 @@ from __future__ import annotations
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.catalog.schema import Catalog
-from peagle.deploy import limits, settings
+from peagle.deploy import limits
 from peagle.deploy.apply import (
     prove_in_service,
+    put,
     remove_stale,
     require_weights_of,
     return_to,
@@ -73,7 +74,7 @@ def promote(
         end = End(context.record.ends_at, context.record.budget_usd)
     _scale_again(context, before, candidate)
     if plan:
-        settings.put(context, plan, candidate, end)
+        put(context, plan, candidate, end)
     else:
         context.say("Not applied", _UNKNOWN_PLAN)
     _end(context)

@@ -24,8 +24,9 @@ from peagle.aws.client import Aws
 from peagle.aws.sagemaker import Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.costs import utc_moment, utc_text
+from peagle.deploy.resources import delete, schedule_names
 from peagle.deploy.scaling import most_instances, planned_before
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.deploy.variants import first_variant
 from peagle.errors import Fix, Refused
 from peagle.planning.company import Company
@@ -35,9 +36,6 @@ from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, lim
 from peagle.text import format_usd
 
 _NONE = "none"
-
-KINDS: tuple[ResourceType, ...] = ("Schedule", "SchedulerRole")
-"""What a limit needs, in the order of removal."""
 
 SAME_END_SECONDS = 60
 """Ends that differ by less are the same: EventBridge Scheduler is exact to the minute."""
@@ -185,21 +183,14 @@ def _schedule(context: DeploymentContext, ends_at: float, company: Company) -> N
 
 
 def remove(context: DeploymentContext) -> None:
-    """Remove the schedule and its role."""
+    """Remove the schedules and their role."""
     for resource in _resources(context.record):
-        context.say("Removing", resource.text)
-        remove_resource(context.aws, resource)
-        context.write(context.record.without(resource.type, resource.name))
-
-
-def remove_resource(aws: Aws, resource: Resource) -> None:
-    """Remove a schedule or its role from the account."""
-    delete = {"Schedule": scheduler.delete_schedule, "SchedulerRole": scheduler.delete_role}
-    delete[resource.type](aws, resource.name)
+        delete(context, resource)
 
 
 def _resources(record: Deployment) -> tuple[Resource, ...]:
-    return tuple(resource for kind in KINDS for resource in record.of_type(kind))
+    """In the order of removal."""
+    return (*record.of_type("Schedule"), *record.of_type("SchedulerRole"))
 
 
 def end_in(tags: Mapping[str, str]) -> float | None:
@@ -227,16 +218,9 @@ def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deploymen
     return record.model_copy(update={"ends_at": end_in(tags), "budget_usd": budget_in(tags)})
 
 
-def resources_by_tag(
-    aws: Aws, name: str, ends_at: float | None, copies: bool
-) -> Iterator[Resource]:
+def limit_resources(region: str, name: str, copies: bool) -> Iterator[Resource]:
     """Schedules and role of a deployment that another machine limited: they carry no tags that AWS
     would find, but their names are known."""
-    if ends_at is None:
-        return
-    called = limit_name(aws.region, name)
-    if copies:
-        of_copies = copies_limit_name(aws.region, name)
-        yield Resource(type="Schedule", name=of_copies, made=True, revision="")
-    for kind in KINDS:
-        yield Resource(type=kind, name=called, made=True, revision="")
+    for schedule in schedule_names(region, name, copies):
+        yield Resource(type="Schedule", name=schedule, made=True, revision="")
+    yield Resource(type="SchedulerRole", name=limit_name(region, name), made=True, revision="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peagle.aws import s3, sagemaker
@@ -17,11 +18,13 @@ from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.alarms import rollout_findings, topic_findings
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.copies import instance_findings
+from peagle.deploy.costs import utc_text
 from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.discover import complete_deployment, current_deployment
-from peagle.deploy.limits import highest_price
+from peagle.deploy.limits import SAME_END_SECONDS, highest_price, planned_end
 from peagle.deploy.live import changes_of_live
 from peagle.deploy.live_prices import LISTED_CODES, with_price
 from peagle.deploy.network import (
@@ -37,16 +40,19 @@ from peagle.deploy.scaling import (
     count_at_update,
     required_scaling,
 )
-from peagle.deploy.settings import setting_changes
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.variants import require_no_comparison
+from peagle.errors import CloudError
 from peagle.findings import Finding, error, errors, note
 from peagle.planning.limit import most_usd_per_hour
+from peagle.planning.observe import alarm_kinds, capture_text
 from peagle.planning.operation_model import Rollout
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import rollout_of
 from peagle.planning.uploads import local_weights
+from peagle.render.alarms import kind_of_alarm
+from peagle.render.dashboard import dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
@@ -184,8 +190,55 @@ def _changes(
     if change == "update" and record and live:
         changed = changes_of_live(record, live, desired.revision)
     if record and not beside:
-        changed += tuple(setting_changes(aws, record, desired.plan, desired.revision))
+        changed += tuple(_setting_changes(aws, record, desired.plan, desired.revision))
     return changed
+
+
+def _setting_changes(
+    aws: Aws, record: Deployment, plan: Plan, revision: Revision
+) -> Iterator[SettingChange]:
+    """What applying ``plan``, as that revision, changes outside of the endpoint."""
+    dashboards = [one.name for one in record.of_type("Dashboard")]
+    planned = [dashboard_name(plan.name, plan.region)] if has_dashboard(plan) else []
+    if dashboards != planned:
+        yield SettingChange("dashboard", _listed(dashboards), _listed(planned))
+    names = (one.name for one in record.of_type("Alarm"))
+    known = {kind_of_alarm(record.name, name) or name for name in names}
+    if known != set(alarm_kinds(plan)):
+        yield SettingChange("alarms", _listed(sorted(known)), _listed(sorted(alarm_kinds(plan))))
+    yield from _capture_change(record, plan)
+    yield from _end_change(aws, record, revision)
+
+
+def _capture_change(record: Deployment, plan: Plan) -> Iterator[SettingChange]:
+    """What is captured of requests and answers, where the plan before is known."""
+    before = record.current.plan
+    if before is None:
+        return
+    texts = [
+        capture_text(one.observe.capture) if one.observe and one.observe.capture else None
+        for one in (before, plan)
+    ]
+    if texts[0] != texts[1]:
+        yield SettingChange("captured data", *texts)
+
+
+def _listed(names: list[str]) -> str | None:
+    return ", ".join(names) or None
+
+
+def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[SettingChange]:
+    """Where the end moves; deploy itself reports an end that it refuses."""
+    before = record.ends_at
+    with suppress(CloudError):
+        after = planned_end(DeploymentContext(aws, record), revision).at
+        if before is None or after is None:
+            is_same = before is after
+        else:
+            is_same = abs(after - before) < SAME_END_SECONDS
+        if not is_same:
+            texts = (None if at is None else utc_text(at) for at in (before, after))
+            yield SettingChange("end", *texts)
 
 
 def _most_usd_per_hour(

@@ -9,19 +9,21 @@ from peagle.aws import autoscaling, s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import alarms, limits, observe, records
+from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.copies import remove_copies
+from peagle.deploy.resources import KINDS
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment, Resource, ResourceType
 from peagle.deploy.wait import WillNotServe, wait_while_busy
 from peagle.errors import CloudError, Fix, Refused
-from peagle.s3uri import S3Uri
 
 _REMOVAL: tuple[ResourceType, ...] = (
     "Endpoint",
-    *limits.KINDS,
-    *alarms.KINDS,
+    "Schedule",
+    "SchedulerRole",
+    "Alarm",
+    "MetricFilter",
     "Dashboard",
     "LifecycleRule",
     "EndpointConfig",
@@ -31,7 +33,14 @@ _REMOVAL: tuple[ResourceType, ...] = (
 )
 """An endpoint needs its configuration while it exists, and the configuration its model."""
 
-_STAY_WITH_ENDPOINT = (*limits.KINDS, "EndpointConfig", "Model", "S3Objects", "S3Bucket")
+_STAY_WITH_ENDPOINT = (
+    "Schedule",
+    "SchedulerRole",
+    "EndpointConfig",
+    "Model",
+    "S3Objects",
+    "S3Bucket",
+)
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
 
 
@@ -92,22 +101,10 @@ def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
 def _remove(context: DeploymentContext, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
         return _remove_bucket(context, resource)
-    if resource.type == "Schedule" or resource.type == "SchedulerRole":
-        limits.remove_resource(context.aws, resource)
+    if resource.type in KINDS:
+        KINDS[resource.type].delete(context, resource)
         return True
-    if resource.type == "Dashboard":
-        observe.remove_dashboard(context.aws, resource)
-        return True
-    if resource.type == "LifecycleRule":
-        observe.remove_capture_rule(context.aws, context.record.name, resource)
-        return True
-    if resource.type == "S3Objects":
-        bucket = S3Uri.parse(resource.name).bucket
-        s3.delete_objects(context.aws, bucket, resource.keys)
-        return True
-    if resource.type == "Alarm" or resource.type == "MetricFilter":
-        alarms.remove(context, resource)
-        return True
+    assert resource.type in ("Endpoint", "EndpointConfig", "Model")
     owner = sagemaker.owner(context.aws, resource.type, resource.name)
     # What a template left carries no deployment id.
     if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
