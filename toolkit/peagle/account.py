@@ -16,8 +16,7 @@ from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
 from peagle.aws.runtime import require_component
 from peagle.aws.translation import NO_ANSWER
 from peagle.catalog.tables import Instance
-from peagle.deploy.described import Prices
-from peagle.deploy.discover import complete_deployment, current_deployment
+from peagle.deploy.discover import Prices, complete_deployment, current_deployment
 from peagle.deploy.records import (
     Ambiguous,
     DamagedRecord,

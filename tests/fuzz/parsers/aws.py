@@ -26,7 +26,7 @@ from peagle.aws.vpc import find_routes, find_security_groups, find_subnets
 from peagle.catalog import load_catalog
 from peagle.deploy.diff import changes
 from peagle.deploy.discover import find_deployment, find_deployments
-from peagle.deploy.proof_tag import proof_in, revision_in
+from peagle.deploy.revisions import proof_in, revision_in
 from peagle.errors import PeagleError
 from peagle.protocol import engine_message
 from peagle.warm.collect import _container_reply

@@ -11,11 +11,10 @@ import pytest
 from peagle.aws.sagemaker import describe
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
-from peagle.deploy.costs import usd_per_hour_now
 from peagle.deploy.discover import current_deployment, find_deployment
+from peagle.deploy.revisions import CANDIDATE, candidate_share, candidate_weight, weights_of
 from peagle.deploy.state import RunningComparison
-from peagle.deploy.status import comparison_document, deployment_status
-from peagle.deploy.variants import CANDIDATE, candidate_share, candidate_weight, weights_of
+from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour_now
 from peagle.errors import NotProved
 from peagle.planning.operation_model import Limit
 from tests.support import raises_code

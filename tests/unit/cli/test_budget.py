@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.deploy.costs import utc_text
+from peagle.deploy.state import utc_text
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
 from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of, endpoint_arn

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.deploy.costs import utc_moment, utc_text
+from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import copies_limit_name, limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 

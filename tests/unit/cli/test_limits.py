@@ -8,7 +8,7 @@ import re
 import pytest
 
 from peagle.aws.regions import hosting_regions
-from peagle.deploy.costs import utc_moment, utc_text
+from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import limit_name
 from tests.unit.aws.cloud import ACCOUNT, START, service_error
 from tests.unit.aws.network import denied

@@ -20,7 +20,7 @@ from moto import mock_aws
 from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.image_records import remove_image_resources
-from peagle.deploy.network import ROLE_ACTIONS
+from peagle.deploy.access import ROLE_ACTIONS
 from peagle.images.context import member_of
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights

@@ -42,7 +42,7 @@ from peagle.bench.server import OpenAiServer, PromptRefused, RefusedPrompt, ask_
 from peagle.bench.workloads import Prompt, PromptSet, parse_prompts, read_prompts, wrong_line
 from peagle.catalog.find import find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target, TextAcceptance
-from peagle.deploy.proving.request import DEFAULT_PROMPTS, find_pair_of_tag
+from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.errors import (
     EngineError,
     Fix,

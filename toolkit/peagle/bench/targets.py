@@ -24,13 +24,16 @@ from peagle.bench.measure import BenchTarget
 from peagle.bench.models import NO_SPECULATION, BenchedServer, BenchSetting, CounterSource
 from peagle.bench.server import OpenAiServer, PromptRefused, counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving.prover import PROOF_SECONDS
-from peagle.deploy.proving.request import ProofRequest, request_of_model, request_of_plan
-from peagle.deploy.proving.statistics import StatisticsReader
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment
+from peagle.deploy.invoke import WakeUpOptions, wake
+from peagle.deploy.proving import (
+    PROOF_SECONDS,
+    ProofRequest,
+    StatisticsReader,
+    request_of_model,
+    request_of_plan,
+)
+from peagle.deploy.state import Deployment, Served
 from peagle.deploy.status import stand_in_of
-from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotProved, UserError

@@ -23,9 +23,8 @@ from peagle.cli.context import TYPED, PeagleCommand
 from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import TOKENS, Decimal, duration
-from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
 from peagle.deploy.state import Deployment
-from peagle.deploy.wake_up import WakeUpOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import OptionsConflict, UserError
 from peagle.store import SANDBOX

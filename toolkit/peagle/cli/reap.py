@@ -11,7 +11,7 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog, complete_region, yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.progress import DeploymentProgress
-from peagle.deploy.reap import Ended, Reaped, Search
+from peagle.deploy.removal import Ended, Reaped, Search
 from peagle.errors import CloudError, Fix
 from peagle.text import format_price
 

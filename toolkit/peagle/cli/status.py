@@ -23,9 +23,8 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.deploy import engine_text
 from peagle.cli.project import ProjectCommand
-from peagle.deploy.costs import ENDED
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import GONE
+from peagle.deploy.status import ENDED, GONE
 from peagle.text import bounds_text, format_duration, format_price, format_usd, k_text
 
 _INDENT = 16

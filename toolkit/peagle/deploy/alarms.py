@@ -10,8 +10,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.operation_model import AlarmKind

@@ -13,8 +13,7 @@ from peagle.aws.s3 import Upload
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.data import weights_folder
-from peagle.deploy.served import served_by_requests
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment, Revision, served_by_requests
 from peagle.errors import Refused
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.uploads import (

@@ -23,11 +23,9 @@ from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
-from peagle.deploy.costs import utc_moment
 from peagle.deploy.desired import DesiredState, desired_state
 from peagle.deploy.diff import changes
-from peagle.deploy.discover import current_deployment
-from peagle.deploy.live import served_live
+from peagle.deploy.discover import current_deployment, served_live
 from peagle.deploy.resources import (
     ALARMS,
     CAPTURE,
@@ -42,7 +40,7 @@ from peagle.deploy.resources import (
     nested,
     schedule_names,
 )
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.operation_model import Scaling
 from peagle.planning.pins import pins_of

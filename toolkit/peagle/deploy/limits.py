@@ -23,11 +23,10 @@ from peagle.aws import sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.aws.sagemaker import Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.costs import utc_moment, utc_text
 from peagle.deploy.resources import delete, schedule_names
+from peagle.deploy.revisions import first_variant
 from peagle.deploy.scaling import most_instances, planned_before
-from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.deploy.variants import first_variant
+from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
 from peagle.errors import Fix, Refused
 from peagle.planning.company import Company
 from peagle.planning.limit import end_time

@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.deploy.served import served_by_plan, weight_prefixes
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, served_by_plan, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, plan_of, without_old_speeds
 from peagle.render.documents import first_problem

@@ -18,13 +18,17 @@ from peagle.deploy.apply import (
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.live import changes_of_live
-from peagle.deploy.owner import require_own
-from peagle.deploy.proving.prove import request_of_revision
-from peagle.deploy.revisions import rollback_target, rollback_unreported, stale_resources
+from peagle.deploy.discover import changes_of_live
+from peagle.deploy.proving import request_of_revision
+from peagle.deploy.revisions import (
+    require_no_comparison,
+    require_own,
+    rollback_target,
+    rollback_unreported,
+    stale_resources,
+)
 from peagle.deploy.scaling import count_at_update, return_to_scaling
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
-from peagle.deploy.variants import require_no_comparison
 from peagle.errors import Fix, PeagleError, Refused
 
 

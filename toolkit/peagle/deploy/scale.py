@@ -15,12 +15,9 @@ from peagle.case import MOST_COUNT
 from peagle.deploy import limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.limits import End, end_at_price, end_text
-from peagle.deploy.owner import require_own
-from peagle.deploy.revisions import deploy_command
+from peagle.deploy.revisions import deploy_command, require_no_comparison, require_own
 from peagle.deploy.scaling import ScalingChange, apply_scaling
-from peagle.deploy.served import start_seconds
-from peagle.deploy.state import Deployment
-from peagle.deploy.variants import require_no_comparison
+from peagle.deploy.state import Deployment, start_seconds
 from peagle.deploy.wait import wait_while_busy
 from peagle.errors import (
     CloudError,

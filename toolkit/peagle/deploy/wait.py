@@ -17,8 +17,7 @@ from peagle.aws.errors import CAPACITY_FIX, AccessDenied, failed_start, lacks_ca
 from peagle.aws.runtime import Tail, has_logged_between
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy.context import DeploymentContext, Progress
-from peagle.deploy.served import MAX_TIMEOUT_SECONDS, Served, start_seconds
-from peagle.deploy.state import Revision
+from peagle.deploy.state import MAX_TIMEOUT_SECONDS, Revision, Served, start_seconds
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
 from peagle.planning.operation_model import PROVISIONING_SECONDS

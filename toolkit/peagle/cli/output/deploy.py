@@ -24,10 +24,9 @@ from peagle.cli.output.plan_facts import (
     scaling_text,
     speculation_text,
 )
-from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
