@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.client import NO_ANSWER, Aws, Keys, connect
 from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
 from peagle.aws.runtime import require_component
-from peagle.aws.translation import NO_ANSWER
 from peagle.catalog.tables import Instance
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment
 from peagle.deploy.records import (

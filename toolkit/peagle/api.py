@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from peagle.account import find_served as find_served
     from peagle.account import leads_to_sandbox as leads_to_sandbox
     from peagle.aws.client import connect as connect
-    from peagle.aws.image_records import image_resources as image_resources
-    from peagle.aws.image_records import remove_image_resources as remove_image_resources
+    from peagle.aws.ecr import image_resources as image_resources
+    from peagle.aws.ecr import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
     from peagle.aws.images import build_image_on_aws as build_image_on_aws
     from peagle.aws.images import image_to_push as image_to_push
@@ -265,7 +265,7 @@ _FUNCTIONS = {
         "choose_account", "default_region", "find_deployed", "find_served", "leads_to_sandbox",
     ),
     "peagle.aws.client": ("connect",),
-    "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
+    "peagle.aws.ecr": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
     "peagle.aws.regions": ("hosting_regions",),

@@ -11,17 +11,16 @@ from unittest import mock
 from botocore.exceptions import ClientError
 from hypothesis import strategies as st
 
-from peagle.aws import codebuild, ecr, runtime
-from peagle.aws.client import Aws
-from peagle.aws.components import describe_component
+from peagle.aws import ecr, runtime
+from peagle.aws import images as codebuild
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.prices import _attributes, prices_in
-from peagle.aws.quotas import QuotaNeed, quota_findings
+from peagle.aws.iam import find_role
+from peagle.aws.prices import QuotaNeed, _attributes, prices_in, quota_findings
 from peagle.aws.refresh import sdk_images
-from peagle.aws.roles import find_role
 from peagle.aws.runtime import Tail
-from peagle.aws.s3_source import S3Source
-from peagle.aws.translation import translated
+from peagle.aws.s3 import S3Source
+from peagle.aws.sagemaker import describe_component
 from peagle.aws.vpc import find_routes, find_security_groups, find_subnets
 from peagle.catalog import load_catalog
 from peagle.deploy.diff import changes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.roles import DEFAULT_ROLE, trust_policy
+from peagle.aws.iam import DEFAULT_ROLE, trust_policy
 from tests.golden import assert_golden
 from tests.unit.aws.cloud import ACCOUNT
 from tests.unit.policies.accesses import Call, condition_keys, resource_forms

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from peagle.aws import vpc
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.roles import Role
+from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.vpc import Route, SecurityGroup, Subnet
 from peagle.checks.facts import destinations

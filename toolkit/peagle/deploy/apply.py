@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from peagle import proof
-from peagle.aws import components, s3, sagemaker
+from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
@@ -74,7 +74,7 @@ def put_copies(
         context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
         own = {"Key": ID_TAG, "Value": context.record.id}
         tags = [*request.get("Tags", ()), own, {"Key": REVISION_TAG, "Value": revision.fingerprint}]
-        components.create_component(context.aws, {**request, "Tags": tags})
+        sagemaker.create_component(context.aws, {**request, "Tags": tags})
     else:
         context.say("Updating copies", f"to {revision.name}")
         kept = _with_kept_copies(context, live, revision, request)
@@ -84,7 +84,7 @@ def put_copies(
             steps = alarms.rollout_parameter(
                 context, revision, min(count, live.component.desired_copies)
             )
-        components.update_component(context.aws, kept | steps, live.component.desired_copies)
+        sagemaker.update_component(context.aws, kept | steps, live.component.desired_copies)
 
 
 def _with_kept_copies(

@@ -18,8 +18,8 @@ from uuid import uuid4
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
-from peagle.aws.tagging import tagged
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import limits
 from peagle.deploy.desired import UPLOADS

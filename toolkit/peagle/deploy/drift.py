@@ -18,7 +18,7 @@ from typing import Any
 from peagle.aws import autoscaling, s3, sagemaker, scheduler
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws
-from peagle.aws.roles import find_role
+from peagle.aws.iam import find_role
 from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable

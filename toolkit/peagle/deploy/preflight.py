@@ -10,20 +10,22 @@ from typing import Any
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
+from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.image_records import image_findings
-from peagle.aws.prerequisites import access_findings, presence_findings, role_findings
+from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
     PRICE_SNAPSHOT,
+    QUOTA_CODES,
     FreshPrices,
+    QuotaNeed,
     fresh_prices,
     hourly_price,
+    quota_findings,
+    quotas_at_plan,
     unlisted_findings,
 )
-from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings, quotas_at_plan
-from peagle.aws.roles import Role, find_role
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price

@@ -13,12 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peagle.aws import autoscaling, cloudwatch, components, s3, sagemaker
+from peagle.aws import autoscaling, cloudwatch, s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Busy, Missing
-from peagle.aws.regions import in_each_region
+from peagle.aws.regions import in_each_region, tagged
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.aws.tagging import tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
@@ -275,7 +274,7 @@ def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None
     while live.component is not None:
         if live.component.status != "Deleting":
             try:
-                components.delete_component(context.aws, live.name)
+                sagemaker.delete_component(context.aws, live.name)
             except Busy:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)

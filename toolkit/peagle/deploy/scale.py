@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from peagle.aws import autoscaling, components, sagemaker
+from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, bounds_of
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import BUSY, Endpoint
@@ -301,7 +301,7 @@ def _make(context: DeploymentContext, change: Scale) -> None:
     if change.live.status in BUSY:
         wait_while_busy(context, revision, context.clock.now())
     if copies:
-        components.set_copy_count(aws, record.name, change.count)
+        sagemaker.set_copy_count(aws, record.name, change.count)
     else:
         sagemaker.set_variant(aws, record.name, VARIANT, count=change.count)
     live = wait_while_busy(context, revision, context.clock.now())

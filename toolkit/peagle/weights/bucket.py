@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.translation import translated
 from peagle.planning.company import encrypted_by
 from peagle_serve import json_reader
 

@@ -20,8 +20,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from uuid import uuid4
 
+from peagle.aws.client import translated
 from peagle.aws.errors import Missing
-from peagle.aws.translation import translated
 from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.store import home, locked
 from peagle.text import sanitize
