@@ -97,7 +97,7 @@ lock: .venv/dev.ready
 	echo sagemaker-hyperpod | $(BIN)/uv pip compile - --no-deps --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet --upgrade \
 		--output-file requirements/hyperpod.txt
-	$(BIN)/python -m peagle.images.sbom requirements/core.txt >requirements/core.cdx.json
+	$(BIN)/python -m tools.wheel_sbom requirements/core.txt >requirements/core.cdx.json
 
 # Known vulnerabilities of the locked packages, where the service with the list can be reached.
 audit: .venv/dev.ready

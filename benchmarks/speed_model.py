@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed_model            # tables of errors
     python -m benchmarks.speed_model --rows     # and the errors of each row
-    python -m benchmarks.speed_model --write    # and speed_model.yaml, docs/estimates.md, README.md
+    python -m benchmarks.speed_model --write    # and speed_model.yaml and docs/estimates.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
 rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
@@ -34,7 +34,6 @@ from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
 CHAPTER = FILE.parents[1] / "docs" / "estimates.md"
-README = FILE.parents[1] / "README.md"
 SCRIPT = "benchmarks/speed_model.py"
 
 HEADER = """\
@@ -150,10 +149,9 @@ def main() -> None:
         print("", *row_errors(compared), sep="\n")
     if options.write:
         FILE.write_text(written(model), encoding="utf-8")
-        held_out_lines = [one for one in lines if one.name in HELD_OUT]
-        for path, shown in ((CHAPTER, lines), (README, held_out_lines)):
-            path.write_text(with_table(path.read_text(encoding="utf-8"), shown), encoding="utf-8")
-        print(f"wrote {FILE.name} and the tables in {CHAPTER.name} and {README.name}")
+        chapter = with_table(CHAPTER.read_text(encoding="utf-8"), lines)
+        CHAPTER.write_text(chapter, encoding="utf-8")
+        print(f"wrote {FILE.name} and the table in {CHAPTER.name}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ Facts = dict[str, dict[str, Any]]
 
 ASK = r"""
 import argparse, dataclasses, importlib, json, re, sys, typing
-from pathlib import Path
 
 sys.argv = ["vllm"]
 import vllm.platforms
@@ -91,16 +90,13 @@ for action in parser._actions:
 
 messages = [text for text in vars(arg_utils).values() if isinstance(text, str)]
 found = [(re.search(r"--([a-z][a-z-]*)\)? is deprecated", text), text) for text in messages]
-server = Path(vllm.__path__[0], "entrypoints", "openai", "api_server.py").read_text()
-module = "python -m vllm.entrypoints.openai.api_server"
 config = speculative.SpeculativeConfig
 derived = ("target_model_config", "target_parallel_config", "draft_model_config",
            "draft_parallel_config")
 print("FACTS" + json.dumps({
     "arguments": arguments,
     "aliases": aliases,
-    "deprecated": {match[1]: text for match, text in found if match}
-    | ({module: "use vllm serve"} if "command is deprecated" in server else {}),
+    "deprecated": {match[1]: text for match, text in found if match},
     "variables": {name: True for name in envs.environment_variables if name.startswith("VLLM_")},
     "speculative_keys": {field.name: True for field in dataclasses.fields(config)
                          if field.init and field.name not in derived},

@@ -16,7 +16,7 @@ import datetime
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ CONVERSATIONS, TURNS, TOKENS = 8, 4, 64
 START_SECONDS = 600.0
 
 
-def measure(options: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
-    """A row with prefix caching and one without, each from a start of the container."""
+def measure(
+    options: argparse.Namespace, root: Path, save: Callable[[list[dict[str, Any]]], None]
+) -> list[dict[str, Any]]:
+    """A row with prefix caching and one without, each from a start of the container.
+
+    Rows are saved after each start, so that a host that ends early loses one row at most.
+    """
     folder = PairFolder(root, TINY_PAIR)
     rows: list[dict[str, Any]] = []
     answers: list[list[str]] = []
@@ -78,8 +83,11 @@ def measure(options: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         answers.append(texts)
         row = {"prefix_caching": cached, "start_seconds": start, "argv": argv[0][1:]}
         rows.append({**row, "proof": proof, "turns": turns})
+        save(rows)
     same = sum(one == other for one, other in zip(*answers, strict=True))
-    return [{**row, "answers": len(answers[0]), "same_answers": same} for row in rows]
+    rows = [{**row, "answers": len(answers[0]), "same_answers": same} for row in rows]
+    save(rows)
+    return rows
 
 
 def converse(container: Container) -> tuple[list[dict[str, Any]], list[str]]:
@@ -149,12 +157,14 @@ def main() -> None:
     gpu, driver = ("none", "") if options.cpu else host.gpu_and_driver()
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     facts = {"vllm": options.vllm, "gpu": gpu, "driver": driver, "date": day}
-    rows = [{**facts, **row} for row in measure(options, root)]
     file = options.evidence
     earlier = json.loads(file.read_text())["rows"] if file.is_file() else []
-    document = {"about": ABOUT, "rows": [*earlier, *rows]}
-    file.write_text(json.dumps(document, indent=1) + "\n")
-    for row in rows:
+
+    def save(rows: list[dict[str, Any]]) -> None:
+        document = {"about": ABOUT, "rows": [*earlier, *({**facts, **row} for row in rows)]}
+        file.write_text(json.dumps(document, indent=1) + "\n")
+
+    for row in measure(options, root, save):
         print(json.dumps(row))
 
 

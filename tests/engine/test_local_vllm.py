@@ -60,6 +60,8 @@ def processes_of(process: EngineProcess) -> tuple[int, ...]:
 
 def test_up_proves_that_the_head_drafts_in_parallel(running: dict[str, Any]) -> None:
     assert running["acceptance_length"] >= 2.2
+    assert running["second_turn"]["cached_share"] > 0.2
+    assert running["findings"] == []
     assert running["drafts"] > 20
     log = Path(running["log"]).read_text(encoding="utf-8")
     assert '\\"parallel_drafting\\":true' in log

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import WaiterError
 
 from peagle.sandbox.client import set_quota
 from tests.faults.account import BUCKET as TEMPLATE_BUCKET
@@ -84,12 +85,16 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     assert (made["EndpointName"], "DashboardURL" in made) == (name, False)
     assert made["EndpointConfigName"] == account.describe(name)["EndpointConfigName"]
 
-    changed = machine.render("cloudformation", name, tmp_path / "changed", "--k", "4")
+    options = ("--k", "4", "--observe")
+    changed = machine.render("cloudformation", name, tmp_path / "changed", *options)
     text = (changed / "template.yaml").read_text()
-    change_stack(machine, "update", "chat", text, InitialInstanceCount="2")
+    with pytest.raises(WaiterError):  # the endpoint has made its log, as on AWS
+        change_stack(machine, "update", "chat", text)
+    change_stack(machine, "update", "chat", text, InitialInstanceCount="2", LogExists="true")
     shown = machine.json("status", name)
     assert (shown["k"], shown["instance_count"]) == (4, 2)
     outputs = outputs_of(stacks, "chat")
+    assert outputs["DashboardURL"].endswith(f"#dashboards/dashboard/peagle-{name}-us-east-1")
     assert outputs["ModelName"] != made["ModelName"]
 
     stacks.delete_stack(StackName="chat")

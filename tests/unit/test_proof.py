@@ -187,7 +187,7 @@ def test_the_floor_is_shown_with_its_origin(
         (
             Counters(60, 300, 30, (), 1000, 0),
             False,
-            "tokens from the cache: 0%, so this does not test the cache",
+            "tokens from the cache: 0%",
         ),
         (Counters(60, 300, 0), False, "1.00 over 60"),
         (Counters(20, 100, 0), True, "1.00 over 20"),
@@ -270,7 +270,25 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
     assert not proof.passed
     assert proof.acceptance_length == pytest.approx(2.1)
     (second,) = [one.second_turn for one in proof.instances]
-    assert second == proof.second_turn == SecondTurn(100, 1.2, 0.64, passed=False)
+    assert second == proof.second_turn == SecondTurn(100, 1.2, 0.64, passed=False, source="log")
+    assert "64% (the engine's own rate, first turns included)" in second_turn_text(second)
+
+
+@pytest.mark.parametrize(
+    ("second", "codes"),
+    [
+        (None, []),
+        (Counters(60, 300, 120), []),
+        (Counters(60, 300, 120, (), 1000, 1), []),
+        (Counters(60, 300, 120, (), 1000, 0), ["cache-not-tested"]),
+        (Counters(20, 100, 40, (), 1000, 0), ["cache-not-tested"]),
+        (Counters(60, 300, 0, (), 1000, 0), []),
+    ],
+    ids=["single prompts", "unknown", "a hit", "no hits", "no hits, few drafts", "below the floor"],
+)
+def test_a_second_turn_without_hits_is_a_warning(second: Counters | None, codes: list[str]) -> None:
+    found = evaluate(Counters(200, 1000, 400), 2.2, second=second).document()["findings"]
+    assert [(one["level"], one["code"]) for one in found] == [("warning", code) for code in codes]
 
 
 def test_a_log_without_hit_rates_says_unknown() -> None:

@@ -139,7 +139,6 @@ if TYPE_CHECKING:
     from peagle.deploy.usage import usage_of_endpoint as usage_of_endpoint
     from peagle.deploy.wait import limit_seconds as limit_seconds
     from peagle.engine.container import find_image as find_image
-    from peagle.engine.container import remove_unused_image as remove_unused_image
     from peagle.engine.install import install_engine as install_engine
     from peagle.engine.install import is_installed as is_installed
     from peagle.engine.install import missing_libraries as missing_libraries
@@ -167,11 +166,7 @@ if TYPE_CHECKING:
     from peagle.images.build import findings_on_this_machine as findings_on_this_machine
     from peagle.images.docker import compose_command as compose_command
     from peagle.images.docker import connect_docker as connect_docker
-    from peagle.images.inspect import list_images as list_images
-    from peagle.images.inspect import show_image as show_image
     from peagle.images.inspect import unchecked_image as unchecked_image
-    from peagle.images.sbom import sbom_file as sbom_file
-    from peagle.images.sbom import write_image_sbom as write_image_sbom
     from peagle.planning import make_plan as make_plan
     from peagle.planning.by_verdict import is_covered as is_covered
     from peagle.planning.candidates import batch_at as batch_at
@@ -200,6 +195,7 @@ if TYPE_CHECKING:
     from peagle.proof import SecondTurn as SecondTurn
     from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
+    from peagle.proof import proof_findings as proof_findings
     from peagle.proof import require_passed as require_passed
     from peagle.proof import second_turn_text as second_turn_text
     from peagle.protocol import request_body as request_body
@@ -334,7 +330,7 @@ _FUNCTIONS = {
         "age_of_newest_line", "endpoint_log", "reported_warm_start", "usage_of_endpoint",
     ),
     "peagle.deploy.wait": ("limit_seconds",),
-    "peagle.engine.container": ("find_image", "remove_unused_image"),
+    "peagle.engine.container": ("find_image",),
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
     "peagle.engine.local": ("start_local", "stop_local"),
     "peagle.engine.logs": ("local_log",),
@@ -350,8 +346,7 @@ _FUNCTIONS = {
     "peagle.fit.report": ("fit", "fit_document"),
     "peagle.images.build": ("findings_for_build", "findings_of_format", "findings_on_this_machine"),
     "peagle.images.docker": ("compose_command", "connect_docker"),
-    "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
-    "peagle.images.sbom": ("sbom_file", "write_image_sbom"),
+    "peagle.images.inspect": ("unchecked_image",),
     "peagle.planning.by_verdict": ("is_covered",),
     "peagle.planning.candidates": ("batch_at",),
     "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
@@ -364,7 +359,8 @@ _FUNCTIONS = {
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.project.toolkit": ("toolkit_source",),
     "peagle.proof": (
-        "SecondTurn", "floor_text", "pair_in_catalogue", "require_passed", "second_turn_text",
+        "SecondTurn", "floor_text", "pair_in_catalogue", "proof_findings", "require_passed",
+        "second_turn_text",
     ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (

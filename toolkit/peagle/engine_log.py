@@ -132,6 +132,14 @@ def log_fields(line: str) -> dict[str, Any]:
     return fields if "event" in fields or "from" in fields else {}
 
 
+def command_in(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command of a fix in a line's fields; empty where it has none, or another program wrote
+    something else under that name."""
+    words = fields.get("command")
+    is_command = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    return tuple(words) if is_command and words else ()
+
+
 def log_text(line: str) -> str:
     """A line of a container's log, formatted for people; lines of other programs are unchanged
     but for their colours."""
@@ -151,7 +159,7 @@ def _text_of(fields: dict[str, Any]) -> str:
         return f"{process}{place}{message}"
     writer = "sandbox" if fields.get("from") == "sandbox" else "serve"
     who = f"{writer}: error:" if fields.get("event") == "refused" else f"{writer}:"
-    fix = fix_text(str(fields.get("fix", "")), fields.get("command"))
+    fix = fix_text(str(fields.get("fix", "")), command_in(fields))
     fix = f" ({fix})" if fix else ""
     argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
     return f"{who} {message}{fix}{argv}"

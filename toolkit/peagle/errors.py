@@ -34,7 +34,7 @@ def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
 
 def command_line(command: Iterable[str]) -> str:
     """``command`` quoted for a shell, in printable characters: others as in bash's ``$'\\x07'``."""
-    return " ".join(_quoted(str(word)) for word in command)  # a path is a word, too
+    return " ".join(map(_quoted, command))
 
 
 def _quoted(word: str) -> str:

@@ -1,10 +1,10 @@
 """Proof that a server speculates: fixed prompts, and what its engines count meanwhile.
 
 ``/ping`` succeeds even if every draft is rejected, so it proves nothing. Where prefix caching is
-on, prompts are sent as conversations of two turns, since a hit changes what the drafter reads:
-hits and acceptance of the second turn are shown, and it must reach the floor too. Callers pass the
-transport: AWS, the sandbox and local engines are proved in the same way. The counts come from the
-engine's counters, or from the lines of statistics in each instance's log stream.
+on, prompts are sent as conversations of two turns, since a hit changes what the drafter reads. The
+second turn must reach the floor too; without a hit it does not test the cache, which is a warning.
+Callers pass the transport: AWS, the sandbox and local engines are proved in the same way. The
+counts come from the engine's counters, or from the lines of statistics in each instance's log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.entries import OWN
 from peagle.engine_log import counters_in_log, generated_in_log, hit_rate_in_log
 from peagle.errors import Fix, NotProved, PeagleError
+from peagle.findings import Finding, warning
 from peagle.planning.plan import DrafterChoice, FloorSource, TargetChoice
 from peagle.protocol import (
     Counters,
@@ -48,14 +49,16 @@ class SecondTurn:
     """What was counted while the second turns ran: prompts that repeat a first turn.
 
     ``acceptance_length`` is ``None`` when nothing was drafted, ``cached_share`` (of the prompts'
-    tokens, from the prefix cache) when it is unknown. From a log it is the engine's own rate, over
-    its last thousand requests. Fewer than ``SECOND_TURN_DRAFTS`` drafts pass.
+    tokens, from the prefix cache) when it is unknown. With ``source`` "log" the share is the
+    engine's own rate, which has other requests too: its last thousand, and the first turns. Fewer
+    than ``SECOND_TURN_DRAFTS`` drafts pass.
     """
 
     drafts: int
     acceptance_length: float | None
     cached_share: float | None
     passed: bool
+    source: Source = "counters"
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ class Proof:
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        return asdict(self)
+        found = [finding.model_dump() for finding in proof_findings(self.second_turn)]
+        return {**asdict(self), "findings": found}
 
 
 class Conversations:
@@ -247,7 +251,7 @@ def evaluate_streams(
         min_drafts=min_drafts,
         instance_count=instance_count,
         instances=instances,
-        second_turn=_second_turn(sum(seconds, nothing), floor) if seconds else None,
+        second_turn=_second_turn(sum(seconds, nothing), floor, "log") if seconds else None,
     )
 
 
@@ -259,7 +263,7 @@ def _of_instance(
     min_drafts: int,
 ) -> InstanceProof:
     length = acceptance_length(counted)
-    turn = None if second is None else _second_turn(second, floor)
+    turn = None if second is None else _second_turn(second, floor, "log" if stream else "counters")
     passed = (
         counted.drafts >= min_drafts
         and _is_accepted(length, floor)
@@ -268,10 +272,10 @@ def _of_instance(
     return InstanceProof(stream, counted.drafts, length, _rates(counted), passed, turn)
 
 
-def _second_turn(counted: Counters, floor: float | None) -> SecondTurn:
+def _second_turn(counted: Counters, floor: float | None, source: Source) -> SecondTurn:
     length = acceptance_length(counted)
     passed = counted.drafts < SECOND_TURN_DRAFTS or _is_accepted(length, floor)
-    return SecondTurn(counted.drafts, length, counted.cached_share, passed)
+    return SecondTurn(counted.drafts, length, counted.cached_share, passed, source)
 
 
 def _is_accepted(length: float | None, floor: float | None) -> bool:
@@ -323,8 +327,8 @@ class StreamCounts:
 
     @property
     def second(self) -> dict[str, Counters]:
-        """The part of the second turns. The log has rates of hits only, which become thousandths
-        of a thousand tokens."""
+        """The part of the second turns. The log has no counts of hits but their rate: 0.64
+        becomes 640 of 1,000 tokens."""
         return {stream: self._second_of(stream) for stream in self.counted if self.conversations}
 
     def _second_of(self, stream: str) -> Counters:
@@ -454,26 +458,41 @@ def _lost_in_second_turn(one: InstanceProof, second: SecondTurn, proof: Proof) -
         f"in the second turn of a conversation the acceptance length{where} is "
         f"{second.acceptance_length or 1:.2f} over {second.drafts} drafts, below "
         f"{proof.floor or 1:.2f}",
-        "switch prefix caching off, with which this head does not work here: plan, deploy or "
-        "`local up` with --set enable-prefix-caching=false; a server that is not from this toolkit "
-        "with vLLM's --no-enable-prefix-caching",
+        "the head loses acceptance after a hit in the prefix cache; switch the cache off with "
+        "--set enable-prefix-caching=false (a server that this toolkit did not start: vLLM's "
+        "--no-enable-prefix-caching)",
         code="second-turn-below-floor",
     )
 
 
 def second_turn_text(second: SecondTurn | None) -> str:
     """``second turn: acceptance length 3.21 over 60 drafts, prompt tokens from the cache: 84%``;
-    empty where the prompts were sent alone. Only whole blocks are cached, of 128 tokens on a CPU
-    (vLLM 0.28.0 platforms/cpu.py:149): then short prompts do not test the cache."""
+    empty where the prompts were sent alone."""
     if second is None:
         return ""
-    share = second.cached_share
+    share, length = second.cached_share, second.acceptance_length
     cached = "unknown" if share is None else f"{share:.0%}"
-    if share == 0:
-        cached += ", so this does not test the cache"
-    length = second.acceptance_length
+    if share is not None and second.source == "log":
+        cached += " (the engine's own rate, first turns included)"
     accepted = "unknown" if length is None else f"{length:.2f} over {second.drafts} drafts"
     return f"second turn: acceptance length {accepted}, prompt tokens from the cache: {cached}"
+
+
+def proof_findings(second: SecondTurn | None) -> tuple[Finding, ...]:
+    """A warning where the second turn passes without a hit: it does not test the cache."""
+    if second is None or second.cached_share != 0 or not second.passed:
+        return ()
+    return (
+        warning(
+            "cache-not-tested",
+            "proof",
+            "prefix caching is on, and the second turn had no hits, so the proof does not show "
+            "the acceptance after a hit. vLLM caches whole blocks, which can be longer than these "
+            "prompts",
+            "measure it on long conversations of your own with `peagle bench run --acceptance "
+            "FILE`, or switch the cache off with --set enable-prefix-caching=false",
+        ),
+    )
 
 
 def pair_in_catalogue(

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from email.message import Message
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import requests
 from hypothesis import strategies as st
 
 from peagle.catalog.entry_file import entry_text
@@ -20,8 +20,7 @@ from peagle.catalog.loading import load_catalog
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import header_bytes, parse_config, parse_header
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
-from peagle.checkpoints.hub import HubSource, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import is_folder, is_hub_id
 from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
 from peagle.checkpoints.vocabulary import needs_vocabulary
@@ -149,26 +148,23 @@ def _command_fit(case: tuple[bytes, bytes | None]) -> None:
     run_command(["fit", "gpt-oss-20b", "--drafter", folder, "--gpu-memory-gib", "80", "--json"])
 
 
-class Answer(io.BytesIO):
-    """An open response of the Hub."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        super().__init__(body)
-        self.status, self.headers = status, Message()
-        for name, value in headers.items():
-            self.headers[name] = value
+def _response(status: int, headers: Mapping[str, str], body: bytes) -> requests.Response:
+    response = requests.Response()
+    response.status_code, response.url = status, "https://huggingface.co/"
+    response.headers.update(headers)
+    response.raw = io.BytesIO(body)
+    return response
 
 
 @contextmanager
 def hub(case: tuple[int, dict[str, str], bytes]) -> Iterator[Hub]:
     """A Hub whose first response is that, and whose next ones are an empty listing."""
-    answers = [Answer(*case)]
+    answers = [_response(*case)]
 
-    class Opener:
-        def open(self, request: Any, timeout: float) -> Answer:
-            return answers.pop() if answers else Answer(200, {}, b"[]")
+    def get(*_: Any, **__: Any) -> requests.Response:
+        return answers.pop() if answers else _response(200, {}, b"[]")
 
-    with mock.patch("peagle.checkpoints.hub_client._opener", Opener):
+    with mock.patch("requests.Session.get", get):
         yield Hub("https://huggingface.co", "hf_token", "the token in HF_TOKEN")
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from peagle.engine import local
-from peagle.engine.locked import install_error
+from peagle.engine.environment import install_error
 from peagle.engine.logs import StartLog, crash_error, find_crash, last_line, progress_line
 from peagle.engine.machine import _limit
 from peagle.engine.state import read_warm_start

@@ -6,26 +6,25 @@ import functools
 import json
 import random
 import struct
-import threading
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore import xform_name
+from s3transfer.utils import ChunksizeAdjuster
 
 from peagle.aws.client import Aws
 from peagle.planning.plan import Weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle.weights.manifest import SyncedPair
+from peagle.weights.sources import PairWeights
 from peagle.weights.sync import SyncPlan, SyncResult, plan_sync, sync_weights
-from peagle.weights.transfer import SyncProgress
 
 PART = 1024 * 1024
 """The part size in these tests, instead of S3's smallest one of 5 MiB: less to hash."""
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
 PLACE = weights_prefix("s3://models/pair")
-COPIED = SyncedPair("acme/chat+head", parallel_drafting=True)
+NAME = "acme/chat+head"
 
 
 @functools.lru_cache(maxsize=8)
@@ -42,9 +41,11 @@ def index_of(files: dict[str, str]) -> bytes:
 
 
 def use_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upload in parts of ``PART`` bytes."""
+    """Upload and copy in parts of ``PART`` bytes."""
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", PART)
+    monkeypatch.setattr(ChunksizeAdjuster.__init__, "__defaults__", (2**33, PART, 10_000))
+    monkeypatch.setattr("peagle.aws.transfers.PART_BYTES", PART)
+    monkeypatch.setattr("peagle.aws.transfers.COPY_PART_BYTES", PART)
 
 
 def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
@@ -57,49 +58,48 @@ def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
 
 
 class Calls:
-    """Records all calls of S3 and those that succeeded; ``before`` is a hook."""
+    """Records all calls of S3, also those of boto3's transfer manager; ``before`` is a hook."""
 
-    def __init__(self, aws: Aws, monkeypatch: Any) -> None:
-        self.made: list[tuple[str, str]] = []
-        self.answered: list[str] = []
-        self.before: Callable[[str, dict[str, Any]], None] = lambda operation, given: None
-        self._lock = threading.Lock()
-        original = aws.call
+    def __init__(self, aws: Aws) -> None:
+        self.made: list[tuple[str, dict[str, Any]]] = []
+        self.before: Callable[[str, dict[str, Any]], object] = lambda operation, parameters: None
+        aws.client("s3").meta.events.register("provide-client-params.s3", self._record)
 
-        def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
-            self.before(operation, given)
-            with self._lock:
-                self.made.append((operation, str(given.get("Key", ""))))
-            answer = original(service, operation, **given)
-            with self._lock:
-                self.answered.append(operation)
-            return answer
-
-        monkeypatch.setattr(aws, "call", call)
+    def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        operation = xform_name(model.name)
+        self.before(operation, params)
+        self.made.append((operation, dict(params)))
 
     def count(self, *operations: str) -> int:
         """The number of these calls."""
-        counted = Counter(operation for operation, _ in self.made)
-        return sum(counted[operation] for operation in operations)
+        return sum(operation in operations for operation, _ in self.made)
 
     def keys(self, operation: str) -> list[str]:
         """The keys of these calls."""
-        return [key for made, key in self.made if made == operation]
+        return [params["Key"] for made, params in self.made if made == operation]
 
 
 def folder_weights(folder: Path) -> Weights:
     return Weights(kind="directory", location=str(folder), engine_path=str(folder))
 
 
+def pair_of(weights: Mapping[str, Weights], name: str = NAME, parallel: bool = True) -> PairWeights:
+    return PairWeights(weights, name, parallel)
+
+
 def plan_for(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:
     """The plan of a sync of these weights."""
-    return plan_sync(aws, place, weights)
+    return plan_sync(aws, place, pair_of(weights))
+
+
+def apply(aws: Aws, plan: SyncPlan, **options: Any) -> SyncResult:
+    """Apply a plan without showing its progress."""
+    return sync_weights(aws, plan, lambda progress: None, **options)
 
 
 def sync(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
     """Sync these weights."""
-    moments: list[SyncProgress] = []
-    return sync_weights(aws, plan_for(aws, place, **weights), COPIED, moments.append)
+    return apply(aws, plan_for(aws, place, **weights))
 
 
 def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:

@@ -1,4 +1,4 @@
-"""Sync of a pair with a real S3 client: uploads, resumption, verification."""
+"""Sync of a pair with a real S3 client: uploads, interruptions, verification."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import pytest
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, NotFound, Refused
 from peagle.planning.company import Company
-from peagle.weights import upload as uploading
-from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import copied_pair
-from peagle.weights.sync import sync_weights
-from peagle.weights.transfer import SyncProgress
+from peagle.weights.sync import SyncProgress, sync_weights
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
-    COPIED,
+    NAME,
     PART,
     PLACE,
     Calls,
+    apply,
     folder_weights,
     keys,
     manifest,
@@ -37,7 +35,7 @@ from tests.unit.aws.syncing import (
 )
 
 LARGE = 4 * PART
-"""The smallest part size of S3, except for the last part."""
+MODEL = "pair/target/model.safetensors"
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +55,8 @@ def drafter(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    return Calls(aws, monkeypatch)
+def calls(aws: Aws) -> Calls:
+    return Calls(aws)
 
 
 @pytest.mark.thorough
@@ -79,26 +77,24 @@ def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: P
 def test_the_pair_of_a_copied_head_is_known(aws: Aws, target: Path, drafter: Path) -> None:
     sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
 
-    assert copied_pair(aws, PLACE.part_uri("drafter")) == COPIED.pair
-    assert copied_pair(aws, PLACE.part_uri("drafter").rstrip("/")) == COPIED.pair
+    assert copied_pair(aws, PLACE.part_uri("drafter")) == NAME
+    assert copied_pair(aws, PLACE.part_uri("drafter").rstrip("/")) == NAME
     for other in (PLACE.part_uri("target"), PLACE.uri, "s3://no-bucket/drafter/"):
         assert copied_pair(aws, other) == ""
 
 
 @pytest.mark.thorough
-def test_every_upload_has_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:
-    unchecked: list[str] = []
-
-    def check_call(operation: str, given: dict[str, Any]) -> None:
-        if "Body" in given and "ChecksumSHA256" not in given:
-            unchecked.append(given["Key"])
-
-    calls.before = check_call
+def test_s3_checks_the_sha256_of_every_part(aws: Aws, target: Path, calls: Calls) -> None:
     sync(aws, target=folder_weights(target))
 
-    assert set(unchecked) == {PLACE.manifest_key, PLACE.lock_key}
+    assert calls.count("upload_part") == 5
+    sent = [(params["Key"], params.get("ChecksumAlgorithm")) for operation, params in calls.made
+            if operation in ("put_object", "upload_part")]  # fmt: skip
+    ours = (PLACE.manifest_key, PLACE.lock_key)
+    assert {algorithm for key, algorithm in sent if key not in ours} == {"SHA256"}
     files = manifest(aws)["folders"]["target"]["files"]
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
+    assert files["model.safetensors"]["part_size"] == PART
 
 
 @pytest.mark.thorough
@@ -130,111 +126,78 @@ def test_a_file_with_other_bytes_of_the_same_size_is_replaced(aws: Aws, target: 
 @pytest.mark.thorough
 def test_an_object_without_our_metadata_is_not_trusted(aws: Aws, target: Path) -> None:
     size = (target / "model.safetensors").stat().st_size
-    key = "pair/target/model.safetensors"
-    aws.call("s3", "put_object", Bucket="models", Key=key, Body=bytes(size))
+    aws.call("s3", "put_object", Bucket="models", Key=MODEL, Body=bytes(size))
 
     sync(aws, target=folder_weights(target))
 
-    assert stored(aws, key) == (target / "model.safetensors").read_bytes()
+    assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
 
 
-def _fail_at(number: int, error: BaseException) -> Any:
-    """Raise ``error`` from part ``number`` on."""
-
-    def before(operation: str, given: dict[str, Any]) -> None:
-        if operation == "upload_part" and given["PartNumber"] > number:
-            raise error
+def fail_at_part(number: int) -> Any:
+    def before(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "upload_part" and parameters["PartNumber"] == number:
+            raise CloudError("S3 is away", code="away")
 
     return before
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("error", [CloudError("S3 is away"), KeyboardInterrupt()])
-def test_an_interrupted_sync_resumes_and_sends_no_part_twice(
-    aws: Aws, target: Path, calls: Calls, error: BaseException
+def test_a_failed_sync_keeps_the_finished_files_and_no_parts(
+    aws: Aws, target: Path, calls: Calls
 ) -> None:
-    calls.before = _fail_at(2, error)
-    with pytest.raises(type(error)):
+    calls.before = fail_at_part(3)
+    with raises_code("away", CloudError):
         sync(aws, target=folder_weights(target))
-    assert unfinished(aws) == ["pair/target/model.safetensors"]
+    assert unfinished(aws) == []
+    assert {"pair/target/config.json", "pair/target/tokenizer.json"} <= keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
-    calls.before = lambda operation, given: None
+    calls.before = lambda operation, parameters: None
+    calls.made.clear()
 
     outcome = sync(aws, target=folder_weights(target))
 
-    assert calls.count("upload_part") == 5
-    assert calls.count("create_multipart_upload") == 1
-    assert outcome.moved < LARGE
-    assert (
-        stored(aws, "pair/target/model.safetensors") == (target / "model.safetensors").read_bytes()
-    )
+    assert outcome.moved == (target / "model.safetensors").stat().st_size
+    assert set(calls.keys("put_object")) == {PLACE.manifest_key, PLACE.lock_key}
+    assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
 @pytest.mark.thorough
-def test_parts_of_a_changed_file_are_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
-    calls.before = _fail_at(4, CloudError("S3 is away"))
-    with pytest.raises(CloudError):
-        sync(aws, target=folder_weights(target))
-    calls.before = lambda operation, given: None
-    (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=9))
+def test_an_interrupt_ends_the_sync_and_releases_the_lock(aws: Aws, target: Path) -> None:
+    def interrupt(progress: SyncProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sync_weights(aws, plan_for(aws, target=folder_weights(target)), interrupt)
+
+    assert unfinished(aws) == []
+    assert PLACE.lock_key not in keys(aws)
+    assert manifest(aws)["folders"]["target"]["complete"] is False
+    sync(aws, target=folder_weights(target))
+    assert inspect_weights(aws, PLACE).complete
+
+
+@pytest.mark.thorough
+def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, target: Path) -> None:
+    sync(aws, target=folder_weights(target))
+    aws.call("s3", "delete_object", Bucket="models", Key=MODEL)
+    begun = {"Bucket": "models", "Key": MODEL}
+    upload = aws.call("s3", "create_multipart_upload", **begun)["UploadId"]
+    aws.call("s3", "upload_part", **begun, UploadId=upload, PartNumber=1, Body=b"x" * PART)
+
+    partial = inspect_weights(aws, PLACE)
+    files = {file.name: (file.state, file.present) for file in partial.files["target"]}
+    assert files["model.safetensors"] == ("half", PART)
+    assert not partial.complete
+    assert partial.finish == (
+        "peagle", "weights", "sync", NAME, PLACE.uri, "--target-only"
+    )  # fmt: skip
 
     sync(aws, target=folder_weights(target))
 
-    assert (
-        stored(aws, "pair/target/model.safetensors") == (target / "model.safetensors").read_bytes()
-    )
-
-
-@pytest.mark.thorough
-def test_an_unfinished_upload_of_other_weights_is_aborted(
-    aws: Aws, target: Path, tmp_path: Path, calls: Calls
-) -> None:
-    calls.before = _fail_at(2, CloudError("S3 is away"))
-    with pytest.raises(CloudError):
-        sync(aws, target=folder_weights(target))
-    calls.before = lambda operation, given: None
-    other = write_model(tmp_path / "other", LARGE, seed=3)
-
-    sync(aws, target=folder_weights(other))
-
-    assert calls.count("abort_multipart_upload") == 1
     assert unfinished(aws) == []
-    assert (
-        stored(aws, "pair/target/model.safetensors") == (other / "model.safetensors").read_bytes()
-    )
-
-
-@pytest.mark.thorough
-def test_a_lost_response_to_the_last_call_is_tolerated(
-    aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S3 has completed the object, the response is lost, and the repeated call finds no upload."""
-    original = Bucket.complete
-
-    def twice(bucket: Bucket, key: str, upload: str, parts: list[dict[str, Any]]) -> None:
-        original(bucket, key, upload, parts)
-        bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
-
-    monkeypatch.setattr(Bucket, "complete", twice)
-    with pytest.raises(CloudError):
-        sync(aws, target=folder_weights(target))
-    monkeypatch.setattr(Bucket, "complete", original)
-
-    assert sync(aws, target=folder_weights(target)).moved < LARGE
-
-
-@pytest.mark.thorough
-def test_bytes_that_change_in_transit_are_detected_and_removed(
-    aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploading, "combined", lambda checksums: "of something else")
-
-    with raises_code("checksum-mismatch", CloudError):
-        sync(aws, target=folder_weights(target))
-
-    assert "pair/target/model.safetensors" not in keys(aws)
-    assert manifest(aws)["folders"]["target"]["complete"] is False
+    assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
+    assert inspect_weights(aws, PLACE).finish == ()
 
 
 @pytest.mark.thorough
@@ -268,8 +231,6 @@ def test_a_file_of_another_size_is_a_warning(aws: Aws, target: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_missing_bucket_is_created(aws: Aws, drafter: Path) -> None:
-    from peagle.weights.layout import weights_prefix
-
     place = weights_prefix("s3://new-models/pair")
     assert plan_for(aws, place, drafter=folder_weights(drafter)).creates_bucket
 
@@ -282,7 +243,6 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     elsewhere = {"LocationConstraint": "eu-west-1"}
     west = aws.in_region("eu-west-1")
     west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
-    from peagle.weights.layout import weights_prefix
 
     with raises_code("bucket-region", Refused) as refused:
         plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
@@ -294,29 +254,21 @@ def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
     for _ in range(2):
         moments: list[SyncProgress] = []
         found = plan_for(aws, target=folder_weights(target))
-        sync_weights(aws, found, COPIED, moments.append)
+        sync_weights(aws, found, moments.append)
         assert moments[-1].done == moments[-1].total == found.size
         assert all(0 <= moment.done <= moment.total for moment in moments)
 
 
 @pytest.mark.thorough
-def test_inspect_after_an_interrupted_sync(aws: Aws, target: Path, calls: Calls) -> None:
+def test_a_missing_file_is_listed(aws: Aws, target: Path) -> None:
     with pytest.raises(NotFound):
         inspect_weights(aws, PLACE)
-    calls.before = _fail_at(2, CloudError("S3 is away"))
-    with pytest.raises(CloudError):
-        sync(aws, target=folder_weights(target))
-    calls.before = lambda operation, given: None
-
-    partial = inspect_weights(aws, PLACE)
-
-    files = {file.name: file for file in partial.files["target"]}
-    assert files["model.safetensors"].state == "half"
-    assert files["model.safetensors"].present == 2 * PART
-    assert not partial.complete
+    sync(aws, target=folder_weights(target))
     aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
-    again = {file.name: file.state for file in inspect_weights(aws, PLACE).files["target"]}
-    assert again["config.json"] == "missing"
+
+    states = {file.name: file.state for file in inspect_weights(aws, PLACE).files["target"]}
+
+    assert states["config.json"] == "missing"
 
 
 def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
@@ -385,7 +337,7 @@ def test_what_a_sync_writes_is_encrypted_with_the_key_and_a_new_bucket_is_tagged
     new = weights_prefix("s3://new-models/pair")
     weights = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
     plan = plan_for(aws, new, **weights)
-    sync_weights(aws, plan, COPIED, lambda progress: None, company=company)
+    apply(aws, plan, company=company)
 
     for key in keys(aws, "new-models"):
         found = aws.call("s3", "head_object", Bucket="new-models", Key=key)

@@ -1,4 +1,4 @@
-"""Sync from a fake hub on loopback: commits, checksums, resumption."""
+"""Sync from a fake hub on loopback: commits, checksums, failures."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CheckpointError, CloudError, HubFailed
+from peagle.errors import CheckpointError, HubFailed
 from peagle.planning.plan import Weights
-from peagle.weights.sync import SyncResult, sync_weights
+from peagle.weights.sync import SyncResult
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     CONFIG,
-    COPIED,
     PART,
     PLACE,
-    Calls,
+    apply,
     keys,
     manifest,
     plan_for,
@@ -154,13 +152,13 @@ def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lasting_network_failure_ends_the_run_and_keeps_the_parts(aws: Aws, hub: Hub) -> None:
+def test_a_lasting_network_failure_ends_the_run(aws: Aws, hub: Hub) -> None:
     hub.failures = 1000
 
     with raises_code("hub-failed", HubFailed):
         bring(aws)
 
-    assert unfinished(aws) == ["pair/target/model.safetensors"]
+    assert unfinished(aws) == []
     hub.failures = 0
     bring(aws)
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
@@ -185,31 +183,7 @@ def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
 
     with raises_code("checksum-mismatch", CheckpointError) as caught:
-        sync_weights(aws, planned, COPIED, lambda moment: None)
+        apply(aws, planned)
 
     assert "config.json" in caught.value.message
     assert "pair/target/config.json" not in keys(aws)
-
-
-@pytest.mark.thorough
-def test_an_interrupted_file_is_read_again_and_not_sent_again(
-    aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = Calls(aws, monkeypatch)
-    parts: list[int] = []
-
-    def fail_at_the_third(operation: str, given: dict[str, Any]) -> None:
-        if operation == "upload_part":
-            parts.append(given["PartNumber"])
-            if len(parts) == 3:
-                raise CloudError("S3 is away")
-
-    calls.before = fail_at_the_third
-    with pytest.raises(CloudError):
-        bring(aws)
-    calls.before = lambda operation, given: None
-
-    bring(aws)
-
-    assert calls.count("upload_part") == 3
-    assert stored(aws, "pair/target/model.safetensors") == WEIGHTS

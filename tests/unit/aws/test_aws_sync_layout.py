@@ -9,7 +9,6 @@ import pytest
 from peagle.errors import CheckpointError, UserError
 from peagle.weights.layout import unknown_objects, weights_prefix
 from peagle.weights.sources import open_source
-from peagle.weights.transfer import PART_BYTES, part_bytes, parts_of
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
@@ -180,12 +179,3 @@ def test_what_keeps_sagemaker_from_mounting_is_an_error(
 def test_of_the_other_folder_only_folder_keys_are_errors() -> None:
     assert _codes({"pair/drafter/config.json": 5}, others=("drafter",)) == []
     assert _codes({"pair/drafter/": 0}, others=("drafter",)) == ["folder-keys"]
-
-
-def test_parts_cover_the_file_within_the_limit() -> None:
-    for size in (0, 1, PART_BYTES, PART_BYTES + 1, 5 * 10**12):
-        parts = parts_of(size, part_bytes(size))
-        assert sum(part.size for part in parts) == size
-        assert [part.number for part in parts] == list(range(1, len(parts) + 1))
-        assert len(parts) <= 10_000
-    assert part_bytes(PART_BYTES + 1) == PART_BYTES

@@ -13,24 +13,23 @@ from peagle.aws.client import Aws, translated
 from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.weights.bucket import Bucket
-from peagle.weights.lock import Lock
-from peagle.weights.manifest import SyncedPair
+from peagle.weights.bucket import Bucket, Lock
 from peagle.weights.mounted import mounted_findings
-from peagle.weights.sync import sync_weights
+from peagle.weights.sources import PairWeights
+from peagle.weights.sync import plan_sync
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.syncing import (
     PLACE,
     Calls,
+    apply,
     folder_weights,
     index_of,
-    plan_for,
     write_model,
 )
 from tests.unit.aws.world import World
 
-OURS = SyncedPair("a/target+a/head", parallel_drafting=True)
+OURS = PairWeights({}, "a/target+a/head", parallel_drafting=True)
 
 
 def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes: Any) -> Plan:
@@ -61,9 +60,9 @@ def copied(aws: Aws, tmp_path: Path) -> Aws:
     return bring_pair(aws, tmp_path, OURS)
 
 
-def bring_pair(aws: Aws, tmp_path: Path, pair: SyncedPair) -> Aws:
+def bring_pair(aws: Aws, tmp_path: Path, pair: PairWeights) -> Aws:
     weights = {part: folder_weights(write_model(tmp_path / part)) for part in ("target", "drafter")}
-    sync_weights(aws, plan_for(aws, PLACE, **weights), pair, lambda moment: None)
+    apply(aws, plan_sync(aws, PLACE, replace(pair, weights=weights)))
     return aws
 
 
@@ -86,12 +85,12 @@ def test_a_complete_pair_needs_few_calls_and_has_no_findings(
     copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copied, "best_effort", lambda: copied)
-    calls = Calls(copied, monkeypatch)
+    calls = Calls(copied)
 
     assert mounted_findings(copied, plan) == ()
 
-    assert set(dict(calls.made)) <= {"head_bucket", "get_object"}
-    assert len(calls.made) <= 4
+    assert set(dict(calls.made)) <= {"head_bucket", "get_object", "list_objects_v2"}
+    assert len(calls.made) <= 6
 
 
 @pytest.mark.thorough
@@ -102,14 +101,14 @@ def test_a_missing_file_is_refused_with_the_sync_command(copied: Aws, plan: Plan
     finding = only(mounted_findings(copied, plan))
 
     assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "the copy of the target is incomplete: model.safetensors is missing" in finding.message
+    assert "the copy of the target is incomplete: it lacks model.safetensors" in finding.message
     command = "peagle weights sync a/target+a/head s3://models/pair/ --target-only"
     assert finding.command == tuple(command.split())
 
 
 @pytest.mark.thorough
 def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -> None:
-    bring_pair(aws, tmp_path, replace(OURS, given=frozenset({"drafter"})))
+    bring_pair(aws, tmp_path, replace(OURS, named=frozenset({"drafter"})))
     delete(aws, "pair/drafter/config.json")
 
     finding = only(mounted_findings(aws, PAIR))
@@ -138,7 +137,7 @@ def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     finding = only(mounted_findings(copied, PAIR))
 
     assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "config.json is not the size of the source" in finding.message
+    assert "other sizes than the source have config.json" in finding.message
 
 
 @pytest.mark.thorough
@@ -146,21 +145,22 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
     aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of the target is there, but the last file is not verified."""
-    calls = Calls(aws, monkeypatch)
+    calls = Calls(aws)
 
-    def break_off(operation: str, given: dict[str, Any]) -> None:
-        if operation == "put_object" and given["Key"] == "pair/drafter/config.json":
+    def break_off(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "put_object" and parameters["Key"] == "pair/drafter/config.json":
             raise CloudError("S3 is away")
 
     calls.before = break_off
     with pytest.raises(CloudError):
         bring_pair(aws, tmp_path, OURS)
-    calls.before = lambda operation, given: None
+    calls.before = lambda operation, parameters: None
     weights = folder_weights(tmp_path / "target")
-    sync_weights(aws, plan_for(aws, PLACE, target=weights), OURS, lambda moment: None)
+    apply(aws, plan_sync(aws, PLACE, replace(OURS, weights={"target": weights})))
 
-    assert "config.json is missing" in only(mounted_findings(aws, PAIR)).message
-    put(aws, "pair/drafter/config.json", (tmp_path / "drafter" / "config.json").read_bytes())
+    assert "config.json" in only(mounted_findings(aws, PAIR)).message
+    for file in (tmp_path / "drafter").iterdir():
+        put(aws, f"pair/drafter/{file.name}", file.read_bytes())
     Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").acquire()
     message = only(mounted_findings(aws, PAIR)).message
     assert "the sync has not finished" in message
@@ -171,12 +171,12 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
-        (SyncedPair("b/other+b/head", True), "is from b/other+b/head"),
-        (SyncedPair("a/target+a/eagle3", False), "drafts one token at a time"),
+        (PairWeights({}, "b/other+b/head", True), "is from b/other+b/head"),
+        (PairWeights({}, "a/target+a/eagle3", False), "drafts one token at a time"),
     ],
 )
 def test_a_manifest_of_another_pair_is_refused(
-    aws: Aws, tmp_path: Path, pair: SyncedPair, expected: str
+    aws: Aws, tmp_path: Path, pair: PairWeights, expected: str
 ) -> None:
     bring_pair(aws, tmp_path, pair)
 
@@ -213,9 +213,9 @@ def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
     found = mounted_findings(copied, stored_plan(drafter, None, drafter))
 
     assert [finding.code for finding in found] == [
-        "weights-of-the-other-part", "weights-not-seen"
+        "weights-not-seen", "weights-of-the-other-part"
     ]  # fmt: skip
-    assert found[0].fix == "use --model-source s3://models/pair/target/"
+    assert found[1].fix == "use --model-source s3://models/pair/target/"
 
 
 @pytest.mark.thorough
@@ -337,7 +337,7 @@ def test_without_permission_to_list_there_is_a_warning_and_the_manifest_counts(
     document["folders"]["target"]["complete"] = False
     put(copied, PLACE.manifest_key, json.dumps(document).encode())
     assert [finding.code for finding in mounted_findings(copied, PAIR)] == [
-        "weights-half", "weights-not-seen"
+        "weights-not-seen", "weights-half"
     ]  # fmt: skip
 
 

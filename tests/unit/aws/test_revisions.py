@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import Hub
 from peagle.checkpoints.models import hub_snapshot
 from peagle.planning import Options, make_plan
 from peagle.planning.plan import Plan, Weights

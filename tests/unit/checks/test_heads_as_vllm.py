@@ -77,17 +77,17 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
         (
             [2, 4, 5, 7],
             FOUR,
-            f"list the layers [2, 4, 5, 7] in {INNER}.eagle_config.{AUX}",
+            f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]",
         ),
         (
             [2, 4, 7, 8],
             {},
-            f"list the 3 layers for which fc was trained in {AUX}: without 8, the target's last",
+            f"set {AUX} to the 3 layers that fc was trained on: without 8, the target's last",
         ),
         (
             [2, 7],
             {"fc.weight": (256, 512)},
-            f"list the layers [2, 7] in {INNER}.eagle_config.{AUX}",
+            f"set {INNER}.eagle_config.{AUX} to [2, 7]",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_the_fix_for_layers_is_in_the_heads_own_format(
     damage = Damage(set_keys={AUX: listed}, cut=cut)
     case = speculators_case(tmp_path, "eagle3", damage, pair="tiny+eagle3")
 
-    assert found(case, "aux-layer-count").fix == fix
+    assert found(case, "aux-layer-count").fix == f"in config.json, {fix}"
     keys = {f"{INNER}.eagle_config": {AUX: listed}}
     followed = Damage(set_keys=keys, drop_keys=(AUX,), cut=cut)
     if cut:
@@ -154,12 +154,13 @@ def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Pat
         ([SLIDING] * 4, 2048, set()),
         ([FULL] * 4, 4096, set()),
         ([FULL, SLIDING, SLIDING, SLIDING], 2048, {"kv-group-rule"}),
+        ([SLIDING], 2048, {"head-window"}),  # one sliding layer: a group for each of the target's
     ],
 )
 def test_windows_of_a_real_head(
     kinds: list[str], length: int, expected: set[str], tmp_path: Path
 ) -> None:
-    changes = {"layer_types": kinds, "sliding_window": 2048, "num_hidden_layers": 4}
+    changes = {"layer_types": kinds, "sliding_window": 2048, "num_hidden_layers": len(kinds)}
     case = geometry_case(tmp_path, "qwen3-coder-30b", changes=changes, max_model_len=length)
 
     assert codes(case) - {"weights-unread", "long-context-head"} == expected

@@ -218,6 +218,15 @@ def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
     assert document("tiny", "--instance-type", "ml.g6.xlarge")["findings"] == []
 
 
+@pytest.mark.parametrize(
+    "more",
+    [("--set", "speculative-config={}"), ("--set", "spec-tokens=4"),
+     ("--env", "SM_VLLM_speculative_config={}")],
+)  # fmt: skip
+def test_the_pair_decides_the_speculation(more: tuple[str, str]) -> None:
+    assert refusal("tiny", *more).code == "decided-by-plan"
+
+
 def test_a_plans_own_arguments_count() -> None:
     """A plan of an older version turns prefix caching off; turning it on again is seen."""
     made = document("gpt-oss-20b", "--vllm", "0.27.1", "--set", "enable-prefix-caching")

@@ -25,8 +25,8 @@ from peagle.findings import Finding
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry
-from peagle.weights.sync import SyncPlan, SyncResult
-from peagle.weights.transfer import SyncProgress
+from peagle.weights.sources import PairWeights
+from peagle.weights.sync import SyncPlan, SyncProgress, SyncResult
 from tests.support import Peagle
 
 PLACE = weights_prefix("s3://models/pair")
@@ -73,15 +73,15 @@ def test_the_price_says_where_from_and_of_when() -> None:
 
 def _moment(**given: Any) -> SyncProgress:
     usual: dict[str, Any] = {"done": 5_000_000_000, "total": 10_000_000_000, "moved": 1,
-                             "speed": 250e6, "seconds_left": 20.0, "file": "target/a"}  # fmt: skip
+                             "speed": 250e6, "seconds_left": 20.0}  # fmt: skip
     return SyncProgress(**{**usual, **given})
 
 
 def test_progress_in_words() -> None:
-    assert progress_text(_moment()) == "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left | target/a"
-    assert progress_text(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB | target/a"
+    assert progress_text(_moment()) == "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left"
+    assert progress_text(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB"
     small = _moment(done=1_000_000, total=2_500_000, seconds_left=None)
-    assert progress_text(small) == "Copying | 1.00 of 2.50 MB | target/a"
+    assert progress_text(small) == "Copying | 1.00 of 2.50 MB"
 
 
 def test_a_terminal_shows_one_bar_that_is_gone_at_the_end(
@@ -95,7 +95,7 @@ def test_a_terminal_shows_one_bar_that_is_gone_at_the_end(
         bar.update(_moment())
 
     *_, shown, erased = capsys.readouterr().err.split("\r")
-    assert "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left | target/a" in shown
+    assert "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left" in shown
     assert "Copying" not in erased
 
 
@@ -136,7 +136,7 @@ def test_an_error_before_the_copy_starts_needs_no_resume(
 
 
 def test_a_sync_that_finds_everything_there_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = SyncPlan(PLACE, "us-east-1", {}, ())
+    plan = SyncPlan(PLACE, "us-east-1", PairWeights({}, "tiny"), {}, ())
 
     say_synced(plan, SyncResult(0, {}), 0.0, "peagle plan tiny")
 

@@ -61,7 +61,6 @@ def _only_error(done: subprocess.CompletedProcess[str]) -> str:
         BUILD,
         ("image", "build", "tiny", "--runtime", "cpu"),
         ("image", "push", "peagle-tiny:1"),
-        ("image", "show", "peagle-tiny:1"),
         ("local", "up", "tiny", "--engine", "docker"),
         ("local", "up", "tiny", "--engine", "docker", "--build"),
     ],

@@ -11,12 +11,9 @@ import pytest
 
 from peagle.cli import image as image_commands
 from peagle.cli.account import Account
-from peagle.engine.container import container_name, remove_unused_image
-from peagle.errors import CloudError, UserError
-from peagle.images import Docker
+from peagle.errors import CloudError
 from peagle.images.inspect import unchecked_image
 from peagle.planning.options import Overrides
-from peagle.store import write_json
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
@@ -100,37 +97,3 @@ def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: Fake
     assert "SageMaker pulls images from ECR only" in done.stderr
     assert "peagle deploy" not in done.stderr
     assert json.loads(peagle(*push, "--json").stdout)["next"] is None
-
-
-@pytest.mark.thorough
-def test_an_image_in_use_is_named_with_the_command_that_frees_it(
-    peagle: Peagle, docker: FakeDocker, own_home: Path
-) -> None:
-    process = {"pid": 1, "started": 0, "port": 8080, "log": "", "container": "peagle-local-x-0"}
-    state = {"name": "peagle-tiny", "pair": "peagle/tiny+p-eagle", "served_as": "tiny",
-             "vllm": "0.28.0", "environment": {}, "notes": [], "process": process,
-             "started_at": 0.0}  # fmt: skip
-    write_json(own_home / "local" / "peagle-tiny" / "state.json", state)
-    docker.answers("version", out="20.10")
-    docker.has_image("peagle-tiny:1")
-    docker.answers("ls", "ancestor=peagle-tiny:1", out="web-server\npeagle-local-x-0")
-    docker.answers("rm", code=1, err="Error response from daemon: conflict: unable to remove "
-                   "repository reference (must force) - container 94aa is using it")  # fmt: skip
-    place = {**os.environ, "PEAGLE_HOME": str(own_home)}
-    done = peagle("image", "remove", "peagle-tiny:1", env=place)
-    assert done.returncode == 2
-    assert "in use by peagle-tiny, web-server" in done.stderr
-    assert "peagle local down peagle-tiny" in done.stderr
-    assert "docker rm --force web-server" in done.stderr
-
-
-@pytest.mark.thorough
-def test_an_image_that_the_sandbox_runs_is_not_freed_behind_its_back(
-    docker: FakeDocker, own_home: Path
-) -> None:
-    docker.has_image("peagle-tiny:1")
-    docker.answers("ls", out=container_name("sandbox", "peagle-tiny-1"))
-    docker.answers("rm", code=1, err="conflict: container 94aa is using it (must force)")
-    with pytest.raises(UserError) as raised:
-        remove_unused_image(Docker(), "peagle-tiny:1")
-    assert raised.value.command == ("peagle", "sandbox", "stop")

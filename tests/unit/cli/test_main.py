@@ -200,7 +200,6 @@ def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:
         "render terraform tiny -o",
         "catalog init ./model -o",
         "bench report result.json -o",
-        "image build tiny --sbom",
     ],
 )
 @pytest.mark.parametrize(("name", "expected"), [("", "needs a name"), ("caf\udce9", "not UTF-8")])

@@ -179,6 +179,12 @@ def test_log_text_shows_the_entrypoints_lines() -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["peagle", [1], [["peagle"]], {"a": 1}, [None, "x"], 5])
+def test_a_command_that_another_program_wrote_is_none(command: object) -> None:
+    fields = {"time": "T", "event": "refused", "message": "no", "fix": "do", "command": command}
+    assert log_text(json.dumps(fields, separators=(",", ":"))) == "serve: error: no (do)"
+
+
 @pytest.mark.parametrize("line", ["", "plain", "{", '{"time": ', '{"a": 1}', '{"time":1'])
 def test_log_text_leaves_lines_of_other_programs_unchanged(line: str) -> None:
     assert log_text(line) == line

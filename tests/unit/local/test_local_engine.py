@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -170,12 +171,16 @@ def test_concurrent_installations_wait_for_each_other(
     built: list[Path] = []
     waiting = threading.Event()
 
-    def build(folder: Path, *others: object) -> None:
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").symlink_to(sys.executable)
-        built.append(folder)
+    class Made:
+        def __init__(self, folder: Path, *others: object) -> None:
+            (folder / "bin").mkdir(parents=True)
+            (folder / "bin" / "python").symlink_to(sys.executable)
+            built.append(folder)
 
-    monkeypatch.setattr(install, "_build", build)
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    monkeypatch.setattr(install, "Environment", Made)
     folder = engine_folder(VLLM)
     with locked(folder.parent / f"{folder.name}.lock"):
         second = threading.Thread(

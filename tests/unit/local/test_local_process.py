@@ -283,28 +283,3 @@ def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(
 
     assert found != taken
     assert found < 32_768
-
-
-PRINT_PORT = """
-import random
-from peagle.engine.process import free_port
-random.sample = lambda ports, count: [{port}, *ports]
-print(free_port())
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot reserve a port")
-def test_no_process_gets_the_free_port_of_another_and_an_engine_can_listen_on_it() -> None:
-    """Two engines that start at the same time: the one that listens first would answer for both."""
-    mine = free_port()
-
-    given = subprocess.run(
-        [sys.executable, "-c", PRINT_PORT.format(port=mine)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-
-    assert int(given.stdout) != mine
-    assert is_port_free(mine)
-    with socket.create_server(("127.0.0.1", mine)):  # which lets an address be reused
-        assert not is_port_free(mine)

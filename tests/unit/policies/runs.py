@@ -29,10 +29,20 @@ from peagle.store import home
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.cloud import ACCOUNT, FakeAws
 from tests.unit.aws.network import GROUP, SUBNETS
 from tests.unit.aws.plans import IMAGE, a_plan
-from tests.unit.aws.syncing import CONFIG, PART, folder_weights, shard, sync, write_model
+from tests.unit.aws.syncing import (
+    CONFIG,
+    PART,
+    folder_weights,
+    plan_for,
+    shard,
+    sync,
+    use_small_parts,
+    write_model,
+)
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.cli.commands import FIRST, NAME, Terminal, without_record
@@ -317,20 +327,17 @@ def _warm(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
 
 
 def _weights(recorder: Recorder, folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """A copy to a new bucket that is interrupted and continued, one from S3, and the removal."""
-    patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-    patch.setattr("peagle.weights.transfer.PART_BYTES", PART)
-    patch.setattr("peagle.weights.upload._COPY_PART_BYTES", 6 * PART // 5)
+    """A copy to a new bucket that is interrupted and repeated, one from S3, and the removal."""
+    use_small_parts(patch)
     place = weights_prefix("s3://peagle-models/pair")
     target = folder_weights(write_model(folder / "target", 4 * PART))
-    complete = Bucket.complete
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
         with recorder.command("weights sync"):
-            patch.setattr(Bucket, "complete", _interrupted)
             with suppress(KeyboardInterrupt):
-                sync(aws, place, target=target)
-            patch.setattr(Bucket, "complete", complete)
+                sync_weights(aws, plan_for(aws, place, target=target), _interrupted)
+            bucket = Bucket(aws, place.bucket)
+            bucket.call("create_multipart_upload", Key=place.file_key("target", "config.json"))
             sync(aws, place, target=target)
         copied = {"config.json": CONFIG, "model.safetensors": shard("w", 3 * PART)}
         for name, content in copied.items():
@@ -338,6 +345,9 @@ def _weights(recorder: Recorder, folder: Path, patch: pytest.MonkeyPatch) -> Non
         with recorder.command("weights sync"):
             origin = Weights(kind="s3", location="s3://peagle-models/head/", engine_path="")
             sync(aws, weights_prefix("s3://peagle-models/other"), target=origin)
+        key = place.file_key("target", "model.safetensors")
+        aws.call("s3", "delete_object", Bucket=place.bucket, Key=key)
+        aws.call("s3", "create_multipart_upload", Bucket=place.bucket, Key=key)
         with recorder.command("weights remove"):
             remove_weights(aws, inspect_weights(aws, place))
     shutil.rmtree(folder / "target")

@@ -25,14 +25,7 @@ import psutil
 
 from peagle.bench.server import ANSWER_SECONDS, OpenAiServer
 from peagle.data import data_folder
-from peagle.engine.locked import (
-    check_disk,
-    check_import,
-    check_python,
-    exclusive_environment,
-    install_locked,
-    new_environment,
-)
+from peagle.engine.environment import Environment, check_environment, exclusive_environment
 from peagle.errors import EngineError, Fix, UserError, count_of, parsing
 from peagle.images.docker import Progress
 from peagle.protocol import engine_message
@@ -71,15 +64,18 @@ def install_sender(
     """Install aiperf unless it is installed; with ``again`` in any case.
 
     ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
-    Python or disk, and EngineError when pip or aiperf fails.
+    Python or disk, and EngineError when uv or aiperf fails.
     """
     folder = _folder()
     with exclusive_environment(folder, progress):
         if again or installed_sender() is None:
-            check_python(python or Path(sys.executable))
-            check_disk(folder, NEEDED_BYTES, "aiperf")
+            python = python or Path(sys.executable)
+            check_environment(python, folder, NEEDED_BYTES, "aiperf")
             started = time.monotonic()
-            _build(folder, python or Path(sys.executable), progress)
+            environment = Environment(folder, python, progress)
+            environment.install(_lock())
+            progress("checking that it can be imported")
+            environment.check_import("import aiperf.cli")
             marker = {
                 "aiperf": AIPERF,
                 "lock": _digest(),
@@ -128,13 +124,6 @@ def _lock() -> Path:
 
 def _digest() -> str:
     return hashlib.sha256(_lock().read_bytes()).hexdigest()
-
-
-def _build(folder: Path, python: Path, progress: Progress) -> None:
-    pip, log = new_environment(folder, python, progress)
-    install_locked(pip, _lock(), log, progress)
-    progress("checking that it can be imported")
-    check_import(folder, "import aiperf.cli", log)
 
 
 def _bytes(folder: Path) -> int:

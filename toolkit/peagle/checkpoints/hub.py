@@ -1,32 +1,225 @@
 """A checkpoint in a repository of the Hugging Face Hub, read in parts; and the commit of a branch.
 
-huggingface_hub is not used, because of two properties (version 2.4.0): its timeout limits the
-silence of a connection and not the whole read, and it reads a response to its end, so a server that
-ignores ``Range`` makes it download a weight file whole (``parse_safetensors_file_metadata`` and
-``HfFileSystemFile._fetch_range`` use ``response.content``). Two endpoints of the Hub are enough:
-the list of a repository's files, and a file, which may redirect to storage on another host.
+Two endpoints of the Hub are enough: the list of a repository's files, and a file, which may
+redirect to storage on another host. requests follows redirects, drops the token where the host
+changes, and uses the machine's proxies. huggingface_hub's own downloads have no limit of time, and
+read a file to its end where a server ignores ``Range``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, urljoin
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
 
-from peagle.checkpoints.hub_client import Hub, HubResponse
-from peagle.errors import CheckpointError
+from peagle import __version__
+from peagle.errors import CheckpointError, Fix, HubFailed
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
+
+if TYPE_CHECKING:
+    from requests import Response
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that never changes."""
 
+_SECONDS = 10.0
+"""Timeout of each read from the Hub."""
+
 _MAX_PAGES = 10
 """Of 1,000 files each; no checkpoint has more at its top level."""
 
+_MAX_REDIRECTS = 5
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="?next"?')
+_TOKEN = re.compile(r"[!-~]+")
+_SET_TOKEN, _SIGN_IN = "set HF_TOKEN, or sign in", ("hf", "auth", "login")
+_NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to this machine"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The Hub at ``endpoint``. ``token_from`` names the origin of the token in messages; it is
+    empty without a token."""
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+    token_from: str = ""
+    offline: str | None = None
+    seconds: float = _SECONDS
+
+    @classmethod
+    def of_environment(cls) -> Hub:
+        """Settings as huggingface_hub reads them: ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``
+        or the file of ``hf auth login``. Raises CheckpointError for an invalid value."""
+        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+        if "@" in endpoint:
+            raise CheckpointError(
+                "HF_ENDPOINT holds a password", "remove the part before the @", code="hub-endpoint"
+            )
+        if not _is_url(endpoint):
+            raise CheckpointError(
+                f"HF_ENDPOINT is {endpoint!r}, not a URL",
+                "prefix it with https://",
+                code="hub-endpoint",
+            )
+        names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        return cls(endpoint, *_find_token(), next(filter(_is_true, names), None))
+
+    @contextmanager
+    def open(
+        self, path: str, headers: Mapping[str, str], repo: str, revision: str | None
+    ) -> Iterator[Response]:
+        """The response to a GET of ``path``, a URL or a path below the endpoint. Leaving it closes
+        the connection, even with unread content.
+
+        Raises HubFailed without a response, and CheckpointError if the Hub rejects ``repo`` at
+        ``revision``.
+        """
+        if self.offline:
+            raise CheckpointError(
+                f"{self.offline} is set, so {repo} is not read from the Hub",
+                "unset it, or use a folder that holds the model",
+                "hub-offline",
+            )
+        import requests  # 0.2 s to import; most commands need no Hub
+
+        url = urljoin(f"{self.endpoint}/", path)
+        sent = {**headers, "User-Agent": f"peagle-toolkit/{__version__}",
+                "Accept-Encoding": "identity"}  # fmt: skip
+        if self.token and url.startswith(f"{self.endpoint}/"):
+            sent["Authorization"] = f"Bearer {self.token}"
+        with requests.Session() as session, self.failures(repo):
+            session.max_redirects = _MAX_REDIRECTS
+            session.verify = os.environ.get("SSL_CERT_FILE") or True
+            session.auth = _no_netrc
+            response = session.get(url, headers=sent, stream=True, timeout=self.seconds)
+            with response:
+                if response.status_code not in (200, 206):
+                    raise self._refusal(repo, revision, response)
+                if url.startswith("https:") and not response.url.startswith("https:"):
+                    message = f"{repo}: {self.endpoint} redirects to a URL without https://"
+                    raise HubFailed(message, _NETWORK_FIX)
+                yield response
+
+    @contextmanager
+    def failures(self, repo: str) -> Iterator[None]:
+        """Raise connection errors as HubFailed. No message shows the URL of a redirect: those of
+        the storage are signed."""
+        from requests import exceptions
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except (OSError, HTTPError, ValueError) as error:  # requests' own errors are OSErrors
+            text = str(error)
+            if isinstance(error, exceptions.Timeout) or "timed out" in text:
+                reason = f"did not answer within {self.seconds:g} s"
+            elif isinstance(error, exceptions.TooManyRedirects):
+                reason = f"redirects more than {_MAX_REDIRECTS} times"
+            elif isinstance(error, (exceptions.InvalidSchema, exceptions.InvalidURL)):
+                reason = "redirects to a URL without https://"
+            elif "Connection refused" in text:
+                reason = "refuses the connection"
+            else:
+                reason = f"cannot be reached ({type(error).__name__})"
+            raise HubFailed(f"{repo}: {self.endpoint} {reason}", _NETWORK_FIX) from error
+
+    def _refusal(self, repo: str, revision: str | None, response: Response) -> CheckpointError:
+        """The error for a refusal, by the Hub's ``X-Error-Code`` and status; HubFailed if the user
+        cannot fix it. The Hub answers the same for unknown and for private repositories."""
+        reason, status = response.headers.get("X-Error-Code", ""), response.status_code
+        token, fix = self.token_from, Fix("")
+        if reason == "GatedRepo":
+            fix = Fix(f"accept its licence at {self.endpoint}/{repo}, then set HF_TOKEN to a token "
+                      "of that account")  # fmt: skip
+            if token:
+                fix = Fix(f"accept its licence at {self.endpoint}/{repo} with the account of that "
+                          "token; a fine-grained token also needs the permission to read public "
+                          "gated repositories")  # fmt: skip
+            whose = f"{token} has no access" if token else "no token was sent"
+            return CheckpointError(f"{repo} is gated, and {whose}", fix, "hub-gated")
+        if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
+            message = f"the Hub has disabled {repo}"
+            return CheckpointError(message, "choose another model", "hub-disabled")
+        if reason == "RevisionNotFound":
+            message = f"{repo} has no revision {revision or 'main'}"
+            see = f"see {self.endpoint}/{repo}/commits for branches and commits"
+            return CheckpointError(message, see, "hub-no-revision")
+        if reason == "EntryNotFound":
+            message = f"{repo} no longer has a file that its listing names"
+            return CheckpointError(message, "the repository is changing; try again", "hub-changed")
+        if status == 403 and reason != "RepoNotFound":
+            message = f"the Hub does not allow {token or 'requests without a token'} to read {repo}"
+            fix = Fix(_SET_TOKEN, _SIGN_IN)
+            if token:
+                fix = Fix("give the token the permission to read that repository's contents")
+            return CheckpointError(message, fix, "hub-forbidden")
+        if status == 401 and token and reason != "RepoNotFound":
+            return CheckpointError(
+                f"the Hub does not accept {token} for {repo}",
+                f"it may have expired: create another one at {self.endpoint}/settings/tokens, or "
+                "unset it for a public model",
+                "hub-token",
+            )
+        if reason == "RepoNotFound" or status in (401, 404):
+            message = f"the Hub has no {repo}, or it is private"
+            fix = Fix(f"check the spelling; for a private model, {_SET_TOKEN}", _SIGN_IN)
+            if token:
+                message = f"the Hub has no {repo}, or {token} has no access"
+                fix = Fix("check the spelling, and that the token may read it")
+            return CheckpointError(message, fix, "hub-not-found")
+        if status == 429:
+            after = response.headers.get("Retry-After", "")
+            wait = f"try again in {f'{after} seconds' if after.isdigit() else 'a few minutes'}"
+            fix = Fix(wait) if token else Fix(f"{wait}; for a higher limit, {_SET_TOKEN}", _SIGN_IN)
+            return HubFailed(f"{repo}: the Hub's rate limit is reached", fix, "hub-rate-limit")
+        return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
+
+
+def _no_netrc(request: Any) -> Any:
+    """requests would else send what ~/.netrc has for the host in place of the token."""
+    return request
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _find_token() -> tuple[str | None, str]:
+    """The user's token and its origin, as messages name it. Raises CheckpointError for one that no
+    header can have."""
+    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        return None, ""
+    where = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+                  if os.environ.get(name, "").strip()), "")  # fmt: skip
+    token = os.environ.get(where, "").strip()
+    if not token:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+        file = os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")
+        try:
+            where = str(Path(file).expanduser())
+            token = Path(where).read_text(encoding="utf-8").strip()
+        except (OSError, RuntimeError, ValueError):  # also: no such home, not UTF-8
+            return None, ""
+    if token and not _TOKEN.fullmatch(token):
+        raise CheckpointError(
+            f"{where} holds no valid token", "copy the token again", code="hub-token"
+        )
+    return (token, f"the token in {where}") if token else (None, "")
 
 
 class HubSource:
@@ -56,14 +249,17 @@ class HubSource:
         end = "" if length is None else str(start + length - 1)
         headers = {"Range": f"bytes={start}-{end}"}
         with self._hub.open(path, headers, self._repo, self._revision) as response:
-            if start and not response.starts_at(start):
+            content_range = response.headers.get("Content-Range", "")
+            is_part = response.status_code == 206 and content_range.startswith(f"bytes {start}-")
+            if start and not is_part:
                 raise CheckpointError(
                     f"{self.location}/{name}: the server ignores the Range header; the whole "
                     "file will not be downloaded",
                     "unset HF_ENDPOINT, or copy the model to this machine",
                     code="no-byte-ranges",
                 )
-            return response.read(length)
+            content: bytes = response.raw.read(length)
+            return content
 
     def digests(self, name: str) -> Mapping[str, str]:
         """The sha256 of a large file, the git blob id of a small one."""
@@ -81,8 +277,7 @@ class HubSource:
         path = f"api/models/{self._repo}/tree/{self._commit_path}"
         for _ in range(_MAX_PAGES):
             with self._hub.open(path, {}, self._repo, self._revision) as response:
-                page = _json(response)
-                link = response.response.headers.get("Link")
+                page, link = _json(response), response.headers.get("Link")
             if not isinstance(page, list) or not all(_is_entry(entry) for entry in page):
                 raise _not_a_hub(self._hub)
             yield page
@@ -129,10 +324,10 @@ def resolve_revision(hub: Hub, repo: str, revision: str | None) -> HubRevision:
     return HubRevision(commit, is_public=not (document.get("gated") or document.get("private")))
 
 
-def _json(response: HubResponse) -> Any:
+def _json(response: Response) -> Any:
     """The JSON document of the response; ``None`` for other content."""
     try:
-        return json_reader.read(response.read(json_reader.DEFAULT.size + 1), "the answer")
+        return json_reader.read(response.raw.read(json_reader.DEFAULT.size + 1), "the answer")
     except InvalidJson:
         return None
 

@@ -25,10 +25,10 @@ from peagle.cli.options import (
 from peagle.cli.output.console import json_option, print_json
 from peagle.cli.parameter_types import REQUESTS, TOKENS, WholeNumber
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
-from peagle.errors import Fix, OptionMissing, Refused, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
-from peagle.vllm.environment import Value
+from peagle.vllm.environment import Value, settings_in
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -155,6 +155,10 @@ def check(
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
     options["settings"] = _typed(options["settings"])
+    for name in (*options["settings"], *settings_in(options["environment"])):
+        if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
+            fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
+            raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
 
     @cache
     def read(location: str) -> Checkpoint:

@@ -39,9 +39,9 @@ def engine() -> None:
 def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
-    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. Every package
-    is checked against its hash. Without PyTorch's index, torch's wheel for your Python must be in a
-    folder of PIP_FIND_LINKS.
+    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. uv installs
+    it from the indexes and folders that pip is configured with, and checks every hash. Without
+    PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
     present = api.is_installed(version)

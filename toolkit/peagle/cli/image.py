@@ -1,4 +1,4 @@
-"""``peagle image``: build, show, list, push and remove container images of plans."""
+"""``peagle image``: build and push container images of plans."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
     print_written,
-    terminal_width,
 )
-from peagle.cli.output.image import image_document, image_table, print_image
+from peagle.cli.output.image import image_document, print_image
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import OneOf, OutputPath
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
-from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported, UserError
+from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
@@ -37,7 +36,7 @@ from peagle.store import write_output
 
 @click.group(epilog="Example: peagle image build tiny --runtime cpu")
 def image() -> None:
-    """Build, list, push and remove container images of plans."""
+    """Build and push container images of plans."""
 
 
 @image.command("build", cls=ProjectCommand, epilog="Example: peagle image build gpt-oss-20b --push")
@@ -57,12 +56,6 @@ def image() -> None:
 @click.option("--base", metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]")
 @click.option("--bake-weights", is_flag=True, help="Copy the weights into the image.")
 @click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
-@click.option(
-    "--sbom",
-    metavar="FILE",
-    type=OutputPath(dir_okay=False),
-    help="File for the image's CycloneDX SBOM.  [default: below $PEAGLE_HOME/images]",
-)
 @click.option(
     "--builder",
     type=OneOf(["docker", "codebuild"]),
@@ -93,7 +86,6 @@ def build_(
     base: str | None,
     bake_weights: bool,
     push: bool,
-    sbom: Path | None,
     builder: str,
     if_configured: bool,
     address_file: Path | None,
@@ -104,7 +96,7 @@ def build_(
 
     Adds a small layer to the runtime's image: labels, and the entrypoint, which checks environment
     and pair before the engine starts. Weights are mounted by default. The same plan gives the same
-    build context, byte for byte. A CycloneDX file beside the image, not in it, lists its packages.
+    build context, byte for byte.
     """
     if if_configured and not _is_configured(ctx):
         print_status("Nothing to build: the endpoint has no build_image in the project file.")
@@ -116,7 +108,7 @@ def build_(
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(api.findings_for_build(plan))
     if builder == "codebuild":
-        _check_codebuild(runtime, sbom)
+        _check_codebuild(runtime)
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
         _write_address(address, address_file)
@@ -128,14 +120,13 @@ def build_(
     if not as_json:
         print_image(built.image)
         print_line(f"built in {built.seconds:.1f} s")
-    listed = _write_sbom(built.image, sbom)
     tags = plan.company.tags
     pushed = push_built(built.image, plan.region, account, tags) if push else None
     if pushed is not None:
         _write_address(pushed, address_file)
     if as_json:
         seconds = round(built.seconds, 1)
-        more = {"seconds": seconds, "pushed": pushed, "sbom": listed and str(listed)}
+        more = {"seconds": seconds, "pushed": pushed}
         print_json({**image_document(built.image), **more})
     elif pushed is None:
         print_status("Next", next_command(plan, built.image, account))
@@ -167,58 +158,6 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     _show_pushed(address, api.label_arguments(found.pair), found.baked, region, as_json)
 
 
-@image.command(
-    "show",
-    cls=PeagleCommand,
-    epilog="Example: peagle image show peagle-tiny:0.28.0-cpu-3f2a9c1b7d20",
-)
-@click.argument("name")
-@json_option
-def show_(name: str, as_json: bool) -> None:
-    """Show the image NAME: pair, runtime, plan, licences, sizes."""
-    found = api.show_image(api.connect_docker(), name)
-    if as_json:
-        print_json(image_document(found))
-        return
-    print_image(found)
-    for label, value in found.labels.items():
-        click.echo(f"  {label}: {value}")
-
-
-@image.command("list", cls=PeagleCommand, epilog="Example: peagle image list --json")
-@json_option
-def list_(as_json: bool) -> None:
-    """List the toolkit's images on this machine, newest first."""
-    docker = api.connect_docker()
-    found = api.list_images(docker)
-    if as_json:
-        print_json({"images": [image_document(one) for one in found]})
-    elif found:
-        click.echo("\n".join(image_table(found, terminal_width())))
-    else:
-        print_status("No images. Build one", command_text(("peagle", "image", "build", "PAIR")))
-
-
-@image.command(
-    "remove",
-    cls=PeagleCommand,
-    epilog="Example: peagle image remove peagle-tiny:0.28.0-cpu-3f2a9c1b7d20",
-)
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@json_option
-def remove_(names: tuple[str, ...], as_json: bool) -> None:
-    """Remove images from this machine. Registries keep pushed images."""
-    docker = api.connect_docker()
-    removed = [api.remove_unused_image(docker, name).name for name in names]
-    for name in removed:
-        api.sbom_file(name).unlink(missing_ok=True)
-    if as_json:
-        print_json({"removed": removed})
-        return
-    for name in removed:
-        print_line(f"removed {name}")
-
-
 def _is_configured(ctx: click.Context) -> bool:
     """Whether the project file has build_image for the endpoint. Raises UserError without a
     project file."""
@@ -244,33 +183,12 @@ def build_with_status(request: ImageRequest, account: Account) -> Built:
         return api.build_image(request, account.connect, progress)
 
 
-def _write_sbom(image: Image, file: Path | None) -> Path | None:
-    """Write the image's SBOM; ``None``, with a message, for an image that lists no packages."""
-    try:
-        written = api.write_image_sbom(api.connect_docker(), image, file)
-    except PeagleError as error:
-        print_status(f"No SBOM: {error.message}")
-        return None
-    except OSError as error:
-        message = f"{error.filename} cannot be written: {error.strerror}"
-        raise UserError(message, "choose another --sbom", "not-writable") from error
-    print_status(f"SBOM: {written}")
-    return written
-
-
-def _check_codebuild(runtime: RuntimeKind, sbom: Path | None) -> None:
-    """Raise Unsupported for options that need an image on this machine."""
+def _check_codebuild(runtime: RuntimeKind) -> None:
     if runtime == "cpu":
         raise Unsupported(
             "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
             "omit --builder codebuild",
             code="codebuild-without-cpu",
-        )
-    if sbom is not None:
-        raise Unsupported(
-            "an image of CodeBuild is not on this machine, so its packages cannot be listed",
-            "omit --sbom, or omit --builder codebuild",
-            code="image-not-here",
         )
 
 

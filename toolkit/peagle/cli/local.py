@@ -16,7 +16,13 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_line,
+    print_status,
+    show_findings,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import OneOf, WholeNumber
 from peagle.cli.plan_options import plan_options
@@ -176,6 +182,7 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
         "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
+        "findings": [one.model_dump() for one in api.proof_findings(engine.second_turn)],
         "warm_start": warm.document() if warm else None,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
@@ -208,6 +215,7 @@ def _print_engine(engine: LocalEngine) -> None:
         )
         if engine.second_turn:
             print_line(f"  {api.second_turn_text(engine.second_turn)}")
+            show_findings(api.proof_findings(engine.second_turn))
     else:
         print_line(f"{engine.pair} responds.")
     if warm := api.read_warm_start(Path(engine.process.log)):

@@ -13,7 +13,7 @@ from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import UrlProof
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import json_option, print_json, print_line
+from peagle.cli.output.console import json_option, print_json, print_line, show_findings
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.parameter_types import Decimal, WholeNumber, duration
 from peagle.cli.project import ProjectCommand, endpoint_argument
@@ -170,6 +170,7 @@ def _show(name: str, proved: Proof) -> None:
         print_line(f"  {_drafted(one)}")
     if proved.second_turn:
         print_line(f"  {api.second_turn_text(proved.second_turn)}")
+    show_findings(api.proof_findings(proved.second_turn))
 
 
 def _measured(proved: Proof) -> str:

@@ -100,13 +100,10 @@ def _ends(document: dict[str, Any]) -> str:
     return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
 
 
-def _second_turn(proof: dict[str, Any] | None) -> str:
-    second = (proof or {}).get("second_turn")
-    return api.second_turn_text(api.SecondTurn(**second)).partition(": ")[2] if second else ""
-
-
 def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
+    second = (document["proof"] or {}).get("second_turn")
+    turn = api.SecondTurn(**second) if second else None
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
     if "copies" in document:
         where += f", {document['copies']} copies"
@@ -121,7 +118,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": _second_turn(document["proof"]),
+        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),

@@ -99,7 +99,7 @@ def sync_command(
     """Copy PAIR into the folders target/ and drafter/ below PREFIX.
 
     Copies only files that vLLM reads, several parts at a time, and verifies checksums. Shows the
-    price and asks first. The same command again resumes an interrupted copy. A second copy to the
+    price and asks first. The same command again copies what is missing. A second copy to the
     same prefix is rejected while one runs. Weights that an endpoint deployed from this machine uses
     are not overwritten.
     """
@@ -118,7 +118,7 @@ def sync_command(
         with account.stopped_on_error(started):
             with StatusLine() as status:
                 status.show("Inspecting", place.uri)
-                plan = api.plan_sync(aws, place, chosen.weights)
+                plan = api.plan_sync(aws, place, chosen)
             show_sync_plan(pair, plan, price, account.sandbox)
             refuse_errors((*chosen.findings, *plan.findings))
             if not even_if_used:
@@ -127,7 +127,7 @@ def sync_command(
                 confirm(f"Copy this to {place.uri}?", "not copied")
         begun = time.monotonic()
         with bar:
-            result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over, company)
+            result = api.sync_weights(aws, plan, bar.update, take_over, company)
         seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, account))
     if as_json:

@@ -6,7 +6,6 @@ that plans are compared with plans and with what is in service by the same funct
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from peagle.findings import errors
 from peagle.planning.plan import Plan
 from peagle.planning.uploads import portable_pair
 from peagle.text import format_usd
+from peagle_serve.logs import is_secret
 
 _IN_SPECULATION = ("method", "num_speculative_tokens")
 """Keys of vLLM's speculative configuration that ``Served`` has as fields."""
@@ -23,7 +23,6 @@ _IN_SPECULATION = ("method", "num_speculative_tokens")
 _ELSEWHERE = ("max-model-len", "speculative-config")
 """Engine arguments that ``Served`` has as fields."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|CRED|KEY", re.IGNORECASE)
 _HIDDEN = "(hidden)"
 _DIGEST_DIGITS = 12
 
@@ -142,7 +141,7 @@ def _of_mappings(
 
 
 def _without_secret(change: SettingChange) -> SettingChange:
-    if not _SECRET.search(change.setting.partition(".")[2]):
+    if not is_secret(change.setting.partition(".")[2]):
         return change
     hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
     return SettingChange(change.setting, *hidden)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peagle.engine.process import LOOPBACK, EngineProcess, remove_container, start_program
-from peagle.engine.state import local_engines
-from peagle.errors import EngineError, Fix, UserError
+from peagle.errors import UserError
 from peagle.images import Docker, Image, list_images, show_image
-from peagle.images.inspect import check_pair, containers_of, remove_image
+from peagle.images.inspect import check_pair
 from peagle.planning.plan import Plan
 from peagle.render.compose import (
     CACHE_VOLUME,
@@ -151,41 +150,3 @@ def compose_file(container: Container) -> str:
         gpus="all" if container.gpus else None,
     )
     return compose_text(service, _HEADING.format(name=container.name))
-
-
-def remove_unused_image(docker: Docker, name: str) -> Image:
-    """Remove the image from this machine and return it.
-
-    Raises as ``show_image``, and UserError with the commands that stop the containers that use it.
-    """
-    try:
-        return remove_image(docker, name)
-    except EngineError as error:
-        containers = containers_of(docker, name)
-        if not containers:
-            raise
-        engines = {one.process.container: one.name for one in local_engines()}
-        users = [engines.get(container, container) for container in containers]
-        fixes = [_stop_fix(container, engines.get(container)) for container in containers]
-        listed = "; ".join(f"{fix.sentence}: {shlex.join(fix.command)}" for fix in fixes)
-        only = fixes[0] if len(fixes) == 1 else Fix(listed)
-        raise UserError(f"{name} is in use by {', '.join(users)}", only, _IMAGE_IN_USE) from error
-
-
-_IMAGE_IN_USE = "image-in-use"
-"""Containers of this machine use the image.
-
-Fix: stop them: the error has the command for each
-"""
-
-
-def _stop_fix(container: str, engine: str | None) -> Fix:
-    """How to stop a container of ``peagle local`` (``engine``), the sandbox or the user."""
-    if engine:
-        return Fix("stop the engine", ("peagle", "local", "down", engine))
-    before, after = container_name("sandbox", " ").split(" ")
-    if container.startswith(before) and container.endswith(after):
-        return Fix(
-            "destroy the sandbox's endpoint, or stop the sandbox", ("peagle", "sandbox", "stop")
-        )
-    return Fix("remove the container", ("docker", "rm", "--force", container))

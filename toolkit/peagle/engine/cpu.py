@@ -56,6 +56,10 @@ _ADDED: dict[str, tuple[str, str]] = {
     "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
     "VLLM_NO_USAGE_STATS": ("1", "usage statistics are off"),
     f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "one process fewer, a third faster to start"),
+    f"{PREFIX}BLOCK_SIZE": (
+        "32",
+        "the prefix cache holds whole blocks; vLLM's 128 on a CPU would exceed short conversations",
+    ),
     "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "required by the uni backend on a CPU"),
 }
 _UNCOMPILED = {ENFORCE_EAGER: ("true", "compilation takes a minute and gains little on a CPU")}

@@ -1,7 +1,7 @@
 """Install vLLM for this machine's CPU: one virtual environment per version, from a lock file.
 
-The marker is written last, so a partial installation is never used. Downloads stay in pip's cache:
-a second attempt is quick. An image for CPUs contains the same packages.
+The marker is written last, so a partial installation is never used. An image for CPUs contains the
+same packages.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ import sys
 from pathlib import Path
 
 from peagle.data import data_folder
-from peagle.engine.locked import (
-    check_disk,
-    check_import,
-    check_python,
-    exclusive_environment,
-    install_locked,
-    new_environment,
-    run_logged,
-)
+from peagle.engine.environment import Environment, check_environment, exclusive_environment
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
@@ -31,7 +23,6 @@ from peagle.engine.machine import (
     install_fix,
     run_python,
 )
-from peagle.engine.torch_wheel import install_torch
 from peagle.errors import EngineMissing, Fix, UserError
 from peagle.images.build import Packages
 from peagle.images.docker import Progress
@@ -39,8 +30,6 @@ from peagle.store import read_json, write_json
 
 NEEDED_BYTES = 3 * 2**30
 """Disk space for the environment and for unpacking."""
-
-_IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
 
 
 def lockable_versions() -> tuple[str, ...]:
@@ -80,7 +69,7 @@ def install_engine(
 
     ``python`` runs the engine; by default the Python of this program. Only one process installs a
     version at a time; others wait. Raises UserError for an unsuitable machine, Python or disk, and
-    EngineError when pip or the engine fails.
+    EngineError when uv or the engine fails.
     """
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
@@ -94,9 +83,13 @@ def install_engine(
     folder = engine_folder(vllm)
     with exclusive_environment(folder, progress):
         if not is_installed(vllm):
-            check_python(python or Path(sys.executable))
-            check_disk(folder, NEEDED_BYTES, "the engine")
-            _build(folder, lock, python or Path(sys.executable), progress)
+            python = python or Path(sys.executable)
+            check_environment(python, folder, NEEDED_BYTES, "the engine")
+            environment = Environment(folder, python, progress)
+            environment.install_torch(lock / "torch.txt")
+            environment.install(lock / "requirements.txt")
+            progress("checking that the server can be imported")
+            environment.check_import("import vllm.entrypoints.openai.api_server")
             write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock)})
     return Engine(folder / "bin" / "python", vllm)
 
@@ -129,15 +122,6 @@ def _locks() -> Path:
 def _digest(lock: Path) -> str:
     texts = [(lock / name).read_bytes() for name in ("requirements.txt", "torch.txt")]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
-
-
-def _build(folder: Path, lock: Path, python: Path, progress: Progress) -> None:
-    pip, log = new_environment(folder, python, progress)
-    progress("downloading torch for CPUs (about 190 MB)")
-    install_torch(pip, lock / "torch.txt", lambda command: run_logged(command, log), log)
-    install_locked(pip, lock / "requirements.txt", log, progress)
-    progress("checking that the server can be imported")
-    check_import(folder, _IMPORT_SERVER, log)
 
 
 _PRINT_PURELIB = (

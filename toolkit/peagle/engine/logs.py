@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.engine.state import local_engine_names, log_of, read_local_engine, unknown_engine
-from peagle.engine_log import log_fields, log_text
+from peagle.engine_log import command_in, log_fields, log_text
 from peagle.errors import EngineError, Fix
 from peagle_serve import crash
 from peagle_serve.crash import Crash, bare_line
@@ -75,10 +75,8 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     reports = [fields for _, fields in written if _event(fields) in _ENDS]
     last = reports[-1] if reports else {}
     if isinstance(last.get("cause"), str) and last["cause"] != "unknown":
-        given = last.get("command")
-        command = tuple(map(str, given)) if isinstance(given, list) else ()
         reason, fix = (str(last.get(name, "")) for name in (_ENDS[_event(last)], "fix"))
-        return crash.Crash(reason, fix, last["cause"], command)
+        return crash.Crash(reason, fix, last["cause"], command_in(last))
     return crash.parse_crash(log_text(line) for line, fields in written if "event" not in fields)
 
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,6 @@ from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE, InvalidE
 LOOPBACK = "127.0.0.1"
 
 _PORTS = range(20_000, 32_768)
-_MOST_RESERVED = 64
-_reserved: deque[int] = deque()
-"""The sockets of the last ports that ``free_port`` has returned."""
 
 INHERITED_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
@@ -247,36 +243,13 @@ def remove_container(name: str) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback address on which nothing listens now, and that no other call returns
-    soon, in this process or another: an engine listens on it seconds later, and meanwhile the
-    engine of another call would answer in its place.
+    """A port of the loopback address on which nothing listens now.
 
-    Until then an outgoing connection of any program could take an ephemeral port (from 32768 on
-    Linux), so the port is a lower one.
+    Until the engine listens, seconds later, an outgoing connection of any program could take an
+    ephemeral port (from 32768 on Linux), so the port is a lower one; and a random one, so that no
+    other call takes the same.
     """
-    return next(filter(_reserve, random.sample(_PORTS, len(_PORTS))))
-
-
-def _reserve(port: int) -> bool:
-    """Bind the port, without listening on it; whether it was free.
-
-    On Linux an engine can listen on it nevertheless, as servers allow that an address is reused.
-    Only a call of this function does not: it is refused where anything is bound.
-    """
-    holder = socket.socket()
-    try:
-        holder.bind((LOOPBACK, port))
-    except OSError:
-        holder.close()
-        return False
-    if not psutil.LINUX:
-        holder.close()
-        return True
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    _reserved.append(holder.detach())
-    if len(_reserved) > _MOST_RESERVED:
-        os.close(_reserved.popleft())
-    return True
+    return next(filter(is_port_free, random.sample(_PORTS, len(_PORTS))))
 
 
 def is_port_free(port: int) -> bool:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from peagle.engine import state
 from peagle.engine.container import (
@@ -62,24 +61,9 @@ class LocalOptions:
     collecting: bool = False
 
 
-class Runner(Protocol):
-    """Starts the engine of a plan. ``image`` is the id of its container image, if any."""
-
-    @property
-    def image(self) -> str | None: ...
-
-    def local_environment(self, plan: Plan) -> LocalEnvironment:
-        """The plan's environment as this machine can run it. Raises Refused when it cannot."""
-
-    def start(
-        self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
-    ) -> EngineProcess:
-        """Start the engine; ``record`` is called before it begins."""
-
-
 @dataclass(frozen=True)
 class ProcessRunner:
-    """Runs the CPU engine of ``peagle engine install`` as a process."""
+    """Runs the CPU engine of ``peagle engine install`` as a process; it has no ``image``."""
 
     compiled: bool = False
     collecting: bool = False
@@ -87,6 +71,7 @@ class ProcessRunner:
     image = None
 
     def local_environment(self, plan: Plan) -> LocalEnvironment:
+        """The plan's environment as this machine can run it. Raises Refused when it cannot."""
         check_machine()
         refuse_code(plan.environment)
         if plan.target.weights.kind == "image":
@@ -104,7 +89,8 @@ class ProcessRunner:
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
     ) -> EngineProcess:
-        """Start it with links to the weights at the paths where the container mounts them."""
+        """Start it, with links to the weights at the paths where the container mounts them;
+        ``record`` is called before it begins."""
         ml_root = state.folder_of(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
         link_weights(plan, ml_root)
@@ -176,6 +162,9 @@ def _restores(environment: Mapping[str, str], folder: str) -> dict[str, str]:
     is on this machine."""
     pins = environment.get(WARM_PINS_VARIABLE) or state.warm_pins()
     return {WARM_FOLDER_VARIABLE: folder, **({WARM_PINS_VARIABLE: pins} if pins else {})}
+
+
+Runner = ProcessRunner | DockerRunner
 
 
 def runner_of(options: LocalOptions) -> Runner:

@@ -1,4 +1,4 @@
-"""Container images of plans on this machine: build, show, push. Uses Docker, not AWS."""
+"""Container images of plans on this machine: build and push. Uses Docker, not AWS."""
 
 from peagle.images.build import (
     Built,
@@ -10,7 +10,7 @@ from peagle.images.build import (
 )
 from peagle.images.context import with_digest
 from peagle.images.docker import Docker
-from peagle.images.inspect import Image, containers_of, list_images, remove_image, show_image
+from peagle.images.inspect import Image, list_images, show_image
 
 __all__ = [
     "Built",
@@ -19,11 +19,9 @@ __all__ = [
     "Login",
     "Packages",
     "build",
-    "containers_of",
     "engine_image",
     "list_images",
     "push",
-    "remove_image",
     "show_image",
     "with_digest",
 ]

@@ -22,8 +22,7 @@ from typing import Any
 
 from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.files import check_links, files_read, follow_link
-from peagle.checkpoints.hub import HubSource, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.data import data_folder, weights_folder
 from peagle.errors import Fix, Unsupported, UserError

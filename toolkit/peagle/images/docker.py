@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,7 +43,6 @@ _BUILD_SETTINGS = {
 _QUERY_SECONDS = 60
 _KEPT_LINES, _SHOWN_LINES, _SHOWN_CHARACTERS = 40, 3, 200
 
-_ADVICE = re.compile(r"DEPRECATED: The legacy builder is deprecated")
 _USAGE = re.compile(r"(Run|See) '[^']+ --help'|Usage:")
 """Lines that follow an error and do not explain it."""
 _PREFIX = re.compile(r"^(docker: |ERROR: |Error response from daemon: )+")
@@ -185,7 +184,8 @@ class Docker:
         with program, ThreadPoolExecutor(1, thread_name_prefix="docker input") as pool:
             feeding = pool.submit(_feed, program, given)
             try:
-                for line in _without_advice(program.stdout or ()):
+                for raw in program.stdout or ():
+                    line = raw.decode("utf-8", errors="replace").rstrip()
                     last = [*last[-_KEPT_LINES:], line]
                     each_line(line)
             except BaseException:
@@ -223,16 +223,6 @@ def _feed(program: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
             stream.close()
 
 
-def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
-    """The lines without Docker's notice about its legacy builder."""
-    advice = False
-    for raw in output:
-        line = raw.decode("utf-8", errors="replace").rstrip()
-        advice = bool(_ADVICE.match(line)) or (advice and line[:1] in ("", " "))
-        if not advice:
-            yield line
-
-
 _DOCKER_FAILED = "docker-failed"
 """A command of Docker failed; the message has its last lines.
 
@@ -242,36 +232,19 @@ Fix: fix the problem that Docker reports
 
 def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     """The error that Docker's last lines describe."""
-    line = _deciding(lines)
-    for known in _KNOWN:
-        if re.search(known.pattern, line):
-            message = known.message.format(doing=doing, line=line)
-            return known.error(message, known.fix, known.code)
-    return EngineError(
-        f"{doing}: {_summary(lines)}", "fix the problem that Docker reports", code=_DOCKER_FAILED
-    )
-
-
-def _deciding(lines: Sequence[str]) -> str:
-    messages = _messages(lines)
-    errors = [line for line in messages if _ERROR.search(line)]
-    return (errors or messages or ["no output"])[-1]
-
-
-def _summary(lines: Sequence[str]) -> str:
-    """The last lines, with the deciding one."""
-    deciding = _deciding(lines)
-    shown = _messages(lines)[-_SHOWN_LINES:]
-    if deciding not in shown:
-        shown = [deciding, *shown[1:]]
-    return " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)
-
-
-def _messages(lines: Iterable[str]) -> list[str]:
-    """The lines without prefixes, usage and empty ones."""
     stripped = (line.strip() for line in lines)
-    plain = (_PREFIX.sub("", line) for line in stripped if line and not _USAGE.match(line))
-    return list(plain)
+    messages = [_PREFIX.sub("", line) for line in stripped if line and not _USAGE.match(line)]
+    deciding = next(filter(_ERROR.search, reversed(messages)), (messages or ["no output"])[-1])
+    for known in _KNOWN:
+        if re.search(known.pattern, deciding):
+            message = known.message.format(doing=doing, line=deciding)
+            return known.error(message, known.fix, known.code)
+    last = messages[-_SHOWN_LINES:]
+    shown = last if deciding in last else [deciding, *last[1:]]
+    summary = " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)
+    return EngineError(
+        f"{doing}: {summary}", "fix the problem that Docker reports", code=_DOCKER_FAILED
+    )
 
 
 _NVIDIA = "nvidia"

@@ -103,24 +103,6 @@ def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     return tuple(sorted(found, key=lambda image: image.created, reverse=True))
 
 
-def remove_image(docker: Docker, name: str) -> Image:
-    """Remove the image from this machine and return it.
-
-    Raises as ``show_image``, and EngineError when a container uses it.
-    """
-    found = show_image(docker, name)
-    docker.run("image", "rm", name, doing=f"removing {name}")
-    return found
-
-
-def containers_of(docker: Docker, name: str) -> tuple[str, ...]:
-    printed = docker.run(
-        "container", "ls", "--all", "--filter", f"ancestor={name}", "--format", "{{.Names}}",
-        doing=f"listing the containers of {name}",
-    )  # fmt: skip
-    return tuple(sorted(printed.split()))
-
-
 def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
     """Raise UserError for an image of another pair; ``command`` builds the right one."""
     if image.pair != pair:

@@ -199,7 +199,7 @@ def image_name(plan: Plan, recipe: Recipe) -> str:
 
 
 def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
-    """The pair that the image is for, as its entrypoint and `peagle image show` read it.
+    """The pair that the image is for, as its entrypoint reads it.
 
     ``facts`` are values of config.json, by which the entrypoint identifies models in mounted
     folders; they come from ``target``, the catalogue's entry.

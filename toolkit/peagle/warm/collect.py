@@ -125,7 +125,7 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
     bucket, key = Bucket(aws, place.bucket), place.file_key(WARM_FOLDER, "probe")
     try:
         # Begun and aborted: needs the permissions of the upload, and leaves nothing.
-        bucket.abort(key, bucket.begin(key, {}))
+        bucket.abort(key, bucket.call("create_multipart_upload", Key=key)["UploadId"])
     except AccessDenied as error:
         raise AccessDenied(
             f"the artifact cannot be written to {place.part_uri(WARM_FOLDER)}: {error.message}",
@@ -213,7 +213,7 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
     manifest = place.file_key(WARM_FOLDER, artifact.manifest.name)
     if manifest in bucket.sizes(manifest):  # deleting nothing leaves a marker in versioned buckets
         with suppress(AccessDenied):  # without s3:DeleteObject the upload still replaces it
-            bucket.delete(manifest)
+            bucket.call("delete_object", Key=manifest)
 
     def advance(count: int) -> None:
         nonlocal done

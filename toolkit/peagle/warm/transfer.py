@@ -13,8 +13,7 @@ import errno
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,33 +96,49 @@ def fetch(
     """
     request = partial(_request, send, sleep, log)
     text = request({})
-    artifact = _described(text, folder)
-    with _disk_full_as_error(folder, artifact.size):
+    artifact = _read_manifest(text, folder)
+    full = UserError(
+        f"the disk of {folder} is full: the artifact needs {artifact.size / 1e6:,.1f} MB",
+        "free some space or choose another folder; nothing was stored",
+        code="disk-full",
+    )
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if shutil.disk_usage(existing).free < artifact.size:
+        raise full
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(artifact.archive) as draft:
-            sha256 = hashlib.sha256()
-            progress(0, artifact.size)
-            with draft.open("wb") as stream:
-                for done in range(0, artifact.size, PART_BYTES):
-                    length = min(PART_BYTES, artifact.size - done)
-                    part = request({"offset": done, "length": length}, length)
-                    stream.write(part)
-                    sha256.update(part)
-                    progress(done + length, artifact.size)
-            if sha256.hexdigest() != artifact.sha256:
-                raise EngineError(
-                    f"the fetched bytes of {artifact.key} do not match the sha256 of the "
-                    "container's manifest",
-                    _REPEAT,
-                    code="checksum-mismatch",
-                )
-            draft.chmod(0o644)  # the container's own user reads it
-            # Without a manifest there is no artifact: no reader combines an old one with new bytes.
-            artifact.manifest.unlink(missing_ok=True)
-        with replacing(artifact.manifest) as draft:
-            draft.write_bytes(text)
-            draft.chmod(0o644)
+        _store(request, artifact, text, progress)
+    except OSError as error:
+        raise full if error.errno in _DISK_FULL else error from error
     return artifact
+
+
+def _store(
+    request: Callable[..., bytes], artifact: WarmArtifact, manifest: bytes, progress: OnBytes
+) -> None:
+    with replacing(artifact.archive) as draft:
+        sha256 = hashlib.sha256()
+        progress(0, artifact.size)
+        with draft.open("wb") as stream:
+            for done in range(0, artifact.size, PART_BYTES):
+                length = min(PART_BYTES, artifact.size - done)
+                part = request({"offset": done, "length": length}, length)
+                stream.write(part)
+                sha256.update(part)
+                progress(done + length, artifact.size)
+        if sha256.hexdigest() != artifact.sha256:
+            raise EngineError(
+                f"the fetched bytes of {artifact.key} do not match the sha256 of the "
+                "container's manifest",
+                _REPEAT,
+                code="checksum-mismatch",
+            )
+        draft.chmod(0o644)  # the container's own user reads it
+        # Without a manifest there is no artifact: no reader combines an old one with new bytes.
+        artifact.manifest.unlink(missing_ok=True)
+    with replacing(artifact.manifest) as draft:
+        draft.write_bytes(manifest)
+        draft.chmod(0o644)
 
 
 def _request(
@@ -167,8 +182,9 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
             code="collection-failed",
         )
     if response.status == 409:
-        message = f"there is nothing to collect: {reason}"
-        return Refused(message, f"see {log}", "nothing-compiled")
+        return Refused(
+            f"there is nothing to collect: {reason}", f"see {log}", "nothing-compiled"
+        )  # fmt: skip
     if response.status == 403:
         message = f"the container does not offer compile caches: {reason}"
         return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
@@ -176,7 +192,7 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
     return Refused(message, _REBUILD, "image-too-old")
 
 
-def _described(text: bytes, folder: Path) -> WarmArtifact:
+def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:
     """The artifact of a manifest. Raises Refused for a format of another version."""
     with parsing("the container's manifest", Refused, _REBUILD, "manifest-format"):
         document = json_reader.read(text, "the manifest")
@@ -195,24 +211,3 @@ def _described(text: bytes, folder: Path) -> WarmArtifact:
             unpacked_bytes=count_of(document["unpacked_bytes"]),
             seconds_cold=float(document["seconds_cold"]),
         )
-
-
-@contextmanager
-def _disk_full_as_error(folder: Path, size: int) -> Iterator[None]:
-    """Raise UserError when there is too little space, before or while it is written."""
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
-    full = UserError(
-        f"the disk of {folder} is full: the artifact needs {size / 1e6:,.1f} MB",
-        "free some space or choose another folder; nothing was stored",
-        code="disk-full",
-    )
-    if shutil.disk_usage(existing).free < size:
-        raise full
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _DISK_FULL:
-            raise
-        raise full from error

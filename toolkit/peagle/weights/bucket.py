@@ -1,44 +1,66 @@
-"""A bucket as a sync uses it: the S3 calls."""
+"""A bucket as ``peagle weights`` uses it, and the lock of a prefix, which one writer holds.
+
+S3 creates the lock object only where there is none (If-None-Match) and replaces it only in the
+state that the holder knows (If-Match), so of two simultaneous writers one is rejected. The holder
+renews it; a lock without a recent renewal is stale. The holder also locks a file on its machine, so
+that after a crash the next command on that machine need not wait.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
-from collections.abc import Mapping
-from contextlib import closing
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
+from peagle.aws.transfers import PART_SIZE
+from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.planning.company import encrypted_by
+from peagle.store import home, locked
+from peagle.text import sanitize
+from peagle.weights.layout import WeightsPrefix
 from peagle_serve import json_reader
+from peagle_serve.contract import HEX_32
 
-ALGORITHM = "SHA256"
+MAX_PARTS = 10_000
+"""Of an S3 multipart upload."""
+
+RENEW_SECONDS = 20.0
+
+STALE_SECONDS = 300.0
+"""A lock that was not renewed for this long is stale."""
+
 _CHECKSUMS = ("CRC64NVME", "SHA256", "SHA1", "CRC32C", "CRC32")
-_WRITTEN = ("put_object", "create_multipart_upload", "copy_object")
+_WRITTEN = ("put_object", "create_multipart_upload")
 _PART_COUNT = re.compile(r"-\d+$")
+_CONDITION_FAILED = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
+_MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What S3 reports about an object. ``checksum`` is ``ALGORITHM:value``, empty without one;
-    ``composite`` tells whether its value depends on the part size."""
+    """What S3 reports about an object.
+
+    ``checksum`` is ``ALGORITHM:value``, empty without one. With ``part_size`` it is the checksum of
+    the checksums of parts of so many bytes.
+    """
 
     size: int
     etag: str
     checksum: str
-    composite: bool
+    part_size: int | None
     metadata: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class UploadedPart:
-    """A part of an unfinished upload. Not every S3 lists its checksums (``ChecksumSHA256`` and
-    others); its ETag is then its MD5."""
-
-    size: int
-    etag: str
-    checksums: Mapping[str, str]
 
 
 class Bucket:
@@ -46,11 +68,11 @@ class Bucket:
 
     def __init__(self, aws: Aws, name: str, kms_key: str | None = None) -> None:
         self.aws, self.name = aws, name
-        self._encrypted = encrypted_by(kms_key)
+        self.encryption = encrypted_by(kms_key)
         aws.client("s3")  # created here, before several threads need it
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        more = self._encrypted if operation in _WRITTEN else {}
+        more = self.encryption if operation in _WRITTEN else {}
         return self.aws.call("s3", operation, Bucket=self.name, **parameters, **more)
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -63,83 +85,199 @@ class Bucket:
     def read(self, key: str) -> bytes:
         """The content of a small object, cut off after what the JSON reader accepts. Raises
         Missing."""
-        answer = self.call("get_object", Key=key)
-        with closing(answer["Body"]) as body, translated("s3", self.aws.region):
+        return self._body(self.call("get_object", Key=key))
+
+    def _body(self, response: Mapping[str, Any]) -> bytes:
+        with closing(response["Body"]) as body, translated("s3", self.aws.region):
             content: bytes = body.read(json_reader.DEFAULT.size + 1)
         return content
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, checksum and metadata of an object; ``None`` where there is none."""
         try:
-            found = self.call("head_object", Key=key, ChecksumMode="ENABLED")
+            response = self.call("head_object", Key=key, ChecksumMode="ENABLED")
         except Missing:
             return None
-        checksums = ((name, found.get(f"Checksum{name}")) for name in _CHECKSUMS)
+        size, metadata = response["ContentLength"], response.get("Metadata", {})
+        checksums = ((name, response.get(f"Checksum{name}")) for name in _CHECKSUMS)
         name, value = next(((name, value) for name, value in checksums if value), ("", ""))
-        in_parts = _PART_COUNT.search(found["ETag"].strip('"')) is not None
-        kind = found.get("ChecksumType", "COMPOSITE" if in_parts and name[:3] == "SHA" else "")
-        return ObjectInfo(
-            size=found["ContentLength"],
-            etag=found["ETag"],
-            checksum=f"{name}:{_PART_COUNT.sub('', value)}" if name else "",
-            composite=kind == "COMPOSITE",
-            metadata=found.get("Metadata", {}),
-        )
-
-    def part_size(self, key: str) -> int | None:
-        """Size in bytes of the first part of an object; ``None`` for an object in one piece."""
-        found = self.call("head_object", Key=key, PartNumber=1)
-        return found["ContentLength"] if found.get("PartsCount") else None
+        in_parts = _PART_COUNT.search(response["ETag"].strip('"')) is not None
+        kind = response.get("ChecksumType", "COMPOSITE" if in_parts and name[:3] == "SHA" else "")
+        part_size = None
+        if kind == "COMPOSITE":
+            text = metadata.get(PART_SIZE, "")
+            part_size = int(text) if text.isdecimal() and len(text) < 15 else 0
+            if not 0 < part_size <= size <= part_size * MAX_PARTS:
+                first = self.call("head_object", Key=key, PartNumber=1)
+                part_size = first["ContentLength"] if first.get("PartsCount") else None
+        checksum = f"{name}:{_PART_COUNT.sub('', value)}" if name else ""
+        return ObjectInfo(size, response["ETag"], checksum, part_size, metadata)
 
     def unfinished_uploads(self, prefix: str) -> dict[str, list[str]]:
-        """Unfinished multipart uploads below the prefix: ids by key, the latest last."""
-        listed = self.aws.items(
+        """Unfinished multipart uploads below the prefix: ids by key."""
+        uploads: dict[str, list[str]] = {}
+        for entry in self.aws.items(
             "s3", "list_multipart_uploads", "Uploads", Bucket=self.name, Prefix=prefix
-        )
-        found: dict[str, list[str]] = {}
-        for entry in sorted(listed, key=lambda entry: entry["Initiated"]):
-            found.setdefault(entry["Key"], []).append(entry["UploadId"])
-        return found
+        ):
+            uploads.setdefault(entry["Key"], []).append(entry["UploadId"])
+        return uploads
 
-    def uploaded_parts(self, key: str, upload: str) -> dict[int, UploadedPart]:
-        """The parts of an unfinished upload, by number. Raises Missing when it has ended."""
-        parts = self.aws.items(
-            "s3", "list_parts", "Parts", Bucket=self.name, Key=key, UploadId=upload
-        )
-        return {
-            part["PartNumber"]: UploadedPart(
-                part["Size"], part["ETag"].strip('"'), checksums_in(part)
+    def uploaded_bytes(self, key: str, upload: str) -> int:
+        """Bytes in the parts of an unfinished upload; 0 when it has ended."""
+        with contextlib.suppress(Missing):
+            parts = self.aws.items(
+                "s3", "list_parts", "Parts", Bucket=self.name, Key=key, UploadId=upload
             )
-            for part in parts
-        }
-
-    def begin(self, key: str, metadata: Mapping[str, str]) -> str:
-        """Create a multipart upload; its id."""
-        answer = self.call("create_multipart_upload", Key=key, Metadata=dict(metadata),
-                           ChecksumAlgorithm=ALGORITHM, ChecksumType="COMPOSITE")  # fmt: skip
-        return str(answer["UploadId"])
+            return sum(part["Size"] for part in parts)
+        return 0
 
     def abort(self, key: str, upload: str) -> None:
         """Abort an unfinished upload; tolerates one that has ended."""
-        try:
+        with contextlib.suppress(Missing):
             self.call("abort_multipart_upload", Key=key, UploadId=upload)
-        except Missing:
-            return
 
-    def complete(self, key: str, upload: str, parts: list[dict[str, Any]]) -> None:
-        """Complete a multipart upload. Tolerates a lost response: callers verify the object."""
+
+@dataclass(frozen=True)
+class LockState:
+    """A lock object in S3: the id and a description of its holder, and ``age``, the seconds since
+    its last renewal by S3's own clock."""
+
+    id: str
+    holder: str
+    age: float
+    etag: str
+
+    @property
+    def stale(self) -> bool:
+        """Whether the holder is gone: long without a renewal, or a process of this machine that no
+        longer locks its file."""
+        if self.age > STALE_SECONDS:
+            return True
+        file = _local_file(self.id)
+        if not self.id or not file.is_file():  # of another machine
+            return False
         try:
-            self.call("complete_multipart_upload", Key=key, UploadId=upload,
-                      MultipartUpload={"Parts": parts})  # fmt: skip
-        except Missing:
-            if self.head(key) is None:
+            with locked(file, wait=False):
+                return True
+        except OSError:  # the process still runs
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.holder}, last active {self.age:.0f} s ago"
+
+
+def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
+    """The lock of a prefix; ``None`` where there is none. The holder of one that cannot be read is
+    unknown."""
+    try:
+        response = bucket.call("get_object", Key=prefix.lock_key)
+    except Missing:
+        return None
+    try:
+        document = json_reader.read(bucket._body(response), "the lock")
+        identity, holder = str(document["id"]), sanitize(document["holder"], _MAX_TEXT)
+    except (ValueError, LookupError, TypeError):
+        identity, holder = "", "an unknown user on an unknown machine"
+    with parsing("S3's answer about the lock", CloudError):
+        date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
+        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+        age = max(0.0, (now - response["LastModified"]).total_seconds())
+        identity = identity if HEX_32.fullmatch(identity) else ""
+        return LockState(identity, holder, age, response["ETag"])
+
+
+class Lock:
+    """A lock, held between ``acquire`` and ``release`` unless ``renew`` raises. ``doing`` tells
+    others what (``copies tiny``)."""
+
+    def __init__(self, bucket: Bucket, prefix: WeightsPrefix, doing: str) -> None:
+        self._bucket, self._prefix = bucket, prefix
+        self.id = uuid4().hex
+        since = datetime.now(UTC).strftime("%H:%M UTC")
+        who = f"{bucket.aws.caller['Arn']} on {socket.gethostname()}"
+        self.holder = f"{who} {doing} since {since}"
+        self._etag, self._renewed, self._renewals = "", 0.0, 0
+
+    def acquire(self, take_over: bool = False) -> None:
+        """Raises Refused with the holder's name when someone else holds the lock, unless it is
+        stale or ``take_over``."""
+        current = None
+        for _ in range(3):
+            if self._put(IfNoneMatch="*"):
+                return
+            current = read_lock(self._bucket, self._prefix)
+            if current is None:
+                continue
+            if not (take_over or current.stale):
+                break
+            if self._put(IfMatch=current.etag):
+                if current.id:
+                    _local_file(current.id).unlink(missing_ok=True)
+                return
+        raise Refused(
+            f"another command holds the lock of {self._prefix.uri}: {current}",
+            "wait until it has finished; if it crashed, this command takes over "
+            f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
+            "--take-over",
+            code="locked",
+        )
+
+    def renew(self, now: bool = False) -> None:
+        """Renew the lock when that is due, or ``now``. Raises CloudError when it is lost."""
+        if not now and time.monotonic() - self._renewed < RENEW_SECONDS:
+            return
+        if not self._put(IfMatch=self._etag):
+            current = read_lock(self._bucket, self._prefix)
+            raise CloudError(
+                f"the lock of {self._prefix.uri} was taken over: {current or 'it was removed'}",
+                "this command has stopped; run it again when the lock is free",
+                code="lock-lost",
+            )
+
+    def release(self) -> None:
+        """Remove the lock if it is ours. Where S3 cannot be reached the object stays, and so does
+        the local file by which the next command here recognizes it as stale."""
+        with contextlib.suppress(PeagleError):
+            current = read_lock(self._bucket, self._prefix)
+            if current is not None and current.id == self.id:
+                self._bucket.call("delete_object", Key=self._prefix.lock_key)
+            _local_file(self.id).unlink(missing_ok=True)
+
+    def _put(self, **condition: str) -> bool:
+        """Write the lock under a condition; whether it is ours now. A lost response may hide a
+        write that succeeded, so after a failed condition the object is read."""
+        self._renewals += 1  # or the renewed object would have the ETag of the one before
+        document = {"id": self.id, "holder": self.holder, "renewals": self._renewals}
+        try:
+            response = self._bucket.call(
+                "put_object", Key=self._prefix.lock_key, Body=json.dumps(document).encode(),
+                ContentType="application/json", **condition,
+            )  # fmt: skip
+            self._etag = response["ETag"]
+        except CloudError as error:
+            if error.code not in _CONDITION_FAILED:
                 raise
+            current = read_lock(self._bucket, self._prefix)
+            if current is None or current.id != self.id:
+                return False
+            self._etag = current.etag
+        self._renewed = time.monotonic()
+        return True
 
-    def delete(self, key: str) -> None:
-        self.call("delete_object", Key=key)
+
+@contextmanager
+def hold_lock(
+    bucket: Bucket, prefix: WeightsPrefix, doing: str, take_over: bool = False
+) -> Iterator[Lock]:
+    """Hold the lock of the prefix. Raises Refused with the name of the current holder."""
+    lock = Lock(bucket, prefix, doing)
+    with locked(_local_file(lock.id)):
+        try:
+            lock.acquire(take_over)
+            yield lock
+        finally:
+            lock.release()
 
 
-def checksums_in(answer: Mapping[str, Any]) -> dict[str, str]:
-    """The checksums of a part (``ChecksumSHA256`` and others) that an answer contains."""
-    found = ((f"Checksum{name}", answer.get(f"Checksum{name}")) for name in _CHECKSUMS)
-    return {name: value for name, value in found if value}
+def _local_file(identity: str) -> Path:
+    return home() / "weights" / f"{identity}.lock"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,16 +18,9 @@ from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
 from peagle.text import json_object, sanitize
-from peagle.weights.bucket import Bucket
+from peagle.weights.bucket import Bucket, LockState, hold_lock, read_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.lock import LockState, hold_lock, read_lock
-from peagle.weights.manifest import (
-    FileEntry,
-    Manifest,
-    read_manifest,
-    refuse_neighbors,
-    sync_command,
-)
+from peagle.weights.manifest import Manifest, read_manifest, refuse_neighbors, sync_command
 from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
 from peagle_serve.warm.cache_key import device_text
@@ -35,7 +28,6 @@ from peagle_serve.warm.cache_key import device_text
 FileState = Literal["whole", "unchecked", "differs", "half", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
 has not finished; ``half``: an upload is unfinished."""
-
 
 _MAX_MANIFEST = 1_000_000
 _MAX_TEXT = 80
@@ -91,11 +83,18 @@ class StoredWeights:
     lock: LockState | None = None
 
     @property
+    def partial(self) -> list[str]:
+        """The parts whose copy is incomplete."""
+        return [
+            part
+            for part, folder in self.manifest.items()
+            if not folder.complete or any(file.state != "whole" for file in self.files[part])
+        ]
+
+    @property
     def complete(self) -> bool:
         """Whether all files are there and the prefix can be mounted."""
-        folders = [folder.complete for folder in self.manifest.values()]
-        files = [file.state == "whole" for files in self.files.values() for file in files]
-        return bool(folders) and all(folders) and all(files) and not self.findings
+        return bool(self.manifest) and not self.partial and not self.findings
 
     @property
     def pairs(self) -> tuple[str, ...]:
@@ -112,28 +111,23 @@ class StoredWeights:
     @property
     def finish(self) -> tuple[str, ...]:
         """The command that completes the copy; empty when it is complete or the pair unknown."""
-        partial = [
-            part
-            for part, folder in self.manifest.items()
-            if not folder.complete or any(file.state != "whole" for file in self.files[part])
-        ]
-        return sync_command(self.prefix, self.manifest, partial) if partial else ()
+        return sync_command(self.prefix, self.manifest, self.partial) if self.partial else ()
 
     def warm_start(self, key: str) -> StoredWarmStart:
         """The warm start with that key. Raises NotFound with the keys that exist."""
-        for one in self.warm:
-            if one.key == key:
-                return one
-        known = ", ".join(one.key for one in self.warm)
+        for warm in self.warm:
+            if warm.key == key:
+                return warm
+        keys = ", ".join(warm.key for warm in self.warm)
         raise NotFound(f"no warm start {key} at {self.prefix.uri}",
-                       f"its warm starts are {known}" if known else "the prefix has no warm starts",
+                       f"its warm starts are {keys}" if keys else "the prefix has no warm starts",
                        code="no-such-warm-start")  # fmt: skip
 
     @property
     def size(self) -> int:
         """Bytes that are stored and paid for, including unfinished uploads."""
         files = (file.present for files in self.files.values() for file in files)
-        return sum(self.others.values()) + sum(files) + sum(one.size for one in self.warm)
+        return sum(self.others.values()) + sum(files) + sum(warm.size for warm in self.warm)
 
 
 def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
@@ -150,24 +144,30 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
         )
     refuse_neighbors(bucket, prefix, present)
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
-    named = {
-        prefix.file_key(part, name) for part, folder in manifest.items() for name in folder.files
-    }
-    files = {
-        part: tuple(
-            _file_status(bucket, key, name, entry, key in present, uploads.get(key, ()))
-            for name, entry in sorted(folder.files.items())
-            for key in [prefix.file_key(part, name)]
-        )
-        for part, folder in manifest.items()
-    }
+    files: dict[str, tuple[FileStatus, ...]] = {}
+    for part, folder in manifest.items():
+        states = []
+        for name, entry in sorted(folder.files.items()):
+            key = prefix.file_key(part, name)
+            head = bucket.head(key) if key in present else None
+            if head is None:
+                parts = sum(bucket.uploaded_bytes(key, upload) for upload in uploads.get(key, ()))
+                missing: FileState = "half" if key in uploads else "missing"
+                states.append(FileStatus(name, missing, entry.size, parts))
+                continue
+            state: FileState = "whole" if entry.checksum else "unchecked"
+            if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
+                state = "differs"
+            states.append(FileStatus(name, state, entry.size, head.size, head.checksum))
+        files[part] = tuple(states)
     warm = tuple(
-        one
-        for at in prefix.mountable_prefixes
-        for one in stored_warm_starts(bucket, at, present, manifest)
+        start
+        for place in prefix.mountable_prefixes
+        for start in _read_warm_starts(bucket, place, present, manifest)
     )
+    named = {prefix.file_key(part, name) for part in manifest for name in manifest[part].files}
     ours = {*named, prefix.manifest_key, prefix.lock_key}
-    ours |= {key for one in warm for key in one.objects}
+    ours |= {key for start in warm for key in start.objects}
     return StoredWeights(
         prefix,
         manifest,
@@ -179,86 +179,76 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     )
 
 
-def remove_warm_start(aws: Aws, prefix: WeightsPrefix, one: StoredWarmStart) -> None:
+def remove_warm_start(aws: Aws, prefix: WeightsPrefix, warm: StoredWarmStart) -> None:
     """Remove one warm start, the manifest first: without it, no engine uses the archive."""
-    for name in sorted(one.objects):
+    for name in sorted(warm.objects):
         delete_objects(aws, prefix.bucket, [name])
 
 
-def remove_weights(aws: Aws, found: StoredWeights, take_over: bool = False) -> None:
+def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) -> None:
     """Remove the files that the manifest names, their unfinished uploads, the warm starts, and the
     manifest last; nothing else, so an interrupted removal can be repeated.
 
     Raises Refused when someone else works at the prefix, unless ``take_over``.
     """
-    prefix = found.prefix
-    keys = [prefix.file_key(part, file.name) for part in found.files for file in found.files[part]]
-    keys += [key for one in found.warm for key in one.objects]
+    prefix = weights.prefix
+    keys = [prefix.file_key(part, file.name) for part, files in weights.files.items()
+            for file in files]  # fmt: skip
+    keys += [key for warm in weights.warm for key in warm.objects]
     with hold_lock(Bucket(aws, prefix.bucket), prefix, "removes the weights", take_over) as lock:
         delete_objects(aws, prefix.bucket, keys)
         lock.renew(now=True)
         delete_objects(aws, prefix.bucket, [prefix.manifest_key])
 
 
-def _file_status(
-    bucket: Bucket, key: str, name: str, entry: FileEntry, exists: bool, uploads: Collection[str]
-) -> FileStatus:
-    head = bucket.head(key) if exists else None
-    if head is None:
-        parts = (bucket.uploaded_parts(key, upload).values() for upload in uploads)
-        kept = sum(part.size for each in parts for part in each)
-        return FileStatus(name, "half" if uploads else "missing", entry.size, kept)
-    state: FileState = "whole" if entry.checksum else "unchecked"
-    if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
-        state = "differs"
-    return FileStatus(name, state, entry.size, head.size, head.checksum)
-
-
-def stored_warm_starts(
+def _read_warm_starts(
     bucket: Bucket, prefix: WeightsPrefix, present: Mapping[str, int], weights: Manifest
-) -> tuple[StoredWarmStart, ...]:
+) -> Iterator[StoredWarmStart]:
     """The warm starts among the objects ``present`` (size by key); ``weights`` is the manifest of
     the weights next to them."""
-    found: dict[str, dict[str, int]] = {}
+    objects: dict[str, dict[str, int]] = {}
     for key, size in sorted(present.items()):
         if name := prefix.warm_start_id(key):
-            found.setdefault(name, {})[key] = size
-    return tuple(_warm_start(bucket, prefix, name, found[name], weights) for name in found)
+            objects.setdefault(name, {})[key] = size
+    for name, sizes in objects.items():
+        stem = f"{prefix.key}{WARM_FOLDER}/{name}"
+        document: Any = None
+        if 0 < sizes.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
+            try:
+                document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
+            except (Missing, ValueError):
+                document = None
+        try:
+            yield _warm_start(name, sizes, document, sizes.get(f"{stem}.tar.gz"), weights)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            yield StoredWarmStart(name, sizes)
 
 
 def _warm_start(
-    bucket: Bucket, prefix: WeightsPrefix, name: str, objects: Mapping[str, int], weights: Manifest
+    key: str, objects: Mapping[str, int], document: Any, archive: int | None, weights: Manifest
 ) -> StoredWarmStart:
-    stem = f"{prefix.key}{WARM_FOLDER}/{name}"
-    if not 0 < objects.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
-        return StoredWarmStart(name, objects)
-    try:
-        document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
-        subject = document["subject"]
-        seconds = document.get("seconds_cold")
-        plausible = type(seconds) in (int, float) and 0 < seconds < _MAX_SECONDS
-        return StoredWarmStart(
-            key=name,
-            objects=objects,
-            complete=document["size"] == objects.get(f"{stem}.tar.gz"),
-            pair=_pair(subject.get("pair"), weights),
-            k=_k(subject.get("engine")),
-            device=sanitize(device_text(subject["device"]), _MAX_TEXT),
-            made=sanitize(document.get("made", ""), _MAX_DATE),
-            seconds_cold=float(seconds) if plausible else None,
-        )
-    except (Missing, ValueError, LookupError, TypeError, AttributeError):
-        return StoredWarmStart(name, objects)
-
-
-def _pair(digests: Any, weights: Manifest) -> str:
-    """The synced pair, when its configurations are those that the engine compiled for."""
-    compiled_for = digests if isinstance(digests, dict) else {}
-    known = {part: _config_sha256(weights, part) for part in PARTS if compiled_for.get(part)}
-    target = weights.get("target")
-    if not target or not known or any(compiled_for[part] != known[part] for part in known):
-        return ""
-    return target.pair if "drafter" in known else target.pair.partition("+")[0]
+    """Raises ValueError, LookupError, TypeError or AttributeError for a damaged manifest."""
+    subject, seconds = document["subject"], document.get("seconds_cold")
+    plausible = type(seconds) in (int, float) and 0 < seconds < _MAX_SECONDS
+    # The synced pair, when its configurations are those that the engine compiled for.
+    digests = subject.get("pair")
+    compiled = {part: digests[part] for part in PARTS if digests.get(part)} if digests else {}
+    same = compiled and all(compiled[part] == _config_sha256(weights, part) for part in compiled)
+    pair = weights["target"].pair if same and "target" in weights else ""
+    engine, k = subject.get("engine"), None
+    if isinstance(engine, dict):
+        k = json_object(engine.get(SPECULATION, {})).get("num_speculative_tokens")
+        k = 0 if SPECULATION not in engine else k if type(k) is int else None
+    return StoredWarmStart(
+        key=key,
+        objects=objects,
+        complete=document["size"] == archive,
+        pair=pair if "drafter" in compiled else pair.partition("+")[0],
+        k=k,
+        device=sanitize(device_text(subject["device"]), _MAX_TEXT),
+        made=sanitize(document.get("made", ""), _MAX_DATE),
+        seconds_cold=float(seconds) if plausible else None,
+    )
 
 
 def _config_sha256(weights: Manifest, part: str) -> str:
@@ -270,12 +260,3 @@ def _config_sha256(weights: Manifest, part: str) -> str:
         return base64.b64decode(value, validate=True).hex() if algorithm == "SHA256" else ""
     except binascii.Error:
         return ""
-
-
-def _k(engine: Any) -> int | None:
-    if not isinstance(engine, dict):
-        return None
-    if SPECULATION not in engine:
-        return 0
-    k = json_object(engine[SPECULATION]).get("num_speculative_tokens")
-    return k if type(k) is int else None

@@ -33,6 +33,7 @@ from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle_serve.contract import HEX_32, WARM_FOLDER, is_s3_uri
+from peagle_serve.safetensors import first_names
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -44,7 +45,6 @@ MANIFEST = "peagle-weights.json"
 LOCK = "peagle-weights.lock"
 
 _WARM_START = re.compile(rf"({HEX_32.pattern})\.(?:tar\.gz|json)")
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def unknown_objects(
     if folders:
         yield error(
             "folder-keys", prefix.uri,
-            f"SageMaker cannot mount a prefix with a key that ends with a slash: {_some(folders)} "
-            "(`Create folder` in the S3 console makes such keys)",
+            "SageMaker cannot mount a prefix with a key that ends with a slash: "
+            f"{first_names(folders)} (`Create folder` in the S3 console makes such keys)",
             Fix("delete the key", ("aws", "s3api", "delete-object", "--bucket", prefix.bucket,
                                    "--key", folders[0])),
         )  # fmt: skip
@@ -129,7 +129,7 @@ def unknown_objects(
         yield error(
             "file-and-folder", prefix.uri,
             "SageMaker cannot mount a prefix with a key that is both a file and a folder: "
-            f"{_some(both)}",
+            f"{first_names(both)}",
             "use another prefix, or delete that object",
         )  # fmt: skip
     skipped = tuple(f"{prefix.key}{part}/" for part in untouched)
@@ -137,10 +137,10 @@ def unknown_objects(
     unknown = sorted(key for key in present if key not in known and not key.startswith(skipped))
     if pairs := synced_below(prefix, present.keys() - ours):
         names = [pair.key.removeprefix(prefix.key) for pair in pairs]
-        yield foreign_objects(
-            prefix,
-            f"pairs were synced to prefixes below it ({_some(names)}), which every start would "
-            "download too",
+        yield error(
+            "foreign-objects", prefix.uri,
+            f"pairs were synced to prefixes below it ({first_names(names)}), which every start "
+            "would download too",
             Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
         )  # fmt: skip
         # A URI that is one level too high gets this fix only, and no advice to delete anything.
@@ -149,18 +149,13 @@ def unknown_objects(
         unknown = [key for key in unknown if synced and not key.startswith(within)]
     if unknown:
         size = sum(present[key] for key in unknown)
-        yield foreign_objects(
-            prefix,
+        yield error(
+            "foreign-objects", prefix.uri,
             f"{len(unknown)} other object{'s' if len(unknown) > 1 else ''} below the prefix "
-            f"({size / 1e6:,.1f} MB: {_some(unknown)}), which every start would download too",
+            f"({size / 1e6:,.1f} MB: {first_names(unknown)}), which every start would download too",
             Fix("use another prefix, or remove what is not needed",
                 ("aws", "s3", "rm", f"s3://{prefix.bucket}/{unknown[0]}")),
         )  # fmt: skip
-
-
-def foreign_objects(prefix: WeightsPrefix, message: str, fix: Fix) -> Finding:
-    """The error of a prefix that holds, or is inside, something other than one pair."""
-    return error("foreign-objects", prefix.uri, message, fix)
 
 
 def _parents(keys: Collection[str]) -> Iterator[str]:
@@ -169,11 +164,6 @@ def _parents(keys: Collection[str]) -> Iterator[str]:
         while 0 <= end < len(key) - 1:
             yield key[:end]
             end = key.find("/", end + 1)
-
-
-def _some(keys: list[str]) -> str:
-    shown = ", ".join(keys[:_SHOWN])
-    return f"{shown}, ..." if len(keys) > _SHOWN else shown
 
 
 AwsOf = Callable[[], "Aws"]

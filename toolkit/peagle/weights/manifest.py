@@ -1,14 +1,13 @@
 """The manifest ``peagle-weights.json``: which files belong in the folders, and from which source.
 
 A sync writes it before the first byte (``complete`` false) and after the last one (true), so that
-one small object tells a partial copy from a complete one. Also here: what the manifest of one
-folder says about a plan, and manifests one level above or below a prefix.
+one small object tells a partial copy from a complete one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,15 +15,14 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import Fix, NotFound, PeagleError, UserError
-from peagle.findings import Finding
 from peagle.planning.plan import Plan
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, foreign_objects, synced_below
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, synced_below
 from peagle_serve import json_reader
+from peagle_serve.safetensors import first_names
 
 _FORMAT = 1
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -61,16 +59,6 @@ Manifest = dict[str, FolderEntry]
 """Folders by part."""
 
 
-@dataclass(frozen=True)
-class SyncedPair:
-    """The pair that a sync copies, as in ``FolderEntry``; ``given`` are the parts whose source the
-    user named."""
-
-    pair: str
-    parallel_drafting: bool | None = None
-    given: frozenset[str] = frozenset()
-
-
 def read_manifest(bucket: Bucket, prefix: WeightsPrefix) -> Manifest:
     """The manifest at a prefix; empty when there is none.
 
@@ -80,8 +68,8 @@ def read_manifest(bucket: Bucket, prefix: WeightsPrefix) -> Manifest:
         document = json_reader.read(bucket.read(prefix.manifest_key), "the manifest")
         if document["format"] != _FORMAT:
             raise ValueError("another format")
-        found = document["folders"]
-        return {part: _folder(found[part]) for part in PARTS if part in found}
+        folders = document["folders"]
+        return {part: _read_folder(folders[part]) for part in PARTS if part in folders}
     except Missing:
         return {}
     except (ValueError, LookupError, TypeError, AttributeError) as reason:
@@ -101,7 +89,7 @@ def write_manifest(bucket: Bucket, prefix: WeightsPrefix, manifest: Manifest) ->
     bucket.call("put_object", Key=prefix.manifest_key, Body=content, ContentType="application/json")
 
 
-def _folder(document: dict[str, Any]) -> FolderEntry:
+def _read_folder(document: Mapping[str, Any]) -> FolderEntry:
     drafting = document.get("parallel_drafting")
     files = {name: FileEntry(**entry) for name, entry in document["files"].items()}
     if any(type(entry.size) is not int or entry.size < 0 for entry in files.values()):
@@ -158,17 +146,10 @@ def incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
         name for name, entry in folder.files.items() if present.get(name, entry.size) != entry.size
     ]
     if below is not None and missing:
-        return f"{_some(missing)} missing"
+        return f"it lacks {first_names(missing)}"
     if differing:
-        return f"{_some(differing)} not the size of the source"
+        return f"other sizes than the source have {first_names(differing)}"
     return "" if folder.complete else "the sync has not finished"
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:_SHOWN])
-    if len(names) > _SHOWN:
-        return f"{len(names)} files, such as {shown}, are"
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
 def _synced_above(bucket: Bucket, prefix: WeightsPrefix) -> WeightsPrefix | None:
@@ -195,30 +176,17 @@ def copied_pair(aws: Aws, location: str) -> str:
     return ""
 
 
-def inside_a_pair(bucket: Bucket, prefix: WeightsPrefix) -> Iterator[Finding]:
-    """The error of a sync into a folder of a synced pair."""
-    if above := _synced_above(bucket, prefix):
-        yield foreign_objects(
-            prefix, f"it is a folder of the pair at {above.uri}",
-            Fix("use the prefix above it", ("peagle", "weights", "list", above.uri)),
-        )  # fmt: skip
-
-
 def refuse_neighbors(bucket: Bucket, prefix: WeightsPrefix, present: Collection[str]) -> None:
     """Raises NotFound where a pair was synced one level above the prefix or below it, and not to
     the prefix itself."""
     if prefix.manifest_key in present:
         return
     if above := _synced_above(bucket, prefix):
-        raise NotFound(
-            f"{prefix.uri} is a folder of the pair at {above.uri}",
-            Fix("use that prefix", ("peagle", "weights", "list", above.uri)),
-            code="other-prefix",
-        )
-    if below := synced_below(prefix, present):
-        names = ", ".join(one.key.removeprefix(prefix.key) for one in below[:_SHOWN])
-        raise NotFound(
-            f"no pair was synced to {prefix.uri} itself, but below it: {names}",
-            Fix("use that prefix", ("peagle", "weights", "list", below[0].uri)),
-            code="other-prefix",
-        )
+        neighbor, where = above, f"{prefix.uri} is a folder of the pair at {above.uri}"
+    elif below := synced_below(prefix, present):
+        names = first_names([pair.key.removeprefix(prefix.key) for pair in below])
+        neighbor, where = below[0], f"no pair was synced to {prefix.uri}, but below it: {names}"
+    else:
+        return
+    fix = Fix("use that prefix", ("peagle", "weights", "list", neighbor.uri))
+    raise NotFound(where, fix, code="other-prefix")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.checkpoints.entries import OWN
-from peagle.checkpoints.hub import COMMIT, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
 from peagle.errors import CheckpointError, HubFailed
 from peagle.findings import Finding, note
 from peagle.planning.plan import Plan, Reason, Weights

@@ -13,8 +13,7 @@ from peagle.aws.s3 import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.files import CONFIG, check_links, files_read
-from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
-from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.hub import COMMIT, Hub, HubSource, resolve_revision
 from peagle.checkpoints.vocabulary import with_vocabulary
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
@@ -24,51 +23,50 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Weights
 from peagle.planning.weights import place_weights
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_prefix
-from peagle.weights.manifest import SyncedPair
 
 ATTEMPTS = 5
 """How often a part is read from the Hub before the sync fails."""
 
-_MAX_GIT_BLOB = 100_000_000
-"""Bytes. A larger file is not hashed as one git blob."""
-
 
 @dataclass(frozen=True)
 class PairWeights:
-    """The weights of a pair by part, the pair as the manifest names it, and findings about it."""
+    """The weights of a pair by part, and what the manifest says of it: the catalogue's ``name``,
+    how its drafter drafts (``None``: unknown), and the parts whose location the user named."""
 
     weights: Mapping[str, Weights]
-    pair: SyncedPair
-    findings: tuple[Finding, ...]
+    name: str
+    parallel_drafting: bool | None = None
+    named: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
 
 
 def weights_of_pair(
     catalog: Catalog,
     name: str,
-    given: Mapping[str, Weights],
+    named: Mapping[str, Weights],
     parts: tuple[str, ...] = PARTS,
 ) -> PairWeights:
-    """The weights of a pair, from the catalogue or as ``given`` by part.
+    """The weights of a pair, from the catalogue or as ``named`` by the user.
 
     Raises UserError for an unknown pair, and when only a drafter is asked for that has no weights.
     """
     # The user's own head replaces any other, public or not.
-    options = Options(pair=name, speculation="drafter" in parts and "drafter" not in given)
+    options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
     selected = choose_drafter(options, catalog)
     placed = place_weights(options, catalog, selected.value, "weights").value
-    found = {"target": placed.target, "drafter": placed.drafter} | dict(given)
-    if parts == ("drafter",) and found["drafter"] is None:
+    weights = {"target": placed.target, "drafter": placed.drafter} | dict(named)
+    if parts == ("drafter",) and weights["drafter"] is None:
         raise UserError(
             f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
         )
     drafter = selected.value.drafter
-    pair = SyncedPair(
-        pair=selected.value.name,
-        parallel_drafting=drafter.parallel_drafting if drafter else None,
-        given=frozenset(given),
+    return PairWeights(
+        {part: each for part, each in weights.items() if each and part in parts},
+        selected.value.name,
+        drafter.parallel_drafting if drafter else None,
+        frozenset(named),
+        selected.findings,
     )
-    weights = {part: each for part, each in found.items() if each and part in parts}
-    return PairWeights(weights, pair, selected.findings)
 
 
 @dataclass(frozen=True)
@@ -121,26 +119,35 @@ class WeightSource:
             )
         raise failure
 
-    def check(self, file: SourceFile, content: bytes) -> None:
-        """Raise CheckpointError when a whole file does not match the checksum on the Hub."""
-        if file.sha256 is not None:
-            self.check_sha256(file, hashlib.sha256(content).hexdigest())
-        elif file.git is not None:
-            blob = b"blob %d\0" % len(content) + content
-            if hashlib.sha1(blob, usedforsecurity=False).hexdigest() != file.git:
-                raise self._differs(file)
 
-    def check_sha256(self, file: SourceFile, sha256: str) -> None:
-        """Raise CheckpointError when a file's SHA-256 is not the one that the Hub lists."""
-        if file.sha256 not in (None, sha256):
-            raise self._differs(file)
+class SourceStream:
+    """The bytes of a file in order, as a transfer reads them. The last read raises CheckpointError
+    unless they are those that the Hub lists, so that other bytes never become an object."""
 
-    def _differs(self, file: SourceFile) -> CheckpointError:
-        return CheckpointError(
-            f"{self.location}/{file.name} does not match the checksum on the Hub",
-            "the file was not stored; run the command again. A proxy or mirror may be the cause",
-            code="checksum-mismatch",
+    def __init__(self, source: WeightSource, file: SourceFile) -> None:
+        self._source, self._file, self._at = source, file, 0
+        self._listed, self._hash = file.sha256, hashlib.sha256()
+        if file.sha256 is None and file.git is not None:
+            prefix = b"blob %d\0" % file.size
+            self._listed, self._hash = file.git, hashlib.sha1(prefix, usedforsecurity=False)
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._file.size - self._at
+        content = self._source.read(
+            self._file.name, self._at, left if size < 0 else min(size, left)
         )
+        self._at += len(content)
+        if self._listed is not None:
+            self._hash.update(content)
+            if self._at == self._file.size and self._hash.hexdigest() != self._listed:
+                raise CheckpointError(
+                    f"{self._source.location}/{self._file.name} does not match the checksum on the "
+                    "Hub",
+                    "the file was not stored; run the command again. A proxy or mirror may be the "
+                    "cause",
+                    code="checksum-mismatch",
+                )
+        return content
 
 
 def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
@@ -178,9 +185,8 @@ def _open(
     files = []
     for name in names:
         size = sizes[name]
-        known = source.digests(name) if remote else {}
-        git = known.get("git") if size < _MAX_GIT_BLOB else None
-        files.append(SourceFile(name, size, known.get("sha256"), git))
+        listed = source.digests(name) if remote else {}
+        files.append(SourceFile(name, size, listed.get("sha256"), listed.get("git")))
     others = [sizes[name] for name in sizes if name not in names]
     return WeightSource(
         location, tuple(files), (len(others), sum(others)), source, copied_from, remote

@@ -1,76 +1,112 @@
-"""Sync weights to S3: plan what to copy, then compare and copy several parts at a time.
+"""Sync weights to S3: plan what to copy, compare what is there by its checksum, copy the rest.
 
-Whatever ends a sync early, the next one resumes: it compares finished objects by checksum, and
-keeps the parts that S3 holds of unfinished ones.
+A file that was interrupted is copied again from its beginning; files that are complete are not.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, create_bucket
+from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_changed
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
-from peagle.errors import UserError
-from peagle.findings import Finding, warning
+from peagle.errors import CloudError, PeagleError, UserError
+from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.plan import Weights
-from peagle.weights.bucket import Bucket, ObjectInfo
+from peagle.s3uri import S3Uri
+from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.lock import hold_lock
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
     Manifest,
-    SyncedPair,
-    inside_a_pair,
     read_manifest,
+    refuse_neighbors,
     write_manifest,
 )
-from peagle.weights.sources import WeightSource, open_source
-from peagle.weights.transfer import (
-    PART_SIZE,
-    FileTransfer,
-    Meter,
-    SyncProgress,
-    Transfer,
-    TransferQueue,
-    part_bytes,
+from peagle.weights.sources import (
+    PairWeights,
+    SourceFile,
+    SourceStream,
+    WeightSource,
+    open_source,
 )
-from peagle.weights.upload import ServerCopy, UploadInParts, UploadWhole, VerifyExisting
 from peagle_serve.contract import VOCABULARY_FILE
+
+FILES_AT_ONCE = 4
 
 REPLACING_CODES = frozenset({"other-weights-there", "objects-are-replaced"})
 """Findings of a sync that replaces other weights; ``where`` is their prefix."""
 
+_SHA256 = "sha256"
+"""Object metadata: the SHA-256 of the whole file, where the Hub lists it."""
+
+_SOURCE_ETAG = "source-etag"
+"""Object metadata of a server-side copy: the ETag of the original."""
+
+_TICK_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
-class SyncPlan:
-    """What a sync will do. ``present`` is size by key of the objects at the prefix, and
-    ``partial_bytes`` what unfinished uploads hold of the files."""
+class SyncFile:
+    """One file of a sync: the part (target or drafter), the source, and the key in S3."""
 
-    prefix: WeightsPrefix
-    region: str
-    sources: Mapping[str, WeightSource]
-    items: tuple[FileTransfer, ...]
-    creates_bucket: bool = False
-    present: Mapping[str, int] = field(default_factory=dict)
-    manifest: Manifest = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
-    partial_bytes: int = 0
+    part: str
+    source: WeightSource
+    file: SourceFile
+    key: str
+
+    @property
+    def name(self) -> str:
+        """``target/config.json``."""
+        return f"{self.part}/{self.file.name}"
 
     @property
     def size(self) -> int:
-        return sum(item.size for item in self.items)
+        return self.file.size
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """What a sync will do. ``present`` is size by key of the objects at the prefix."""
+
+    prefix: WeightsPrefix
+    region: str
+    pair: PairWeights
+    sources: Mapping[str, WeightSource]
+    files: tuple[SyncFile, ...]
+    creates_bucket: bool = False
+    present: Mapping[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     @property
-    def same_size(self) -> tuple[FileTransfer, ...]:
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def same_size(self) -> tuple[SyncFile, ...]:
         """Files that are at the prefix with the right size; their bytes are not compared yet."""
-        return tuple(item for item in self.items if self.present.get(item.key) == item.size)
+        return tuple(file for file in self.files if self.present.get(file.key) == file.size)
+
+
+@dataclass(frozen=True)
+class SyncProgress:
+    """Bytes in place of ``total``, bytes moved by this run, bytes per second, and seconds left
+    (``None`` while unknown)."""
+
+    done: int
+    total: int
+    moved: int
+    speed: float = 0.0
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,47 +117,57 @@ class SyncResult:
     manifest: Manifest
 
 
-def plan_sync(aws: Aws, prefix: WeightsPrefix, weights: Mapping[str, Weights]) -> SyncPlan:
-    """Look at the sources (``weights`` by part) and at the prefix; writes nothing.
+def plan_sync(aws: Aws, prefix: WeightsPrefix, pair: PairWeights) -> SyncPlan:
+    """Look at the sources and at the prefix; writes nothing.
 
     Raises Refused for a bucket of another account or region, UserError when a folder would be
     copied to itself, and what ``open_source`` raises.
     """
-    sources = {part: open_source(each, lambda: aws) for part, each in weights.items()}
+    sources = {part: open_source(each, lambda: aws) for part, each in pair.weights.items()}
     for part, source in sources.items():
-        origin = source.copied_from
-        if origin and origin.uri == prefix.part_uri(part):
+        if source.copied_from and source.copied_from.uri == prefix.part_uri(part):
             raise UserError(
-                f"the {part} would be copied to itself",
-                "use another prefix",
-                code="copied-to-itself",
+                f"the {part} would be copied to itself", "use another prefix", "copied-to-itself"
             )
-    items = tuple(_items(prefix, sources))
+    files = tuple(
+        SyncFile(part, source, file, prefix.file_key(part, file.name))
+        for part, source in sources.items()
+        for file in sorted(source.files, key=lambda file: (file.size, file.name))
+    )  # small files first, so that errors show early
+    plan = SyncPlan(prefix, aws.region, pair, sources, files)
     if not bucket_exists(aws, prefix.bucket):
-        return SyncPlan(prefix, aws.region, sources, items, creates_bucket=True)
+        return replace(plan, creates_bucket=True)
     bucket = Bucket(aws, prefix.bucket)
     present = bucket.sizes(prefix.key)
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
-    untouched = [part for part in PARTS if part not in sources]
-    findings = tuple(inside_a_pair(bucket, prefix)) or (
-        *unknown_objects(prefix, present, {item.key for item in items}, untouched),
-        *_replaced(prefix, items, present),
-    )
-    resumable = [item for item in items if _is_from_source(item, manifest)]
-    uploads = bucket.unfinished_uploads(prefix.key) if resumable else {}
-    partial = sum(_partial_bytes(bucket, resumable, uploads).values())
-    replaced = tuple(other_sources(prefix, sources, manifest))
-    return SyncPlan(
-        prefix, aws.region, sources, items, False, present, manifest,
-        (*replaced, *findings, *lacks_vocabulary(prefix, sources)), partial,
-    )  # fmt: skip
+    plan = replace(plan, present=present)
+    return replace(plan, findings=tuple(_findings(bucket, plan, manifest)))
 
 
-def _items(prefix: WeightsPrefix, sources: Mapping[str, WeightSource]) -> Iterator[FileTransfer]:
-    """Small files first, so that errors show early."""
-    for part, source in sources.items():
-        for file in sorted(source.files, key=lambda file: (file.size, file.name)):
-            yield FileTransfer(part, source, file, prefix.file_key(part, file.name))
+def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Finding]:
+    prefix, present = plan.prefix, plan.present
+    yield from other_sources(prefix, plan.sources, manifest)
+    try:
+        refuse_neighbors(bucket, prefix, ())
+    except PeagleError as inside:
+        yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
+        return
+    untouched = [part for part in PARTS if part not in plan.sources]
+    yield from unknown_objects(prefix, present, {file.key for file in plan.files}, untouched)
+    for part in plan.sources:
+        differing = [
+            file.name
+            for file in plan.files
+            if file.part == part and present.get(file.key, file.size) != file.size
+        ]
+        if differing:
+            yield warning(
+                "objects-are-replaced", prefix.part_uri(part),
+                f"{len(differing)} files differ in size at the destination and are replaced: "
+                f"{', '.join(differing[:3])}",
+                "endpoints that use this folder would start with different weights",
+            )  # fmt: skip
+    yield from lacks_vocabulary(prefix, plan.sources)
 
 
 def other_sources(
@@ -157,44 +203,9 @@ def lacks_vocabulary(
         )  # fmt: skip
 
 
-def _replaced(
-    prefix: WeightsPrefix, items: Iterable[FileTransfer], present: Mapping[str, int]
-) -> Iterator[Finding]:
-    every = [item for item in items if present.get(item.key, item.size) != item.size]
-    for part in PARTS:
-        differing = [item for item in every if item.part == part]
-        if differing:
-            yield warning(
-                "objects-are-replaced", prefix.part_uri(part),
-                f"{len(differing)} files differ in size at the destination and are replaced: "
-                f"{', '.join(item.name for item in differing[:3])}",
-                "endpoints that use this folder would start with different weights",
-            )  # fmt: skip
-
-
-def _is_from_source(item: FileTransfer, manifest: Manifest) -> bool:
-    """Whether an earlier sync copied the file from the same source."""
-    before = manifest.get(item.part)
-    return before is not None and before.source == item.source.location
-
-
-def _partial_bytes(
-    bucket: Bucket, items: Iterable[FileTransfer], uploads: Mapping[str, list[str]]
-) -> dict[str, int]:
-    """Bytes in the parts of each file's last unfinished upload, by key."""
-    found: dict[str, int] = {}
-    for item in items:
-        for upload in uploads.get(item.key, ())[-1:]:
-            with suppress(Missing):
-                parts = bucket.uploaded_parts(item.key, upload).values()
-                found[item.key] = sum(part.size for part in parts)
-    return found
-
-
 def sync_weights(
     aws: Aws,
     plan: SyncPlan,
-    pair: SyncedPair,
     report: Callable[[SyncProgress], object],
     take_over: bool = False,
     company: Company = NO_COMPANY,
@@ -203,85 +214,174 @@ def sync_weights(
     of what is written, and of a new bucket.
 
     Raises Refused when someone else works at the prefix, unless ``take_over``, and other
-    PeagleErrors; after those and KeyboardInterrupt the next call resumes.
+    PeagleErrors; after those and KeyboardInterrupt the next call copies what is missing.
     """
+    prefix = plan.prefix
     if plan.creates_bucket:
-        create_bucket(aws, plan.prefix.bucket, company.tag_list)
-    bucket = Bucket(aws, plan.prefix.bucket, company.kms_key)
-    with hold_lock(bucket, plan.prefix, f"copies {pair.pair}", take_over) as lock:
-        # Listed again under the lock, uploads first: one can become an object meanwhile.
-        uploads = bucket.unfinished_uploads(plan.prefix.key)
-        present, known = bucket.sizes(plan.prefix.key), read_manifest(bucket, plan.prefix)
-        plan = replace(plan, present=present, manifest=known)
-        for item in plan.items:  # uploads of other weights are not resumed
-            if not _is_from_source(item, known):
-                for upload in uploads.pop(item.key, ()):
-                    bucket.abort(item.key, upload)
-        write_manifest(bucket, plan.prefix, known | _folders(plan, pair, {}))
-        meter = Meter(plan.size, report)
-        for item in plan.same_size:
-            meter.expect(item.name, item.size)
-        partial = _partial_bytes(bucket, plan.items, uploads)
-        for item in plan.items:
-            if item.key in partial:
-                meter.expect(item.name, partial[item.key])
-        if meter.done:
-            meter.tick()
-        TransferQueue(meter, lock.renew).run(_transfers(bucket, plan, uploads))
-        heads = ((item.key, bucket.head(item.key)) for item in plan.items)
-        stored = {key: _checksum(bucket, key, head) for key, head in heads if head}
-        manifest = known | _folders(plan, pair, stored)
+        create_bucket(aws, prefix.bucket, company.tag_list)
+    bucket = Bucket(aws, prefix.bucket, company.kms_key)
+    with hold_lock(bucket, prefix, f"copies {plan.pair.name}", take_over) as lock:
+        before = read_manifest(bucket, prefix)
+        keys = {file.key for file in plan.files}
+        for key, uploads in bucket.unfinished_uploads(prefix.key).items():
+            for upload in uploads if key in keys else ():
+                bucket.abort(key, upload)
+        write_manifest(bucket, prefix, before | _folders(plan, {}))
+        meter = _Meter(plan.size)
+
+        def tick() -> None:
+            lock.renew()
+            report(meter.progress)
+
+        entries = _copy(bucket, plan.files, meter, tick)
+        manifest = before | _folders(plan, entries)
         lock.renew(now=True)
-        write_manifest(bucket, plan.prefix, manifest)
+        write_manifest(bucket, prefix, manifest)
         return SyncResult(meter.moved, manifest)
 
 
-def _checksum(bucket: Bucket, key: str, head: ObjectInfo) -> tuple[str, int | None]:
-    """S3's checksum, and the part size that it depends on, if it does."""
-    if not head.composite:
-        return head.checksum, None
-    given = head.metadata.get(PART_SIZE, "")
-    return head.checksum, int(given) if given.isdecimal() else bucket.part_size(key)
-
-
-def _folders(
-    plan: SyncPlan, pair: SyncedPair, checksums: Mapping[str, tuple[str, int | None]]
-) -> Manifest:
-    """The folders of the manifest; complete once the checksums are known."""
+def _folders(plan: SyncPlan, entries: Mapping[str, FileEntry]) -> Manifest:
+    """The folders of the manifest; complete once the entries with S3's checksums are known."""
     return {
         part: FolderEntry(
             source=source.location,
-            complete=bool(checksums),
+            complete=bool(entries),
             files={
-                item.file.name: FileEntry(
-                    item.size, item.file.sha256, *checksums.get(item.key, (None, None))
-                )
-                for item in plan.items
-                if item.part == part
+                file.file.name: entries.get(file.key, FileEntry(file.size, file.file.sha256))
+                for file in plan.files
+                if file.part == part
             },
-            pair=pair.pair,
-            parallel_drafting=pair.parallel_drafting if part == "drafter" else None,
-            given=part in pair.given,
+            pair=plan.pair.name,
+            parallel_drafting=plan.pair.parallel_drafting if part == "drafter" else None,
+            given=part in plan.pair.named,
             commit=hub_snapshot(source.location),
         )
         for part, source in plan.sources.items()
     }
 
 
-def _transfers(
-    bucket: Bucket, plan: SyncPlan, uploads: Mapping[str, list[str]]
-) -> Iterator[Transfer]:
-    same_size = {item.key for item in plan.same_size}
-    for item in plan.items:
-        unfinished = uploads.get(item.key, [])
-        origin = item.source.copied_from
-        if origin is not None:
-            yield ServerCopy(bucket, item, origin, unfinished)
-            continue
-        exists = item.key in same_size
-        transfer: Transfer
-        if item.size <= part_bytes(item.size):
-            transfer = UploadWhole(bucket, item)
-        else:
-            transfer = UploadInParts(bucket, item, unfinished, differs=exists)
-        yield VerifyExisting(bucket, item, transfer) if exists else transfer
+class _Meter:
+    """Counts the bytes of a sync, from several threads."""
+
+    def __init__(self, total: int) -> None:
+        self.done = self.moved = 0
+        self.stopped = False
+        self._total, self._begin = total, time.monotonic()
+        self._lock = threading.Lock()
+
+    def move(self, bytes_transferred: int) -> None:
+        """``bytes_transferred`` have left; negative where a part is sent again."""
+        with self._lock:
+            self.done += bytes_transferred
+            self.moved += bytes_transferred
+
+    def compare(self, count: int) -> None:
+        """``count`` bytes that are there are those of the source (negative: they are not). Raises
+        CancelledError when the sync has ended early."""
+        if self.stopped:
+            raise CancelledError
+        with self._lock:
+            self.done += count
+
+    @property
+    def progress(self) -> SyncProgress:
+        seconds = time.monotonic() - self._begin
+        speed = self.moved / seconds if seconds else 0.0
+        left = (self._total - self.done) / speed if speed > 0 and seconds > 2 else None
+        return SyncProgress(min(self.done, self._total), self._total, self.moved, speed, left)
+
+
+def _copy(
+    bucket: Bucket, files: Iterable[SyncFile], meter: _Meter, tick: Callable[[], object]
+) -> dict[str, FileEntry]:
+    """Bring all files to S3, several at a time; their manifest entries by key. ``tick`` is called
+    regularly. Raises the first failure, after parts in flight have ended."""
+    workers = ThreadPoolExecutor(FILES_AT_ONCE)
+    with Transfers(bucket.aws, FILES_AT_ONCE, bucket.encryption) as transfers:
+        futures = {
+            file.key: workers.submit(_bring, bucket, file, transfers, meter) for file in files
+        }
+        pending = set(futures.values())
+        try:
+            while pending:
+                tick()
+                done, pending = wait(pending, _TICK_SECONDS, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+        except BaseException:
+            meter.stopped = True
+            workers.shutdown(wait=False, cancel_futures=True)
+            raise
+    workers.shutdown()
+    tick()
+    return {key: future.result() for key, future in futures.items()}
+
+
+def _bring(bucket: Bucket, file: SyncFile, transfers: Transfers, meter: _Meter) -> FileEntry:
+    """Copy a file to its key, unless S3 has these bytes there."""
+    place = S3Uri(bucket.name, file.key)
+    head = bucket.head(file.key)
+    if file.source.copied_from:
+        _copy_object(bucket.aws, file, place, head, transfers, meter)
+    elif head is None or not _is_same(file, head, meter):
+        listed = {_SHA256: file.file.sha256} if file.file.sha256 else {}
+        stream = SourceStream(file.source, file.file)
+        transfers.upload(stream, file.size, place, listed, meter.move)
+    head = bucket.head(file.key)
+    if head is None or head.size != file.size:
+        raise CloudError(
+            f"{place} should have {file.size:,} bytes, but has {head.size if head else 0:,}",
+            "another client may write there; run the command again",
+            code="checksum-mismatch",
+        )
+    return FileEntry(file.size, file.file.sha256, head.checksum, head.part_size)
+
+
+def _is_same(file: SyncFile, head: ObjectInfo, meter: _Meter) -> bool:
+    """Whether the object has the bytes of the source. Where the Hub lists the file's SHA-256 and
+    the object was uploaded from such a file, nothing is read."""
+    if head.size != file.size:
+        return False
+    listed = file.file.sha256
+    if listed is not None and head.metadata.get(_SHA256) == listed:
+        meter.compare(file.size)
+        return True
+    algorithm, _, checksum = head.checksum.partition(":")
+    if algorithm != ALGORITHM:
+        return False
+    size, each = file.size, head.part_size or max(file.size, 1)
+    digests = []
+    for start in range(0, max(size, 1), each):
+        end, digest = min(start + each, size), hashlib.sha256()
+        for at in range(start, end, PART_BYTES):
+            digest.update(file.source.read(file.file.name, at, min(PART_BYTES, end - at)))
+            meter.compare(min(PART_BYTES, end - at))
+        digests.append(digest.digest())
+    whole = hashlib.sha256(b"".join(digests)).digest() if head.part_size else digests[0]
+    if base64.b64encode(whole).decode() == checksum:
+        return True
+    meter.compare(-size)
+    return False
+
+
+def _copy_object(
+    aws: Aws,
+    file: SyncFile,
+    place: S3Uri,
+    copy: ObjectInfo | None,
+    transfers: Transfers,
+    meter: _Meter,
+) -> None:
+    """Let S3 copy an object, unless ``copy`` is one; no byte passes through this machine. The
+    original is pinned by its ETag."""
+    origin = file.source.copied_from
+    assert origin is not None
+    source = S3Uri(origin.bucket, origin.key + file.file.name)
+    original = Bucket(aws, source.bucket).head(source.key)
+    if original is None or original.size != file.size:
+        raise source_changed(source)
+    marks = {_SOURCE_ETAG: original.etag.strip('"')}
+    if copy and copy.size == file.size and marks.items() <= copy.metadata.items():
+        meter.compare(file.size)
+        return
+    transfers.copy(source, original.etag, file.size, place, marks, meter.move)

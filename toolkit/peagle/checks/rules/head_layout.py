@@ -243,10 +243,11 @@ def head_window(case: Case, head: Head) -> Findings:
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
         message = (
-            f"{head.location} sees the last {window:,} tokens only, and the context allows "
-            f"{case.max_model_len:,}: acceptance falls in longer requests"
+            f"{head.location} sees only the last {window:,} tokens, and requests may have "
+            f"{case.max_model_len:,}: acceptance falls in longer ones"
         )
-        fix = f"measure acceptance at your lengths, or above {window:,} use a full-attention head"
+        fix = "measure acceptance at your lengths, use a head with full attention, or lower "
+        fix += f"--max-model-len to {window}"
         yield warning("drafter", message, fix)
     yield from _many_groups(case, head)
 
@@ -260,11 +261,11 @@ def _many_groups(case: Case, head: Head) -> Findings:
         groups = cache_groups(case.architecture.attention, draft, ratio)
         if groups is not None and groups.draft == 1 and groups.total > MANY_GROUPS:
             message = (
-                f"{head.location}: with so few sliding layers vLLM divides the KV cache "
-                f"into {groups.total} groups, and fills a block table for each in every step"
+                f"{head.location} has few sliding layers, so vLLM divides the KV cache into "
+                f"{groups.total} groups, and fills a block table for each in every step"
             )
             fix = Fix(
-                "let vLLM keep all layers in one group",
+                f"use --set {ONE_GROUP}=true: one group, in which sliding layers keep all tokens",
                 options=("--set", f"{ONE_GROUP}=true"),
             )
             yield warning("drafter", message, fix)
@@ -300,8 +301,8 @@ def aux_layer_count(case: Case, head: Head) -> Findings:
     if not head.config.uses_auxiliary or len(layers) == built_for:
         return
     message = (
-        f"{head.location} reads {len(layers)} layers of the target, but vLLM builds fc for "
-        f"{built_for}"
+        f"config.json of {head.location} makes vLLM read {len(layers)} layers of the target and "
+        f"build fc for {built_for}: it starts, and crashes on the first request"
     )
     yield error("drafter", message, list_layers(head, layers, depth))
 
@@ -314,10 +315,10 @@ def list_layers(head: Head, layers: tuple[int, ...], depth: int) -> str:
     if states == len(layers):
         counts = [name for name in _COUNTS if head.counts_with(name)]
         remove = f", and remove {' and '.join(counts)}" if counts else ""
-        return f"list the layers {list(layers)} in {key}{remove}"
+        return f"in config.json, set {key} to {list(layers)}{remove}"
     # Training lists the last layer too: its hidden states are what the head learns to predict.
     drop = f": without {depth}, the target's last" if layers[-1] == depth else ""
-    return f"list the {states} layers for which fc was trained in {key}{drop}"
+    return f"in config.json, set {key} to the {states} layers that fc was trained on{drop}"
 
 
 _COUNTS = ("num_aux_hidden_states", "num_aux_layers")
@@ -360,14 +361,13 @@ def aux_layers_order(case: Case, head: Head) -> Findings:
     if list(layers) == ascending or len(ascending) < len(layers):
         return  # another rule reports layers that are listed twice
     message = (
-        f"{head.location} lists the target's layers {list(layers)}, but vLLM passes their hidden "
-        f"states as {ascending}, which costs acceptance if fc was trained in the listed order "
-        "(measured with a rearranged copy of the tiny head: 7 of 160 drafted tokens accepted, "
-        "not 11 of 140)"
+        f"{head.location} lists the target's layers as {list(layers)}, but vLLM always reads them "
+        f"as {ascending}. A head that was trained in the listed order loses acceptance (a copy of "
+        "the tiny head: 7 of 160 drafted tokens accepted instead of 11 of 140)"
     )
     fix = (
-        "if the head was trained in the listed order, sort the list and the blocks of columns of "
-        "fc.weight and mask_hidden alike; else sort the list only"
+        "sort the list; if the head was trained in the listed order, sort the columns of fc.weight "
+        "and mask_hidden with it, one block for each layer"
     )
     yield warning("drafter", message, fix)
 

@@ -181,7 +181,7 @@ def rejection_sample_method(case: Case) -> Findings:
 _OPTION, _VLLM = "OPTION_", "VLLM_"
 _SPECULATIVE = "OPTION_SPECULATIVE"
 _LMI = {
-    _SPECULATIVE: "remove it, and name the drafter with PAIR or --drafter, and its K with --k",
+    _SPECULATIVE: "remove it; PAIR or --drafter names the drafter, and --k sets K",
     _OPTION: "remove it",
     "HF_MODEL_": "remove it: PAIR and --model-source name the model",
     "SERVING_": "remove it",
@@ -216,16 +216,16 @@ def variable_ignored(case: Case) -> Findings:
         field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
         lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
         if lmi is not None:
-            message = f"{name} is of AWS's LMI images; vLLM's image ignores it"
+            message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
             if upper.startswith(_SPECULATIVE):
-                yield error("environment", f"{message} and does not draft", lmi)
+                yield error("environment", f"{message}: nothing is drafted", lmi)
                 continue
             argument = upper.removeprefix(_OPTION).lower().replace("_", "-")
             if upper.startswith(_OPTION) and argument in facts.arguments:
-                lmi = f"use --set {argument}=VALUE, or the plan's own option, instead"
+                lmi = f"use --set {argument}=VALUE instead"
             yield warning("environment", message, lmi)
         elif field in _FIELDS:
-            message = f"{name} is a field of the endpoint, which a container does not read"
+            message = f"{name} is a setting of the endpoint; the container ignores it"
             yield warning("environment", message, _FIELDS[field])
         elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
             later = first_version("variables", name, case.runtime.vllm)
@@ -233,7 +233,7 @@ def variable_ignored(case: Case) -> Findings:
             meant = get_close_matches(name, facts.variables, 1, 0.85)
             fix = f"use vLLM {later} or later, or remove it" if later else "remove it"
             if argument in facts.arguments:
-                fix = f"use --set {argument}=VALUE, or the plan's own option, instead"
+                fix = f"use --set {argument}=VALUE instead"
             elif meant and not later:
                 fix = f"did you mean {meant[0]}?"
             message = f"vLLM {facts.version} has no variable {name} and ignores it"
@@ -250,17 +250,16 @@ def code_variable(case: Case) -> Findings:
         if name == CONFIG_FILE:
             yield error(
                 "environment",
-                "--config names a file of arguments that vLLM reads past every check, also one in "
-                "the weights' folder",
+                "--config makes vLLM read arguments from a file, which no check has seen and which "
+                "may have come with the weights",
                 "set each argument of the file with --set",
             )
             continue
         yield warning(
             "environment",
-            f"{option_of(name)} chooses the code that the engine loads, which runs with the "
+            f"{option_of(name)} chooses code that the engine runs, with the permissions of the "
             "endpoint's role",
-            "remove it, unless you trust who wrote it; an engine that is a process of this machine "
-            "refuses it",
+            "remove it, unless you trust its author; an engine outside of a container refuses it",
         )
 
 

@@ -217,10 +217,13 @@ def mask_token_used(case: Case, head: Head) -> Findings:
         if roles:
             message = (
                 f"{key} of {head.location} is {token}, the {' and '.join(roles)} token of "
-                f"{case.target.id}"
+                f"{case.target.id}, which has a meaning of its own: this costs acceptance"
             )
-            fix = f"set {key} to the token that the head was trained with; if that is {token}, "
-            yield warning("drafter", message, f"{fix}measure acceptance")
+            fix = (
+                f"set {key} to the token that the head was trained with; if it was trained with "
+                f"{token}, measure acceptance"
+            )
+            yield warning("drafter", message, fix)
 
 
 _FILE_BESIDE = (

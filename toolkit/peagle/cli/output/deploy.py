@@ -15,7 +15,7 @@ from peagle.aws.s3 import Upload
 from peagle.cli.account import Account
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.output.answer import speed_of_plan
-from peagle.cli.output.console import print_facts, print_line, print_status
+from peagle.cli.output.console import print_facts, print_line, print_status, show_findings
 from peagle.cli.output.plan_facts import (
     licences_text,
     observability_facts,
@@ -149,7 +149,9 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
-        print_line(f"In the {api.second_turn_text(api.SecondTurn(**second))}.")
+        turn = api.SecondTurn(**second)
+        print_line(f"In the {api.second_turn_text(turn)}.")
+        show_findings(api.proof_findings(turn))
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "

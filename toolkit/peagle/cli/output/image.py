@@ -1,48 +1,13 @@
-"""Images as tables and documents."""
+"""Built images as text and documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-from peagle.cli.output.console import (
-    UNLIMITED,
-    align_columns,
-    fit_columns,
-    hidden_columns,
-    print_line,
-    wrapped,
-)
+from peagle.cli.output.console import print_line
 from peagle.images import Image
 
-_HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
-
-_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
-"""Columns to drop on a narrow terminal, in this order."""
-
 _MB = 1e6
-
-
-def image_table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
-    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
-
-    The base is shown without its registry; `image show` prints all of it.
-    """
-    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
-    yield from align_columns(rows, ("SIZE",))
-    yield from wrapped(hidden_columns(dropped), width)
-
-
-def _row(image: Image) -> tuple[str, ...]:
-    return (
-        image.name,
-        image.pair,
-        image.runtime,
-        f"{image.size / _MB:,.0f} MB",
-        "baked in" if image.baked else "mounted",
-        image.created[:10],
-        image.base.rpartition("/")[2] or "?",
-    )
 
 
 def print_image(image: Image) -> None:

@@ -27,8 +27,7 @@ from peagle.text import (
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
-from peagle.weights.sync import SyncPlan, SyncResult
-from peagle.weights.transfer import SyncProgress
+from peagle.weights.sync import SyncPlan, SyncProgress, SyncResult
 from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 _STATES = {"whole": "complete", "half": "partial"}
@@ -48,10 +47,6 @@ def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbo
         print_status(
             f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
             "checksum, and replaced where they differ"
-        )
-    if plan.partial_bytes:
-        print_status(
-            f"  partial  {format_size(plan.partial_bytes)} more in unfinished uploads: resumed"
         )
     for part, source in plan.sources.items():
         count, size_left = source.left_out
@@ -87,8 +82,6 @@ def progress_text(progress: SyncProgress) -> str:
     if progress.seconds_left is not None:
         parts.append(format_rate(progress.speed))
         parts.append(f"{format_duration(progress.seconds_left)} left")
-    if progress.file:
-        parts.append(progress.file)
     return " | ".join(parts)
 
 
@@ -148,7 +141,7 @@ def resume_hint(
             else:
                 done, total = format_size(bar.progress.done), format_size(bar.progress.total)
                 print_status(
-                    f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
+                    f"At {place.uri}: {done} of {total}. Finished files are kept, and billed as "
                     "storage."
                 )
                 print_status("Resume", command_line(resume))
@@ -164,7 +157,7 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
     else:
         copied = "nothing was copied"
     print_status(
-        f"{plan.prefix.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
+        f"{plan.prefix.uri} is complete: {_files(len(plan.files))}, {format_size(plan.size)}, "
         f"checksums match ({copied})"
     )
     print_status("Use it", use)

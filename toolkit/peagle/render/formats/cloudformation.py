@@ -225,6 +225,13 @@ def _observability_parameters(plan: Plan) -> dict[str, Any]:
             r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$",
             Default="",
         )
+        parameters["LogExists"] = {
+            "Type": "String",
+            "Description": "true if the log exists, since the endpoint ran without a retention; "
+            "CloudFormation makes no second one, so set its retention yourself",
+            "AllowedValues": ["true", "false"],
+            "Default": "false",
+        }
     return parameters
 
 
@@ -250,7 +257,7 @@ def _number(description: str, default: int, minimum: int) -> dict[str, Any]:
 
 # --- References and conditions
 
-_SEVERAL, _ENCRYPTS_LOG = "SeveralInstances", "LogHasKey"
+_SEVERAL, _ENCRYPTS_LOG, _MAKES_LOG = "SeveralInstances", "LogHasKey", "LogIsNew"
 _PREFIXED, _PLANNED_NAME = "NameHasPrefix", "NameIsPlanned"
 
 
@@ -263,6 +270,7 @@ def _conditions(plan: Plan) -> dict[str, Any]:
         _PREFIXED: {"Fn::Equals": [beginning, ""]},
         _SEVERAL: {"Fn::Not": [single]},
         _ENCRYPTS_LOG: {"Fn::Not": [no_key]},
+        _MAKES_LOG: {"Fn::Equals": [{"Ref": "LogExists"}, "false"]},
         _PLANNED_NAME: {"Fn::Equals": [{"Ref": "EndpointName"}, plan.name]},
     }
 
@@ -454,7 +462,7 @@ def _observability(plan: Plan) -> dict[str, Any]:
         }
         if plan.company.tags:
             log["Tags"] = plan.company.tag_list
-        resources["Log"] = _resource("Logs::LogGroup", log)
+        resources["Log"] = _resource("Logs::LogGroup", log) | {"Condition": _MAKES_LOG}
     if has_dashboard(plan):
         dashboard = {
             "DashboardName": dashboard_name(plan.name, plan.region),
