@@ -136,18 +136,17 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         _ensure_bucket(context, upload.bucket, desired)
         objects = desired.revision.resource("S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
-        earlier = _uploaded_keys(context.record, upload.bucket)
+        earlier = tuple(
+            key
+            for folder in context.record.of_type("S3Objects")
+            if S3Uri.parse(folder.name).bucket == upload.bucket
+            for key in folder.keys
+        )
         with context.creating(objects):
             key = desired.plan.company.kms_key
             s3.upload_missing(context.aws, upload, sent, present, earlier, key)
     if total and not uploads:
         context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
-
-
-def _uploaded_keys(record: Deployment, bucket: str) -> tuple[str, ...]:
-    """The objects of the deployment's weights in that bucket."""
-    folders = (one for one in record.of_type("S3Objects") if S3Uri.parse(one.name).bucket == bucket)
-    return tuple(key for folder in folders for key in folder.keys)
 
 
 def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:

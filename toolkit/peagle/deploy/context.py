@@ -78,7 +78,11 @@ class DeploymentContext:
         try:
             yield
         except PeagleError as error:
-            if not known and resource.type in _BY_ONE_REQUEST and _changed_nothing(error):
+            # The request was not sent, or AWS rejected it.
+            is_rejected = isinstance(error, Refused) or (
+                isinstance(error, CloudError) and error.rejected
+            )
+            if not known and resource.type in _BY_ONE_REQUEST and is_rejected:
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
                     self.change(billing_since=None)
@@ -96,8 +100,3 @@ class DeploymentContext:
     def say_bytes(self, state: str, done: int, total: int) -> None:
         """Report how many bytes are transferred."""
         self.say(state, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", lasting=done < total)
-
-
-def _changed_nothing(error: PeagleError) -> bool:
-    """Whether a request was not sent, or AWS rejected it."""
-    return isinstance(error, Refused) or (isinstance(error, CloudError) and error.rejected)

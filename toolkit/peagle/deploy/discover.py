@@ -180,7 +180,7 @@ def revisions_of(
     shared = next((one.description for one in configs if not model_in(one.description)), None)
     if shared is not None:  # the instances of copies: a revision is a model on them
         configs = []
-    for one in sorted(configs or models.values(), key=_created):
+    for one in sorted(configs or models.values(), key=lambda one: one.description["CreationTime"]):
         description = one.description if configs else shared or _planned_config(one.name)
         model = one if one.kind == "Model" else models.get(model_in(description))
         fingerprint = fingerprint_of(one)
@@ -260,11 +260,6 @@ def _planned_config(model: str) -> dict[str, Any]:
 def fingerprint_of(one: Found) -> str:
     """The revision's fingerprint; for what a template made, the plan's."""
     return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
-
-
-def _created(one: Found) -> float:
-    moment: datetime = one.description["CreationTime"]
-    return moment.timestamp()
 
 
 def uploaded_weights(
@@ -376,14 +371,10 @@ def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_pr
     keys = {key for one in known.of_type("S3Objects") for key in one.keys}
     more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
     complete = _with_resources(known, tuple(more))
-    if known.previous is None and _serve_the_same(known, found):
+    serving = {one.serving.fingerprint if one.serving else "" for one in (known, found)}
+    if known.previous is None and len(serving) == 1:
         return complete.model_copy(update={"previous": found.previous})
     return complete
-
-
-def _serve_the_same(known: Deployment, found: Deployment) -> bool:
-    serving = (known.serving, found.serving)
-    return len({one.fingerprint if one else "" for one in serving}) == 1
 
 
 def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
@@ -500,6 +491,7 @@ def _deployment(
     ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
     copies = any(one.instances_config for one in revisions)
     owner = owner_of(tags)
+    models = [(one.description, fingerprint_of(one)) for one in found if one.kind == "Model"]
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -511,10 +503,14 @@ def _deployment(
         previous=roles.previous,
         comparison=compared,
         resources=(
-            *_tagged_resources(found, live),
+            *(
+                Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
+                for one in found
+                if one.kind != "Endpoint" or live is not None  # it was deleted meanwhile
+            ),
             *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
             *(() if owner or not stored else _observability(aws, name, roles, found)),
-            *(uploaded_weights(aws, _models(found)) if stored else ()),
+            *(uploaded_weights(aws, models) if stored else ()),
         ),
         billing_since=live.created if live else None,
         owner=owner,
@@ -562,13 +558,6 @@ def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return None
 
 
-def _tagged_resources(found: list[Found], live: Endpoint | None) -> Iterator[Resource]:
-    """What carries our tags; without the endpoint, if that was deleted meanwhile."""
-    for one in found:
-        if one.kind != "Endpoint" or live is not None:
-            yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
-
-
 def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Iterator[Resource]:
     """Alarms, metric filters and dashboard, as of the revision in service; the rules for what the
     configurations capture."""
@@ -576,8 +565,3 @@ def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Ite
     fingerprint = revision.fingerprint if revision else ""
     configs = [(f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig"]
     yield from found_resources(aws, name, fingerprint, configs)
-
-
-def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The descriptions of the models, and their revisions."""
-    return ((one.description, fingerprint_of(one)) for one in found if one.kind == "Model")

@@ -42,7 +42,6 @@ from peagle.deploy.resources import (
 )
 from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
-from peagle.planning.operation_model import Scaling
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.planning.uploads import local_weights
@@ -306,12 +305,9 @@ def _tags(found: Compared) -> Iterator[FieldDrift]:
 def _scaling(found: Compared) -> Iterator[FieldDrift]:
     """The bounds and what the policy holds."""
     registered = autoscaling.registered(found.aws, found.live.name)
-    planned = _bounds(found.plan.scaling)
+    scaling = found.plan.scaling
+    planned = autoscaling.bounds_of(scaling) if scaling else None
     yield from differing("scaling", _as_dict(planned), _as_dict(registered))
-
-
-def _bounds(scaling: Scaling | None) -> Bounds | None:
-    return autoscaling.bounds_of(scaling) if scaling else None
 
 
 def _as_dict(bounds: Bounds | None) -> dict[str, Any]:

@@ -199,9 +199,20 @@ def preflight(
         require_no_comparison(record)
     pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
     priced, found = with_price(aws, pinned.plan)
-    used = _role(aws, role, record)
-    desired = desired_state(priced, used.arn, _bucket(aws, plan, bucket, record), record)
-    change, scaling = _change(aws, desired, record, live)
+    if role is None and record:  # a change of role would be an update
+        used = Role(record.current.role, "as deployed before")
+    else:
+        used = find_role(aws, role)
+    if local_weights(plan):
+        bucket = bucket or (record.current.bucket if record else None)
+        bucket = bucket or s3.default_bucket(aws.account, aws.region)
+    else:
+        bucket = None
+    desired = desired_state(priced, used.arn, bucket, record)
+    change = required_change(record, live, desired)
+    scaling = required_scaling(aws, record, live, desired.plan.scaling)
+    if change == "nothing" and scaling:
+        change = "scale"
     found += _name_in_use(aws, plan, record, live)
     if change == "update":
         found += instance_findings(desired, live)
@@ -231,34 +242,12 @@ def preflight(
     if change == "update":
         found += loosened_findings(changed)
     broken = live.status if live and live.status in BROKEN else ""
-    usd = _most_usd_per_hour(aws, desired, record, live)
+    usd, limit = most_usd_per_hour(desired.plan), plan.limit
+    if record and live and limit and limit.budget_usd is not None:
+        usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
         desired, change, used, record, tuple(found), changed, broken, scaling, rollout, usd
     )
-
-
-def _role(aws: Aws, role: str | None, record: Deployment | None) -> Role:
-    """The user's role, or that of the deployment: a change of role would be an update."""
-    if role is None and record is not None:
-        return Role(record.current.role, "as deployed before")
-    return find_role(aws, role)
-
-
-def _bucket(aws: Aws, plan: Plan, bucket: str | None, record: Deployment | None) -> str | None:
-    """The bucket for weights in folders of this machine; ``None`` without any."""
-    if not local_weights(plan):
-        return None
-    earlier = record.current.bucket if record else None
-    return bucket or earlier or s3.default_bucket(aws.account, aws.region)
-
-
-def _change(
-    aws: Aws, desired: DesiredState, record: Deployment | None, live: Endpoint | None
-) -> tuple[Change, ScalingChange | None]:
-    """The change to make, and what changes of automatic scaling."""
-    change = required_change(record, live, desired)
-    scaling = required_scaling(aws, record, live, desired.plan.scaling)
-    return "scale" if change == "nothing" and scaling else change, scaling
 
 
 def _adapted(plan: Plan, rollout: Rollout, count: int) -> Iterator[Finding]:
@@ -330,16 +319,6 @@ def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[Se
         if not is_same:
             texts = (None if at is None else utc_text(at) for at in (before, after))
             yield SettingChange("end", *texts)
-
-
-def _most_usd_per_hour(
-    aws: Aws, desired: DesiredState, record: Deployment | None, live: Endpoint | None
-) -> float | None:
-    """The price that the budget of the plan counts, if it has one."""
-    plan = desired.plan
-    if record is None or live is None or plan.limit is None or plan.limit.budget_usd is None:
-        return most_usd_per_hour(plan)
-    return highest_price(aws, record, desired.revision, live, keeps_bounds=False)
 
 
 def _record(

@@ -96,7 +96,8 @@ def rollback(
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock())
     require_weights_of(context, target)
-    if rollback_unreported(record) and _serves(context, target):
+    live = sagemaker.describe(aws, record.name) if rollback_unreported(record) else None
+    if live and live.serves_steadily(target.name):
         remove_stale(context)
         return context.record
     is_previous = target is record.previous
@@ -122,12 +123,6 @@ def rollback(
     prove_in_service(context, target, request, started, keep_unproved=True)
     return_to_scaling(context, target)
     return context.record
-
-
-def _serves(context: DeploymentContext, revision: Revision) -> bool:
-    """Whether the endpoint serves the revision, and nothing is being changed."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    return live is not None and live.serves_steadily(revision.name)
 
 
 def end_rollback(record: Deployment) -> None:

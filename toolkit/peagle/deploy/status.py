@@ -131,14 +131,9 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
     if live.status != "InService":
         return live.status
     proof = record.serving.proof if record.serving else None
-    proved = proof is not None and proof.passed and _serves(record, live)
+    serves = revision_in_service(record, live.revision) is record.serving
+    proved = proof is not None and proof.passed and serves
     return "InService" if proved else "Unproved"
-
-
-def _serves(record: Deployment, live: Endpoint) -> bool:
-    """Whether the endpoint runs the configuration that was put into service last."""
-    serving = record.serving
-    return serving is not None and revision_in_service(record, live.revision) is serving
 
 
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
