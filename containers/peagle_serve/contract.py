@@ -47,6 +47,8 @@ DRAIN_VARIABLE = "PEAGLE_DRAIN_SECONDS"
 DRAIN_SECONDS = 60
 """The default, as long as InvokeEndpoint waits."""
 RESTARTS_VARIABLE = "PEAGLE_RESTARTS"
+RESTARTS = 3
+"""The default, within an hour."""
 WARM_MODE_VARIABLE = "PEAGLE_WARM"
 AUTO = "auto"
 COLLECT = "collect"
@@ -83,6 +85,13 @@ OWN_VARIABLES = (
     WARM_PINS_VARIABLE,
     WEIGHTS_PIN_VARIABLE,
 )
+
+SOCKET_VARIABLE = "PEAGLE_SUPERVISOR_SOCKET"
+"""The file descriptor of the engine's end of the supervisor's socket."""
+STARTED_VARIABLE = "PEAGLE_ENGINE_STARTED"
+"""The start of the engine, in seconds of the monotonic clock."""
+HELLO, HEALTHY, IDLE, FAILED, DRAIN = "hello", "healthy", "idle", "failed", "drain"
+"""Messages through that socket (``supervisor``)."""
 
 SUBJECT_VARIABLE = "PEAGLE_WARM_SUBJECT"
 """From the entrypoint to the middleware: the subject of a warm start, as canonical JSON."""
@@ -128,34 +137,33 @@ class Settings(NamedTuple):
     ``full`` hashes them too."""
 
     drain_seconds: int = DRAIN_SECONDS
-    restarts: int = 3
+    restarts: int = RESTARTS
     warm: str = AUTO
     verify: str = SIZES
 
 
-def settings_of(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings. Raises InvalidEnvironment for an invalid value.
 
     An engine that collects is not restarted: its second start would not be cold.
     """
-    default = Settings()
-    warm = environment.get(WARM_MODE_VARIABLE, "").strip().lower() or default.warm
+    warm = environment.get(WARM_MODE_VARIABLE, "").strip().lower() or AUTO
     if warm not in (AUTO, COLLECT, OFF):
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
         )
-    verify = environment.get(VERIFY_VARIABLE, "").strip().lower() or default.verify
+    verify = environment.get(VERIFY_VARIABLE, "").strip().lower() or SIZES
     if verify not in (SIZES, FULL):
         raise InvalidEnvironment(f"{VERIFY_VARIABLE} is {verify!r}", f"set it to {SIZES} or {FULL}")
-    pins_in(environment)
-    drain = environment.get(DRAIN_VARIABLE, str(default.drain_seconds))
-    restarts = environment.get(RESTARTS_VARIABLE, str(default.restarts))
-    allowed = whole_number(RESTARTS_VARIABLE, restarts)
-    limit = 0 if warm == COLLECT else allowed
-    return Settings(whole_number(DRAIN_VARIABLE, drain), limit, warm, verify)
+    read_pins(environment)
+    drain, restarts = (
+        read_number(name, environment.get(name, str(default)))
+        for name, default in ((DRAIN_VARIABLE, DRAIN_SECONDS), (RESTARTS_VARIABLE, RESTARTS))
+    )
+    return Settings(drain, 0 if warm == COLLECT else restarts, warm, verify)
 
 
-def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
+def read_pins(environment: Mapping[str, str]) -> frozenset[str]:
     """The SHA-256s in ``PEAGLE_WARM_SHA256``, or ``any`` alone; empty without it.
 
     Raises InvalidEnvironment for another value.
@@ -164,7 +172,7 @@ def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
     if not text or text == ANY:
         return frozenset({text} - {""})
     pins = frozenset(part.strip() for part in text.split(","))
-    if not all(SHA256.fullmatch(pin) for pin in pins):
+    if not all(map(SHA256.fullmatch, pins)):
         raise InvalidEnvironment(
             f"{WARM_PINS_VARIABLE} is {text[:_LONGEST_SHOWN]!r}",
             f"set it to the SHA-256 that `peagle warm` prints, or to {ANY}",
@@ -172,13 +180,9 @@ def pins_in(environment: Mapping[str, str]) -> frozenset[str]:
     return pins
 
 
-def whole_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
-    """The number in the variable ``name``, from ``least`` to ``most``.
-
-    Raises InvalidEnvironment for anything else.
-    """
-    stripped = text.strip()
-    digits = stripped.lstrip("0") or stripped[-1:]
+def read_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
+    """The whole number in the variable ``name``. Raises InvalidEnvironment for anything else."""
+    digits = text.strip().lstrip("0") or text.strip()[-1:]
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
     if not (is_number and least <= int(digits) <= most):
         shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

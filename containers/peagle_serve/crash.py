@@ -24,7 +24,9 @@ class Crash(NamedTuple):
     command: tuple[str, ...] = ()
 
 
-class _CrashCause(NamedTuple):
+class CrashCause(NamedTuple):
+    """A cause, the pattern of the lines that show it, the fix, and its command, if there is one."""
+
     cause: str
     pattern: str
     fix: str
@@ -36,241 +38,148 @@ KILLED_FIX = (
     "container's limit"
 )
 
-_KNOWN = (
-    _CrashCause(
-        "port-in-use",
-        r"[Aa]ddress already in use",
-        "use another port, or stop the process that listens on this one",
-    ),
-    _CrashCause(
-        "missing-library",
-        r"libnuma\.so\.1",
-        "as root, install the library",
-        ("apt-get", "install", "libnuma1"),
-    ),
-    _CrashCause(
-        "missing-engine", r"No module named '?vllm", "install vLLM", ("peagle", "engine", "install")
-    ),
-    _CrashCause(
-        "missing-engine",
+CAUSES = (
+    CrashCause("port-in-use", "[Aa]ddress already in use",
+        "use another port, or stop the process that listens on this one"),
+    CrashCause("missing-library", r"libnuma\.so\.1", "as root, install the library",
+        ("apt-get", "install", "libnuma1")),
+    CrashCause("missing-engine", "No module named '?vllm", "install vLLM",
+        ("peagle", "engine", "install")),
+    CrashCause("missing-engine",
         r"exec: .?vllm\b.*not found|\bvllm: (command )?not found|No such file .*: .?vllm\b",
-        "the image has no vLLM: use AWS's vLLM image, or one that `peagle image build` makes",
-    ),
-    _CrashCause(
-        "missing-entrypoint",
+        "the image has no vLLM: use AWS's vLLM image, or one that `peagle image build` makes"),
+    CrashCause("missing-entrypoint",
         r"exec:? \S*\bserve\W{1,3}.*(not found|no such file|permission denied)"
         r"|\bserve: ((command )?not found|[Pp]ermission denied)"
-        r"|No such file or directory: '\S*\bserve'"
-        r"|No such file or directory: \S*/serve\b",
+        r"|No such file or directory: '\S*\bserve'|No such file or directory: \S*/serve\b",
         "the image has no program `serve` on PATH, which SageMaker runs: use AWS's vLLM image for "
-        "SageMaker or one that `peagle image build` makes, or copy an executable `serve` into it",
-    ),
-    _CrashCause(
-        "wrong-architecture",
-        r"exec format error",
+        "SageMaker or one that `peagle image build` makes, or copy an executable `serve` into it"),
+    CrashCause("wrong-architecture", "exec format error",
         "the image was built for another processor: build it with --platform linux/amd64, or use "
-        "an instance with its processor",
-    ),
-    _CrashCause(
-        "unknown-argument",
-        r": error: (unrecognized arguments|argument |ambiguous option|the following arguments are)",
-        "correct or remove that argument",
-    ),
-    _CrashCause(
-        "cuda-driver",
+        "an instance with its processor"),
+    CrashCause("unknown-argument",
+        ": error: (unrecognized arguments|argument |ambiguous option|the following arguments are)",
+        "correct or remove that argument"),
+    CrashCause("cuda-driver",
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
-        r"|unsupported display driver|forward compatibility was attempted"
-        r"|[Ff]ound no NVIDIA driver|unsupported toolchain|Unexpected error from cudaGetDevice"
-        r"|libcuda\.so\.1: cannot open|Failed to infer device type|CUDA unknown error",
-        "the driver is too old for the image's CUDA: on SageMaker set InferenceAmiVersion to "
-        "an AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); "
-        "elsewhere update the driver, and start the container with its GPUs",
-    ),
-    _CrashCause(
-        "gpu-too-old",
-        r"no kernel image is available for execution|compute capability",
-        "the image was not built for this GPU: use another instance type",
-    ),
-    _CrashCause(
-        "context-too-long",
-        r"greater than the derived max_model_len",
-        "lower --max-model-len to the model's context length",
-    ),
-    _CrashCause(
-        "no-kv-cache",
-        r"No available memory for the cache blocks|larger than the available KV cache memory"
-        r"|is needed, which is larger",
-        "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; "
-        "on a GPU raise --gpu-memory-utilization, or use a larger GPU",
-    ),
-    _CrashCause(
-        "out-of-memory",
-        r"on device cuda\S* .*less than desired GPU memory utilization",
+        r"|unsupported display driver|forward compatibility was attempted|[Ff]ound no NVIDIA driver"
+        r"|unsupported toolchain|Unexpected error from cudaGetDevice|libcuda\.so\.1: cannot open"
+        r"|Failed to infer device type|CUDA unknown error",
+        "the driver is too old for the image's CUDA: on SageMaker set InferenceAmiVersion to an "
+        "AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); elsewhere update "
+        "the driver, and start the container with its GPUs"),
+    CrashCause("gpu-too-old", "no kernel image is available for execution|compute capability",
+        "the image was not built for this GPU: use another instance type"),
+    CrashCause("context-too-long", "greater than the derived max_model_len",
+        "lower --max-model-len to the model's context length"),
+    CrashCause("no-kv-cache",
+        "No available memory for the cache blocks|larger than the available KV cache memory"
+        "|is needed, which is larger",
+        "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; on a GPU "
+        "raise --gpu-memory-utilization, or use a larger GPU"),
+    CrashCause("out-of-memory", r"on device cuda\S* .*less than desired GPU memory utilization",
         "lower --gpu-memory-utilization below the free share that the message shows, or end the "
-        "other process on this GPU",
-    ),
-    _CrashCause(
-        "out-of-memory",
+        "other process on this GPU"),
+    CrashCause("out-of-memory",
         r"CUDA out of memory|CUDA error: out of memory|torch\.(cuda\.)?OutOfMemoryError"
         r"|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED|occurred when warming up sampler",
-        "lower --gpu-memory-utilization, --max-num-seqs or --max-model-len, or use a larger GPU "
-        "or more of them with --tensor-parallel-size",
-    ),
-    _CrashCause("killed", r"^(\w+\.)*_?(Array)?MemoryError|node running low on memory", KILLED_FIX),
-    _CrashCause(
-        "out-of-memory",
-        r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
-        r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
-        r"|less than desired GPU memory utilization",
-        "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine",
-    ),
-    _CrashCause(
-        "tensor-parallel",
-        r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than|AssertionError: "
-        r"\d+ is not divisible by \d+|total_num_(kv_)?heads % \w*tp_size"
-        r"|(put|partition)\S* = ?\d+ is not divisible"
-        r"|(block_n|block_k|min_thread_[nk]|group_size) ?=|(in|out)put size is not aligned with",
+        "lower --gpu-memory-utilization, --max-num-seqs or --max-model-len, or use a larger GPU or "
+        "more of them with --tensor-parallel-size"),
+    CrashCause("killed", r"^(\w+\.)*_?(Array)?MemoryError|node running low on memory", KILLED_FIX),
+    CrashCause("out-of-memory",
+        "[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory|bad_alloc"
+        "|DefaultCPUAllocator|less than requested memory for kv"
+        "|less than desired GPU memory utilization",
+        "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine"),
+    CrashCause("tensor-parallel",
+        r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than"
+        r"|AssertionError: \d+ is not divisible by \d+|total_num_(kv_)?heads % \w*tp_size|(put"
+        r"|partition)\S* = ?\d+ is not divisible|(block_n|block_k|min_thread_[nk]|group_size) ?="
+        r"|(in|out)put size is not aligned with",
         "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads, "
-        "and at most the number of GPUs",
-    ),
-    _CrashCause(
-        "amx-small-layers",
+        "and at most the number of GPUs"),
+    CrashCause("amx-small-layers",
         r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
-        "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
-        "set SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which "
-        "avoids that kernel",
-    ),
-    _CrashCause(
-        "weights-and-config",
+        "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: set "
+        "SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which avoids that "
+        "kernel"),
+    CrashCause("weights-and-config",
         r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
         r"|There is no module or parameter named|not initialized from checkpoint"
         r"|exceeds dimension size",
-        "config.json and weights belong to different models: copy the folder of the target or "
-        "head again",
-    ),
-    _CrashCause(
-        "head-does-not-fit",
-        r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
-        r"|KeyError: 'mask_token_id'",
-        "this head was not trained for parallel drafting: use a P-EAGLE head, or another drafter",
-    ),
-    _CrashCause(
-        "head-does-not-fit",
+        "config.json and weights belong to different models: copy the folder of the target or head "
+        "again"),
+    CrashCause("head-does-not-fit",
+        "For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
+        "|KeyError: 'mask_token_id'",
+        "this head was not trained for parallel drafting: use a P-EAGLE head, or another drafter"),
+    CrashCause("head-does-not-fit",
         r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
-        r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
-        r"|is invalid for input of size|must match the size of tensor",
-        "the head was trained for a different target, or its config.json is from a different head",
-    ),
-    _CrashCause(
-        "head-does-not-fit",
-        r"index out of range in self",
+        r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight|is invalid for input of size"
+        r"|must match the size of tensor",
+        "the head was trained for a different target, or its config.json is from a different head"),
+    CrashCause("head-does-not-fit", "index out of range in self",
         "a token ID is outside the embedding table: use another head, and remove "
-        "SM_VLLM_ENABLE_LORA",
-    ),
-    _CrashCause(
-        "damaged-weights",
-        r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
-        "a weights file is truncated: download it again",
-    ),
-    _CrashCause(
-        "gated-model",
-        r"GatedRepoError|gated repo|(401|403) Client Error: (Unauthorized|Forbidden)"
-        r"|awaiting a review from the repo authors|Access to model .* is restricted"
-        r"|Invalid credentials in Authorization header|[Ii]nvalid user token",
+        "SM_VLLM_ENABLE_LORA"),
+    CrashCause("damaged-weights",
+        "Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
+        "a weights file is truncated: download it again"),
+    CrashCause("gated-model",
+        "GatedRepoError|gated repo|(401|403) Client Error: (Unauthorized|Forbidden)"
+        "|awaiting a review from the repo authors|Access to model .* is restricted"
+        "|Invalid credentials in Authorization header|[Ii]nvalid user token",
         "set HF_TOKEN (also read by a container that you start yourself), accept the model's "
         "licence on its page, and copy the model to S3",
-        ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
-    ),
-    _CrashCause(
-        "missing-library",
-        r"No module named '?runai_model_streamer",
-        "use an image with runai-model-streamer[s3], or mount the weights",
-    ),
-    _CrashCause(
-        "no-access",
+        ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX")),
+    CrashCause("missing-library", "No module named '?runai_model_streamer",
+        "use an image with runai-model-streamer[s3], or mount the weights"),
+    CrashCause("no-access",
         r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
         r"|NoCredentialsError",
-        "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
-        "region, and s3:GetObject on its objects",
-    ),
-    _CrashCause(
-        "missing-weights",
-        r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
+        "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own region, "
+        "and s3:GetObject on its objects"),
+    CrashCause("missing-weights", r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
         "the s3:// prefix contains no model: list the objects below it",
-        ("peagle", "weights", "list", "s3://BUCKET/PREFIX"),
-    ),
-    _CrashCause(
-        "missing-weights",
-        r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
-        r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
-        r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
-        "mount the weights, or allow the engine to download them",
-    ),
-    _CrashCause(
-        "missing-weights",
-        r"Cannot find any model weights|No such file or directory"
-        r"|does not appear to have a file named|backend tokenizer|[Cc]an't load (the )?tokenizer"
-        r"|[Cc]ouldn't instantiate the",
-        "the model's folder is incomplete: copy it again",
-    ),
-    _CrashCause(
-        "unknown-model",
+        ("peagle", "weights", "list", "s3://BUCKET/PREFIX")),
+    CrashCause("missing-weights",
+        "LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
+        "|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
+        "|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
+        "mount the weights, or allow the engine to download them"),
+    CrashCause("missing-weights", "Cannot find any model weights|No such file or directory"
+        "|does not appear to have a file named|backend tokenizer|[Cc]an't load (the )?tokenizer"
+        "|[Cc]ouldn't instantiate the", "the model's folder is incomplete: copy it again"),
+    CrashCause("unknown-model",
         r"Should have a `model_type` key|architectures \[.*\] are not supported"
         r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
-        r"|does not recognize this architecture"
-        r"|Model architectures .* failed to be inspected"
+        r"|does not recognize this architecture|Model architectures .* failed to be inspected"
         r"|'SpeculatorsConfig' object has no attribute",
         "this vLLM version does not support the model: check the folder's config.json, or use "
-        "another version of vLLM",
-    ),
-    _CrashCause(
-        "wrong-speculation",
-        r"enough slots to schedule a token",
-        "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens",
-    ),
-    _CrashCause(
-        "wrong-speculation",
-        r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
-        "correct the speculative configuration",
-    ),
-    _CrashCause(
-        "wrong-value",
-        r"Pipeline parallelism is not supported for this model",
-        "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead",
-    ),
-    _CrashCause(
-        "wrong-value",
-        r"No common block size",
-        "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports",
-    ),
-    _CrashCause(
-        "wrong-value",
-        r"validation errors? for \w*(Config|Args)\b",
-        "correct the SM_VLLM_ (or VLLM_) variable with this value",
-    ),
-    _CrashCause(
-        "nccl",
-        r"NCCL (error|WARN)|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
-        r"|Error while creating shared memory segment|DistBackendError",
+        "another version of vLLM"),
+    CrashCause("wrong-speculation", "enough slots to schedule a token",
+        "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens"),
+    CrashCause("wrong-speculation",
+        "validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
+        "correct the speculative configuration"),
+    CrashCause("wrong-value", "Pipeline parallelism is not supported for this model",
+        "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead"),
+    CrashCause("wrong-value", "No common block size",
+        "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports"),
+    CrashCause("wrong-value", r"validation errors? for \w*(Config|Args)\b",
+        "correct the SM_VLLM_ (or VLLM_) variable with this value"),
+    CrashCause("nccl", "NCCL (error|WARN)|ncclSystemError|ncclUnhandledCudaError|ncclInternalError"
+        "|Error while creating shared memory segment|DistBackendError",
         "GPUs cannot reach each other: give the container shared memory (--shm-size 8g, or a "
-        "memory volume at /dev/shm), and see NCCL's reason with NCCL_DEBUG=INFO",
-    ),
-    _CrashCause(
-        "disk-full",
-        r"No space left on device|Disk quota exceeded|os error 28\b",
-        "give the container more disk space",
-    ),
-    _CrashCause(
-        "trust-remote-code",
-        r"trust_remote_code|trust-remote-code",
-        "use a model that this vLLM version supports itself: no code of a model's repository runs",
-    ),
-    _CrashCause(
-        "quantization",
+        "memory volume at /dev/shm), and see NCCL's reason with NCCL_DEBUG=INFO"),
+    CrashCause("disk-full", r"No space left on device|Disk quota exceeded|os error 28\b",
+        "give the container more disk space"),
+    CrashCause("trust-remote-code", "trust_remote_code|trust-remote-code",
+        "use a model that this vLLM version supports itself: no code of a model's repository runs"),
+    CrashCause("quantization",
         r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
-        "this engine does not support this quantization",
-    ),
-)
+        "this engine does not support this quantization"),
+)  # fmt: skip
+"""The deciding causes, in the order in which they are looked for."""
 
 _KILLED = re.compile(
     r"^(\S+: line \d+: +\d+ )?Killed\b|Out of memory: Killed process|OOM ?Killed|oom-kill"
@@ -335,20 +244,21 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
     written = [_LEAD.sub("", without_colors(line)) for line in lines]
-    parsed = [_process_and_text(line) for line in written if not _IGNORED.match(line)]
-    parsed = [(process, text) for process, text in parsed if not _NOT_THE_CAUSE.search(text)]
+    kept = [line for line in written if not _IGNORED.match(line)]
+    writers = [match[0] if (match := _PROCESS.match(line)) else "" for line in kept]
+    parsed = [(writer, bare_line(line)) for writer, line in zip(writers, kept, strict=True)]
+    parsed = [(writer, text) for writer, text in parsed if not _NOT_THE_CAUSE.search(text)]
     messages = [
         _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
     ]
     for message in messages:
-        for known in _KNOWN:
+        for known in CAUSES:
             if re.search(known.pattern, message):
-                fix = known.fix
-                if known.cause == "tensor-parallel":
-                    fix = _parallel_fix(message, written) or fix
+                is_parallel = known.cause == "tensor-parallel"
+                fix = (_parallel_fix(message, written) if is_parallel else "") or known.fix
                 return Crash(_readable(message), fix, known.cause, known.command)
-    for line in written:
-        if not _IGNORED.match(line) and _KILLED.search(bare_line(line)):
+    for line in kept:
+        if _KILLED.search(bare_line(line)):
             return Crash(_readable(bare_line(line)), KILLED_FIX, "killed")
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
@@ -397,11 +307,6 @@ def _any_of(sizes: list[int]) -> str:
 def bare_line(line: str) -> str:
     """A line of vLLM's log without colours, process, level, date and source."""
     return _PREFIX.sub("", _LEAD.sub("", without_colors(line))).strip()
-
-
-def _process_and_text(line: str) -> tuple[str, str]:
-    process = _PROCESS.match(line)
-    return process[0] if process else "", bare_line(line)
 
 
 def _message(lines: list[tuple[str, str]], number: int) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from peagle_serve.config_numbers import MOST_LAYERS, largest_value
+from peagle_serve.checkpoint import MOST_LAYERS, largest_value
 
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 MASK = "mask_hidden"
@@ -48,8 +48,6 @@ _LAYERS_OF_CLASS = {
          "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM"), "llama"),
 }  # fmt: skip
 """Class of a head in vLLM's own format -> the kind of its layers (vLLM 0.28.0, registry.py)."""
-
-
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 
 MIXED_FILES = "copy the head again: config.json and weights are from different heads"
@@ -122,16 +120,13 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         value = holder.get(AUX_LAYERS)
         value = [] if value is None else value
         is_list = isinstance(value, list) and len(value) <= MOST_LAYERS
-        if is_list and all(type(one) is int for one in value):
+        if is_list and all(type(layer) is int for layer in value):
             return tuple(value) or None  # vLLM ignores an empty list too
         invalid[AUX_LAYERS] = f"{AUX_LAYERS} is {ascii(value)[:80]}, not a list of whole numbers"
         return None
 
-    hidden, heads, kind = (
-        number("hidden_size"),
-        number("num_attention_heads"),
-        config.get("speculators_model_type"),
-    )
+    hidden, heads = number("hidden_size"), number("num_attention_heads")
+    kind = config.get("speculators_model_type")
     outer = inner if kind is None else config
     model_type = str(inner.get("model_type") or "llama")
     if kind is None:
@@ -142,24 +137,20 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     # Llama's class counts the nested list only (llama_eagle3.py), Qwen3's the one that is read.
     counted = listed or nested_layers if model_type == "qwen3" else nested_layers
     features = number("num_aux_layers") if model_type == "qwen3" else None
+    states = number("num_aux_hidden_states")
+    made_for = number("target_hidden_size", config) or number("target_hidden_size")
     windows, problem = _windows(inner, model_type, count or 0, kind is not None)
     return HeadConfig(
         classes=classes_of(config),
         model_type=model_type,
         speculators=None if kind is None else str(kind),
-        parallel_drafting=any(config.get(name) is not None for name in PLACEHOLDERS)
-        or kind == "peagle",
-        target_hidden_size=number("target_hidden_size", config)
-        or number("target_hidden_size")
-        or hidden,
+        parallel_drafting=kind == "peagle" or _has_any(config, PLACEHOLDERS),
+        target_hidden_size=made_for or hidden,
         hidden_size=hidden,
         vocab_size=number("vocab_size"),
         draft_vocab_size=number("draft_vocab_size", config),
         auxiliary_layers=listed or nested_layers,
-        built_for=features
-        or number("num_aux_hidden_states")
-        or len(counted or ())
-        or DEFAULT_AUXILIARY,
+        built_for=features or states or len(counted or ()) or DEFAULT_AUXILIARY,
         uses_auxiliary=eagle.get("use_aux_hidden_state") is not False,
         max_positions=number("max_position_embeddings"),
         layers=count,
@@ -173,8 +164,8 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         norm_before_fc=bool(eagle.get("norm_before_fc", outer.get("norm_before_fc"))),
         # vLLM does not pass this key on for P-EAGLE (speculators/algos.py, update_peagle).
         fc_norm=bool((inner if kind == "peagle" else outer).get("fc_norm")),
-        quantized=any(isinstance(one.get("quantization_config"), Mapping)
-                      for one in (config, inner)),
+        quantized=any(isinstance(holder.get("quantization_config"), Mapping)
+                      for holder in (config, inner)),
         invalid=invalid,
     )  # fmt: skip
 
@@ -221,9 +212,12 @@ def vllm_class(name: str) -> str:
 
 def is_head(config: Mapping[str, Any]) -> bool:
     """Whether this is the config.json of an EAGLE-3 or P-EAGLE head, not of a model."""
-    if any(config.get(name) is not None for name in (*_HEAD_KEYS, *PLACEHOLDERS)):
-        return True
-    return any(_HEAD_CLASS.search(name) for name in classes_of(config))
+    has_key = _has_any(config, (*_HEAD_KEYS, *PLACEHOLDERS))
+    return has_key or any(map(_HEAD_CLASS.search, classes_of(config)))
+
+
+def _has_any(config: Mapping[str, Any], names: Iterable[str]) -> bool:
+    return any(config.get(name) is not None for name in names)
 
 
 def default_layers(count: int) -> tuple[int, int, int]:
@@ -271,14 +265,16 @@ class HeadFiles:
         """Whether anything shows that this is a draft head; true where weights are unreadable."""
         if not self.tensors or any(_OWN_TENSOR.search(name) for name in self.tensors):
             return True
-        keys = (*_HEAD_KEYS, "draft_vocab_size")
-        if any(self._document.get(name) is not None for name in keys) or self.placeholder():
-            return True
-        return any("eagle" in name.lower() for name in self.config.classes)
+        has_key = _has_any(self._document, (*_HEAD_KEYS, "draft_vocab_size"))
+        return (
+            has_key
+            or self.placeholder() is not None
+            or any("eagle" in name.lower() for name in self.config.classes)
+        )
 
     def placeholder(self) -> tuple[str, Any] | None:
         """The key that vLLM reads for the token of the masked slots, and its value."""
-        nested = any(self._document.get(name) is not None for name in _SPECULATORS)
+        nested = _has_any(self._document, _SPECULATORS)
         return placeholder(self._document, ("mask_token_id",) if nested else VLLM_PLACEHOLDERS)
 
     def is_parallel(self) -> bool:
@@ -286,8 +282,7 @@ class HeadFiles:
         are unreadable, by its config."""
         if self.tensors:
             return has_mask(self.tensors)
-        is_peagle = self.config.speculators == "peagle"
-        return is_peagle or self._document.get("ptd_token_id") is not None
+        return self.config.speculators == "peagle" or self._document.get("ptd_token_id") is not None
 
     def auxiliary_layers(self, count: int) -> tuple[tuple[int, ...], bool]:
         """The layers that it reads of a target with ``count`` layers, and whether its config names
@@ -297,23 +292,19 @@ class HeadFiles:
 
     def holding(self, *parts: str) -> list[int] | None:
         """The shape of the first tensor that has one of ``parts`` in its name."""
-        return next(
-            (self.tensors[name] for part in parts for name in self.tensors if part in name), None
-        )
+        named = (name for part in parts for name in self.tensors if part in name)
+        return self.tensors.get(next(named, ""))
 
     def tensor(self, name: str) -> list[int] | None:
         """The shape of the tensor of that name, under any prefix."""
-        return next(
-            (shape for full, shape in self.tensors.items() if f".{full}".endswith(f".{name}")), None
-        )
+        named = (full for full in self.tensors if f".{full}".endswith(f".{name}"))
+        return self.tensors.get(next(named, ""))
 
     def layer_tensors(self) -> dict[int, set[str]]:
         """Layer -> names of its tensors; empty for layers whose names are unknown here."""
-        found: dict[int, set[str]] = {}
-        if self.config.quantized or self.config.model_type not in _KNOWN_LAYERS:
-            return found
-        for name in self.tensors:
-            match = _LAYER.search(name)
-            if match:
-                found.setdefault(int(match[1] or 0), set()).add(name[match.end() :])
-        return found
+        layers: dict[int, set[str]] = {}
+        is_readable = not self.config.quantized and self.config.model_type in _KNOWN_LAYERS
+        for name in self.tensors if is_readable else ():
+            if match := _LAYER.search(name):
+                layers.setdefault(int(match[1] or 0), set()).add(name[match.end() :])
+        return layers

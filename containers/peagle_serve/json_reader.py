@@ -1,10 +1,9 @@
-"""Open untrusted files, those of safetensors too, and read JSON strictly and within limits.
+"""Open untrusted files, and read JSON strictly and within limits.
 
 ``json.loads`` accepts NaN, keeps the last of two equal names, raises RecursionError or a bare
 ValueError for deep nesting or long numbers, and builds gigabytes from a few bytes for each of a
 million empty lists. Here each of these raises InvalidJson, which says what is wrong and where.
-Depth and number of values are counted on the text before parsing, without recursion, at about
-200 MB per second.
+Depth and number of values are counted on the text before parsing, at about 200 MB per second.
 
 Only regular files are read: opening a pipe waits for a writer, and a device such as ``/dev/zero``
 never ends.
@@ -60,6 +59,13 @@ class InvalidJson(ValueError):
         super().__init__(f"{what} {why}{where}")
 
 
+class _Violation(Exception):
+    """JSON that is refused; ``at`` is the offending text, where it is known."""
+
+    def __init__(self, why: str, at: str = "") -> None:
+        self.why, self.at = why, at
+
+
 def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     """The document in ``data``, which messages call ``what``.
 
@@ -67,14 +73,40 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     ``limits``, NaN and Infinity (also a number too large for a float), a duplicate name in an
     object, and half of a surrogate pair, which cannot be encoded as UTF-8.
     """
+    too_long = InvalidJson(what, f"is longer than {limits.size:,} bytes")
     if len(data) > limits.size:
-        raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
-    text, raw = _decoded(data, what)
-    if len(raw) > limits.size:
-        raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
-    _check_shape(raw, what, limits)
+        raise too_long
     try:
-        document = json.loads(text, **_hooks(limits))
+        text = data if isinstance(data, str) else data.decode()
+        raw = data.encode() if isinstance(data, str) else data
+    except UnicodeError as error:
+        unit, at = "character" if isinstance(data, str) else "byte", getattr(error, "start", 0)
+        why = f"is not UTF-8 (invalid {unit} at offset {at:,})"
+        raise InvalidJson(what, why, syntax=True) from None
+    if len(raw) > limits.size:
+        raise too_long
+    _check_shape(raw, what, limits)
+
+    def whole(number: str) -> int:
+        if len(number) > limits.digits:
+            raise _Violation(f"has a number of more than {limits.digits} characters", number)
+        return int(number)
+
+    def fraction(number: str) -> float:
+        if len(number) > limits.digits:
+            raise _Violation(f"has a number of more than {limits.digits} characters", number)
+        if not isfinite(value := float(number)):
+            raise _Violation(f"has the number {number}, which is too large", number)
+        return value
+
+    try:
+        document = json.loads(
+            text,
+            parse_int=whole,
+            parse_float=fraction,
+            parse_constant=float if limits.constants else _refuse_constant,
+            object_pairs_hook=_unique,
+        )
         if _SURROGATE.search(raw):
             json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -94,18 +126,6 @@ def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
     """The document in a regular file. Raises InvalidJson, and OSError for a file that is missing,
     unreadable, not regular or larger than the limit."""
     return read(read_regular(file, limits.size), str(file), limits=limits)
-
-
-def _decoded(data: bytes | str, what: str) -> tuple[str, bytes]:
-    """The document as text and as bytes."""
-    try:
-        return (data, data.encode()) if isinstance(data, str) else (data.decode(), data)
-    except UnicodeError as error:
-        unit = "character" if isinstance(data, str) else "byte"
-        at = getattr(error, "start", 0)
-        raise InvalidJson(
-            what, f"is not UTF-8 (invalid {unit} at offset {at:,})", syntax=True
-        ) from None
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -132,52 +152,17 @@ def _check_shape(raw: bytes, what: str, limits: Limits) -> None:
         raise InvalidJson(what, f"is nested more than {limits.depth} levels deep")
 
 
-class _Violation(Exception):
-    """``at``: the offending text, where it is known."""
-
-    def __init__(self, why: str, at: str = "") -> None:
-        self.why, self.at = why, at
-
-
-def _hooks(limits: Limits) -> dict[str, Any]:
-    """The arguments of ``json.loads``."""
-
-    digits = limits.digits
-
-    def whole(text: str) -> int:
-        if len(text) > digits:
-            raise _Violation(f"has a number of more than {digits} characters", text)
-        return int(text)
-
-    def fraction(text: str) -> float:
-        if len(text) > digits:
-            raise _Violation(f"has a number of more than {digits} characters", text)
-        number = float(text)
-        if not isfinite(number):
-            raise _Violation(f"has the number {text}, which is too large", text)
-        return number
-
-    return {
-        "parse_int": whole,
-        "parse_float": fraction,
-        "parse_constant": float if limits.constants else _no_constant,
-        "object_pairs_hook": _unique,
-    }
-
-
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise _Violation(f"has {name}, which is not JSON", name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise _Violation(f"has {ascii(name)[:80]} twice in one object")
-            names.add(name)
-    return found
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise _Violation(f"has {ascii(twice)[:80]} twice in one object")
+    return members
 
 
 def open_regular(file: Path) -> BufferedReader:

@@ -32,7 +32,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from peagle_serve.engine import EngineLines, last_on_screen
 from peagle_serve.environment import elements
 
 HIDDEN = "***"
@@ -43,7 +42,7 @@ _SECRET_NAME = re.compile(
     r"|^(?!(.*_)?(MAX|MIN|NUM|SPEC|PROMPT|INPUT|OUTPUT|CACHED|CONTEXT|TOTAL)_)(.*_)?TOKENS$"
     # Not MAX_TOKENS and other counts.
     r"|(?<!BY)(?<!COM)PASS$|[^D]PWD$"  # not BYPASS, COMPASS, PWD and OLDPWD
-    r"|(^|_)(ACCESS_KEY(S|_IDS?)?|(PRIVATE|SECRET)_KEYS?|CREDENTIALS_(RELATIVE|FULL)_URI)$"
+    r"|(^|_)(ACCESS_KEY(S|_IDS?)?|(PRIVATE|SECRET|ENCRYPTION|SIGNING|SSH)_KEYS?|CREDENTIALS_(RELATIVE|FULL)_URI)$"
 )
 """The last word of a name, also where it is written together: MYPASSWORD, DBPASS."""
 _SECRET_FLAG = re.compile(r"^--[\w.-]*(token|(api-key|secret|password)s?)$")
@@ -130,6 +129,7 @@ def restored_text(fields: Mapping[str, Any]) -> str:
 
 
 def is_secret(name: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
 
 
@@ -161,6 +161,53 @@ _LINE_ENDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _STANDARD_ERROR = 2
 
 
+_LEVELS = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
+_LINE = re.compile(
+    r"^(?:\((?P<process>[A-Z]\w*(?: pid=\d+)?)\) ?)*"
+    rf"(?:(?P<level>{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d (?:\[(?P<place>[^\]]*)\] ?)?)?"
+    r"(?P<message>.*)$",
+    re.DOTALL,
+)
+"""(EngineCore pid=8) INFO 11-20 11:34:26 [core.py:131] Loading"""
+_UVICORN = re.compile(rf"^(?P<level>{_LEVELS}):\s+(?P<message>.*)$", re.DOTALL)
+"""INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK"""
+_WARNING = re.compile(r"\b\w*Warning: ")
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception)(?::|$)|[\w.]+: error: |Fatal Python error)")
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+class EngineLines:
+    """Parses the engine's lines in their order: a traceback spans many."""
+
+    def __init__(self) -> None:
+        self._in_traceback: set[str] = set()
+
+    def fields(self, line: str) -> dict[str, str]:
+        """``level`` and ``message``, and ``process`` and ``place`` where the line has them."""
+        match = _LINE.match(line)
+        assert match is not None, "the pattern matches every line"
+        process, level, message = match["process"] or "", match["level"], match["message"].rstrip()
+        if not level:
+            level, message = self._unmarked(process, message)
+        fields = {"level": level, "message": message, "process": process, "place": match["place"]}
+        return {name: v for name, v in fields.items() if v or name in ("level", "message")}
+
+    def _unmarked(self, process: str, message: str) -> tuple[str, str]:
+        """Level and message of a line without vLLM's level."""
+        if message.startswith(_TRACEBACK):
+            self._in_traceback.add(process)
+            return "ERROR", message
+        if process in self._in_traceback:
+            if message and not message[0].isspace():
+                self._in_traceback.discard(process)
+            return "ERROR", message
+        if server := _UVICORN.match(message):
+            return server["level"], server["message"]
+        if _ERROR.match(message):
+            return "ERROR", message
+        return "WARNING" if _WARNING.search(message) else "INFO", message
+
+
 class Log:
     """Writes the log without secrets. Callers set ``stage``."""
 
@@ -184,7 +231,8 @@ class Log:
 
     def engine(self, line: str) -> str:
         """Write a line of the engine. Returns the line without secrets."""
-        shown = self._redacted(last_on_screen(without_colors(line)))
+        # Of a line in which a progress bar was redrawn, what a terminal shows.
+        shown = self._redacted(without_colors(line).rstrip("\r").rpartition("\r")[2])
         fields = self._engine_lines.fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")

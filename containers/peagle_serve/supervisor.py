@@ -1,9 +1,13 @@
-"""Supervises the engine: forwards its output, shuts down with it, drains it, restarts it.
+"""Runs vLLM as a child: forwards its output, drains it, restarts it, ends with it.
 
 starting  a crash ends the container at once, with the cause as its last line
 serving   the engine reported that it is healthy; a crash restarts it, up to a limit
 draining  after SIGTERM or SIGINT: running requests finish, up to a limit; new ones get 503
 ended     exit code 0 if a signal ended it, else the engine's own, never 0
+
+The engine's output comes through a pipe, and messages of one line each through a socket. From the
+engine's middleware: ``hello`` (it can be drained), ``healthy``, ``idle`` (all requests are
+answered), ``failed REASON``. From the supervisor: ``drain``.
 """
 
 from __future__ import annotations
@@ -13,14 +17,24 @@ import errno
 import os
 import selectors
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from peagle_serve.contract import InvalidEnvironment, Settings
-from peagle_serve.engine import FAILED, HEALTHY, HELLO, IDLE, EngineChild, reap
+from peagle_serve.contract import (
+    DRAIN,
+    FAILED,
+    HEALTHY,
+    HELLO,
+    IDLE,
+    SOCKET_VARIABLE,
+    STARTED_VARIABLE,
+    InvalidEnvironment,
+    Settings,
+)
 from peagle_serve.logs import DRAINING, ENDED, SERVING, STARTING, Log
 
 if TYPE_CHECKING:
@@ -28,15 +42,20 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 10.0
 """Time from SIGTERM to SIGKILL of an engine without requests."""
-
 _RESTART_WINDOW_SECONDS = 3600.0
 _LAST_OUTPUT_SECONDS = 1.0
 """How long output is read after the engine's end; one of its children may keep the pipe open."""
 _KEPT_LINES = 4000
+_READ_BYTES = 65536
+_LONGEST_LINE = 1_000_000
+"""Bytes; a longer line is split."""
 _NEVER = float("inf")
 
 
 class Supervisor:
+    """Starts ``argv`` with ``environment`` until it has ended for good. ``before_start`` is called
+    before each start; the engine does not start if it raises InvalidEnvironment."""
+
     def __init__(
         self,
         argv: Sequence[bytes],
@@ -55,19 +74,32 @@ class Supervisor:
     def run(self) -> int:
         """The container's exit code, when everything has ended."""
         with selectors.DefaultSelector() as selector:
-            wakeup = self._install_handlers(selector)
+            # Signals wake the loop through a pipe.
+            reading, writing = os.pipe()
+            os.set_blocking(reading, False)
+            os.set_blocking(writing, False)
+            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._count_signal)
+            signal.signal(signal.SIGCHLD, lambda number, frame: None)
+            selector.register(reading, selectors.EVENT_READ, lambda: _discard(reading))
             try:
                 return self._keep_running(selector)
             finally:
                 signal.set_wakeup_fd(-1)
-                os.close(wakeup)
+                os.close(writing)
+
+    def _count_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
 
     def _keep_running(self, selector: selectors.BaseSelector) -> int:
         while True:
             self._log.stage = STARTING
             try:
                 self._before_start()
-                engine = EngineChild(self._argv, self._environment)
+                engine = Engine(
+                    self._argv, self._environment, self._log, self._settings, lambda: self._signals
+                )
             except InvalidEnvironment as error:
                 return self._report_end(
                     f"cannot start the engine: {error.message}", error.message, error.fix,
@@ -80,38 +112,31 @@ class Supervisor:
                     "shorten the variables" if too_long else "rebuild the image",
                     "environment" if too_long else "image",
                 )  # fmt: skip
-            monitor = EngineMonitor(engine, self._log, self._settings, lambda: self._signals)
             try:
-                monitor.until_end(selector)
+                engine.run_until_end(selector)
             finally:
                 engine.close()
             if self._signals:
                 self._log.stage = ENDED
                 self._log.info("ended after a signal", event="ended", exit_code=0)
                 return 0
-            code = engine.ended or 1
-            crash = monitor.crash()
-            reason, cause = crash.line, crash.cause
-            if not self._may_restart(monitor.was_healthy):
-                return self._report_end(
-                    f"the engine exited: {reason}", *crash[:3], code, crash.command
-                )
-            count, limit = len(self._restarts), self._settings.restarts
+            code, crash = engine.exit_status or 1, engine.crash()
+            now = time.monotonic()
+            while self._restarts and now - self._restarts[0] > _RESTART_WINDOW_SECONDS:
+                self._restarts.popleft()
+            limit = self._settings.restarts
+            # An engine that was never healthy would fail again.
+            if not engine.was_healthy or len(self._restarts) >= limit:
+                message = f"the engine exited: {crash.line}"
+                return self._report_end(message, *crash[:3], code, crash.command)
+            self._restarts.append(now)
+            count = len(self._restarts)
             self._log.warning(
-                f"restarting the engine ({count} of {limit} in an hour), which exited: {reason}",
-                event="restart", reason=reason, cause=cause, exit_code=code,
+                f"restarting the engine ({count} of {limit} in an hour), which exited: "
+                f"{crash.line}",
+                event="restart", reason=crash.line, cause=crash.cause, exit_code=code,
                 restarts=count, limit=limit,
             )  # fmt: skip
-
-    def _may_restart(self, was_healthy: bool) -> bool:
-        """Count a restart, if one is allowed: an engine that was never healthy would fail again."""
-        now = time.monotonic()
-        while self._restarts and now - self._restarts[0] > _RESTART_WINDOW_SECONDS:
-            self._restarts.popleft()
-        if not was_healthy or len(self._restarts) >= self._settings.restarts:
-            return False
-        self._restarts.append(now)
-        return True
 
     def _report_end(
         self, message: str, reason: str, fix: str, cause: str, code: int = 1,
@@ -125,95 +150,138 @@ class Supervisor:
         )  # fmt: skip
         return code
 
-    def _install_handlers(self, selector: selectors.BaseSelector) -> int:
-        """Let signals wake the loop through a pipe. Returns its writing end."""
-        reading, writing = os.pipe()
-        os.set_blocking(reading, False)
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._count_signal)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        selector.register(reading, selectors.EVENT_READ, lambda: _discard(reading))
-        return writing
 
-    def _count_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
+def _discard(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(descriptor, 4096)
 
 
-class EngineMonitor:
+class Engine:
+    """A running engine, in its own process group. ``signals``: how many have asked for its end."""
+
     def __init__(
-        self, engine: EngineChild, log: Log, settings: Settings, signals: Callable[[], int]
+        self,
+        argv: Sequence[bytes],
+        environment: Mapping[bytes, bytes],
+        log: Log,
+        settings: Settings,
+        signals: Callable[[], int],
     ) -> None:
         self.was_healthy = False
-        self._engine = engine
-        self._log = log
-        self._settings = settings
-        self._signals = signals
-        self._output: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.exit_status: int | None = None
+        """Once it has ended; 128 plus the number of the signal that killed it."""
+        self._log, self._settings, self._signals = log, settings, signals
+        self._handled = 0
+        """Signals that were acted on."""
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._partial = b""
         self._can_drain = False
         self._failure = ""
         self._deadline = _NEVER
-        self._at_deadline: Callable[[], None] = engine.kill
-        self._handled = 0
-
-    def until_end(self, selector: selectors.BaseSelector) -> None:
-        """Return when the engine has ended and its last output is in the log."""
-        sources = {
-            self._engine.output: self._read_output,
-            self._engine.channel.fileno(): self._read_messages,
+        self._at_deadline = self.kill
+        self._output, writing = os.pipe()
+        self._channel, remote = socket.socketpair()
+        os.set_blocking(self._output, False)
+        self._channel.setblocking(False)
+        remote.set_inheritable(True)
+        self._started = time.monotonic()
+        ours = {
+            SOCKET_VARIABLE.encode(): b"%d" % remote.fileno(),
+            STARTED_VARIABLE.encode(): b"%.3f" % self._started,
         }
+        try:
+            self._pid = os.posix_spawn(
+                argv[0],
+                list(argv),
+                {**environment, **ours},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writing, 1),
+                    (os.POSIX_SPAWN_DUP2, writing, 2),
+                ],
+                setpgroup=0,
+                setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
+            )
+        finally:
+            os.close(writing)
+            remote.close()
+
+    def run_until_end(self, selector: selectors.BaseSelector) -> None:
+        """Return when the engine has ended and its last output is in the log."""
+        sources = {self._output: self._read_output, self._channel.fileno(): self._read_messages}
         for source, act in sources.items():
             selector.register(source, selectors.EVENT_READ, act)
         open_sources = set(sources)
         until = _NEVER
-        while until == _NEVER or (self._engine.output in open_sources and until > _now()):
-            wait = min(until, self._deadline) - _now()
+        while until == _NEVER or (self._output in open_sources and until > time.monotonic()):
+            wait = min(until, self._deadline) - time.monotonic()
             ready = selector.select(None if wait == _NEVER else max(0.0, wait))
             # Output first: what the engine wrote before a message belongs before it.
-            for key, _ in sorted(ready, key=lambda one: one[0].fd != self._engine.output):
+            for key, _ in sorted(ready, key=lambda item: item[0].fd != self._output):
                 if key.data() is False:
                     selector.unregister(key.fd)
                     open_sources.discard(key.fd)
-            reap(self._engine)
-            if self._engine.ended is not None and until == _NEVER:
-                until = _now() + _LAST_OUTPUT_SECONDS
-            self._handle_shutdown()
-            if self._deadline <= _now():
+            self._reap()
+            if self.exit_status is not None and until == _NEVER:
+                until = time.monotonic() + _LAST_OUTPUT_SECONDS
+            self._handle_signals()
+            if self._deadline <= time.monotonic():
                 self._deadline = _NEVER
                 self._at_deadline()
         for source in open_sources:
             selector.unregister(source)
 
     def crash(self) -> Crash:
-        from peagle_serve.crash import (
-            KILLED_FIX,
-            Crash,
-            parse_crash,
-        )  # its patterns take time; few crash
+        """Why it ended."""
+        from peagle_serve.crash import KILLED_FIX, Crash, parse_crash  # few crash
 
         see_log = "see the engine's messages above"
         if self._failure:
             return Crash(self._failure, see_log, "no-drafts")
-        crash = parse_crash(self._output)
+        crash = parse_crash(self._lines)
         if crash.line:
             return crash._replace(fix=crash.fix or see_log, cause=crash.cause or "unknown")
-        if self._engine.ended == 128 + signal.SIGKILL:
+        if self.exit_status == 128 + signal.SIGKILL:
             return Crash("killed by SIGKILL", KILLED_FIX, "killed")
-        return Crash(f"exit code {self._engine.ended}, without a message", see_log, "unknown")
+        return Crash(f"exit code {self.exit_status}, without a message", see_log, "unknown")
+
+    def kill(self) -> None:
+        """Kill the engine and its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill what is left of it, and close its output."""
+        self.kill()
+        os.close(self._output)
+        self._channel.close()
 
     def _read_output(self) -> bool:
-        lines = self._engine.lines()
-        for line in lines or ():
-            kept = self._log.engine(line)
+        """Log the lines that have arrived. False at the end of the output."""
+        try:
+            content = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        *lines, self._partial = (self._partial + content).split(b"\n")
+        if self._partial and (not content or len(self._partial) > _LONGEST_LINE):
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines:
+            kept = self._log.engine(line.decode("utf-8", errors="replace"))
             # A serving engine logs millions of requests; only the rest can explain a crash.
             if not self.was_healthy or "INFO" not in kept[:60]:
-                self._output.append(kept)
-        return lines is not None
+                self._lines.append(kept)
+        return bool(content)
 
     def _read_messages(self) -> bool:
-        messages = self._engine.messages()
-        for message in messages or ():
+        """Act on the messages that have arrived. False when the engine has closed its end."""
+        try:
+            content = self._channel.recv(4096)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for message in content.decode("utf-8", errors="replace").splitlines():
             kind, _, rest = message.partition(" ")
             if kind == HELLO:
                 self._can_drain = True
@@ -221,7 +289,7 @@ class EngineMonitor:
                 self.was_healthy = True
                 if self._log.stage == STARTING:
                     self._log.stage = SERVING
-                seconds = round(_now() - self._engine.started, 1)
+                seconds = round(time.monotonic() - self._started, 1)
                 self._log.info("the engine is healthy", event="healthy", seconds=seconds)
             elif kind == FAILED:
                 self._failure = rest
@@ -229,40 +297,68 @@ class EngineMonitor:
             elif kind == IDLE:
                 self._log.info("all requests are answered", event="idle")
                 self._stop()
-        return messages is not None
+        return bool(content)
 
-    def _handle_shutdown(self) -> None:
+    def _reap(self) -> None:
+        """Collect the exit status of every ended child, orphans included: a container's first
+        process inherits them."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._pid:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    self.exit_status = code if code >= 0 else 128 - code
+
+    def _handle_signals(self) -> None:
         """Drain after the first signal; stop at once after another."""
         signals = self._signals()
-        if signals == self._handled or self._engine.ended is not None:
+        if signals == self._handled or self.exit_status is not None:
             return
-        first, self._handled = self._handled == 0, signals
+        is_first, self._handled = self._handled == 0, signals
         self._log.stage = DRAINING
-        seconds = self._settings.drain_seconds
-        if first and self._can_drain and self._engine.drain():
-            self._log.info(
-                f"shutting down: draining for up to {seconds} s; new requests get 503",
-                event="drain",
-                seconds=seconds,
-            )
-            self._deadline, self._at_deadline = _now() + seconds, self._cut_off
-        else:
+        if not (is_first and self._can_drain and self._ask_to_drain()):
             self._stop()
+            return
+        seconds = self._settings.drain_seconds
+        self._log.info(
+            f"shutting down: draining for up to {seconds} s; new requests get 503",
+            event="drain",
+            seconds=seconds,
+        )
+        self._deadline, self._at_deadline = time.monotonic() + seconds, self._cut_off
+
+    def _ask_to_drain(self) -> bool:
+        """Ask it to finish its requests and reject new ones. False if it is unreachable."""
+        try:
+            self._channel.send(f"{DRAIN}\n".encode())
+        except OSError:
+            return False
+        return True
 
     def _cut_off(self) -> None:
         self._log.warning("drain timeout: aborting running requests", event="cut-off")
         self._stop()
 
     def _stop(self) -> None:
-        """Ask the engine to end, and kill it if it does not."""
-        self._engine.signal(signal.SIGTERM)
-        self._deadline, self._at_deadline = _now() + STOP_SECONDS, self._engine.kill
+        """Ask the engine to end, with its own children, and kill it if it does not."""
+        if self.exit_status is None:
+            os.kill(self._pid, signal.SIGTERM)
+        self._deadline, self._at_deadline = time.monotonic() + STOP_SECONDS, self.kill
 
 
-def _now() -> float:
-    return time.monotonic()
-
-
-def _discard(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(descriptor, 4096)
+def check_port(host: str, port: int) -> None:
+    """Raise InvalidEnvironment if the port is in use; vLLM would notice only after its imports."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (TypeError, UnicodeError):  # both mean that it has no encoding
+            raise InvalidEnvironment(
+                f"{host[:80]!r} is not the name of a host", "set an address, such as 0.0.0.0"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InvalidEnvironment(
+                    f"port {port} is in use: Address already in use",
+                    "use another port, or stop the process that listens on this one",
+                ) from None

@@ -1,119 +1,99 @@
-"""Which weights vLLM loads, and whether they exist or can be streamed from S3.
+"""Which weights vLLM loads; whether they exist, can be streamed, and are those of the plan.
 
 vLLM reports a missing model after its imports, and a missing streamer after loading the target.
+
+`peagle weights sync` writes a manifest beside the folders of target and drafter, and a deploy pins
+its SHA-256 in ``PEAGLE_WEIGHTS_SHA256``. Names and sizes are compared at every start, contents with
+``PEAGLE_VERIFY=full``: SHA-256 of the file, or of the SHA-256s of its parts, as S3 computes it for
+an object in parts.
 """
 
 from __future__ import annotations
 
+import base64
+import errno
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+from peagle_serve import json_reader
+from peagle_serve.checkpoint import (
+    CONFIGURATIONS,
+    check_folder,
+    first_names,
+    has_any,
+    is_folder_path,
+    names_in,
+)
 from peagle_serve.contract import (
+    FULL,
     HUB_MODEL,
     LOAD_FORMAT,
     ML_ROOT,
     MODEL,
     MODEL_FOLDER,
+    PREFIX,
     ROOT_VARIABLE,
+    SHA256,
     SPECULATION,
+    VERIFY_VARIABLE,
     VOCABULARY_FILE,
     VOCABULARY_VARIABLE,
     WARM_FOLDER,
+    WARM_FOLDER_VARIABLE,
+    WEIGHTS_MANIFEST,
+    WEIGHTS_PIN_VARIABLE,
     InvalidEnvironment,
     is_s3_uri,
 )
 from peagle_serve.environment import members, read_speculative_config
-from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
+from peagle_serve.json_reader import open_regular, read_regular
+from peagle_serve.logs import Log
 
-_PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
+_TOKENIZER = f"{PREFIX}TOKENIZER"
+_PATH_VARIABLES = (MODEL, _TOKENIZER)
+_DRAFTER = f'"model" of {SPECULATION}'
 
 
 def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` with ``SM_VLLM_MODEL`` set and every ``/opt/ml`` path resolved.
 
     The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder, if
-    it holds target and drafter), else ``HF_MODEL_ID``. Raises InvalidEnvironment when there is
-    none, or when a folder lacks files that vLLM needs.
+    it holds target and drafter), else ``HF_MODEL_ID``. A model of the Hub, whose files are not
+    checked, is loaded from safetensors alone: ``auto`` falls back to pickles. Raises
+    InvalidEnvironment when there is no model, or when a folder lacks files that vLLM needs.
     """
     root = ml_root(environment)
     chosen = dict(environment)
-    chosen[MODEL] = environment.get(MODEL) or _found_model(environment, root)
+    chosen[MODEL] = environment.get(MODEL) or _find_model(environment, root)
     for name in _PATH_VARIABLES:
         if name in chosen:
             chosen[name] = real_path(chosen[name], root)
     if SPECULATION in chosen:
-        chosen[SPECULATION] = _real_drafter(chosen[SPECULATION], root)
-    needs_weights = loads_files(environment)
-    for where, path in models_in(chosen).items():
+        chosen[SPECULATION] = _resolve_drafter(chosen[SPECULATION], root)
+    models = models_in(chosen)
+    for where, path in models.items():
         if is_folder_path(path):
+            needs_weights = loads_files(environment)
             check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
         elif os.path.isfile(path):
             raise InvalidEnvironment(
                 f"{where} is {path}, which is a file",
                 "name the folder of a model with safetensors files",
             )
-    return chosen | _format_of_hub(chosen)
-
-
-def _format_of_hub(chosen: Mapping[str, str]) -> dict[str, str]:
-    """The load format for a model of the Hub, whose files are not checked: ``auto`` falls back
-    to pickles in a repository without safetensors."""
-    named = models_in(chosen).values()
-    on_hub = [path for path in named if not is_folder_path(path)]
-    streamed = any(map(is_s3_uri, on_hub))
+    on_hub = [path for path in models.values() if not is_folder_path(path)]
     is_auto = chosen.get(LOAD_FORMAT, "auto").strip().lower() == "auto"
-    return {LOAD_FORMAT: "safetensors"} if on_hub and is_auto and not streamed else {}
+    if on_hub and is_auto and not any(map(is_s3_uri, on_hub)):
+        chosen[LOAD_FORMAT] = "safetensors"
+    return chosen
 
 
-def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """The variable for a vocabulary next to the model's weights; empty without one."""
-    folder = chosen[MODEL]
-    if VOCABULARY_VARIABLE in environment or not is_folder_path(folder):
-        return {}
-    return {VOCABULARY_VARIABLE: folder} if VOCABULARY_FILE in names_in(Path(folder)) else {}
-
-
-def models_in(chosen: Mapping[str, str]) -> dict[str, str]:
-    """Target and drafter (if there is one), by what names them in the environment."""
-    found = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_model(chosen)}
-    return {where: path for where, path in found.items() if path}
-
-
-def local_folders(chosen: Mapping[str, str]) -> dict[str, str]:
-    """The folders that vLLM loads: target, drafter and tokenizer, by what names them."""
-    named = models_in(chosen) | {name: chosen.get(name, "") for name in _PATH_VARIABLES}
-    return {where: path for where, path in named.items() if is_folder_path(path)}
-
-
-def loads_files(environment: Mapping[str, str]) -> bool:
-    """Whether vLLM loads ordinary weights files; it checks other formats itself."""
-    return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
-
-
-def drafter_model(environment: Mapping[str, str]) -> str | None:
-    """The ``model`` of the speculative configuration."""
-    model = read_speculative_config(environment).get("model")
-    return model if isinstance(model, str) else None
-
-
-def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
-    """A warning if ``HF_MODEL_ID`` names a model and another one is served; else ""."""
-    named = environment.get(HUB_MODEL)
-    if not named or named == chosen[MODEL]:
-        return ""
-    why = f"{MODEL} is set" if environment.get(MODEL) else f"{MODEL_FOLDER} has weights"
-    return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
-
-
-def ml_root(environment: Mapping[str, str]) -> str:
-    """The folder that stands for ``/opt/ml``."""
-    return environment.get(ROOT_VARIABLE, ML_ROOT).rstrip("/")
-
-
-def _found_model(environment: Mapping[str, str], root: str) -> str:
+def _find_model(environment: Mapping[str, str], root: str) -> str:
     folder = Path(real_path(MODEL_FOLDER, root))
     if set(names_in(folder)) - {WARM_FOLDER}:
         beside = folder / "target"
@@ -127,21 +107,66 @@ def _found_model(environment: Mapping[str, str], root: str) -> str:
     )
 
 
-def real_path(path: str, root: str) -> str:
-    """``path`` with ``/opt/ml`` replaced by ``root``."""
-    if path == ML_ROOT or path.startswith(f"{ML_ROOT}/"):
-        return root + path[len(ML_ROOT) :]
-    return path
-
-
-def _real_drafter(config: str, root: str) -> str:
+def _resolve_drafter(config: str, root: str) -> str:
     """The speculative configuration with its ``model`` resolved, all other bytes unchanged."""
     part = members(config).get("model")
-    named = part.value if part else None
-    real = real_path(named, root) if isinstance(named, str) else named
-    if part is None or real == named:
+    if part is None or not isinstance(part.value, str):
+        return config
+    real = real_path(part.value, root)
+    if real == part.value:
         return config
     return config[: part.start] + json.dumps(real, ensure_ascii=False) + config[part.end :]
+
+
+def ml_root(environment: Mapping[str, str]) -> str:
+    """The folder that stands for ``/opt/ml``."""
+    return environment.get(ROOT_VARIABLE, ML_ROOT).rstrip("/")
+
+
+def real_path(path: str, root: str) -> str:
+    """``path`` with ``/opt/ml`` replaced by ``root``."""
+    is_inside = path == ML_ROOT or path.startswith(f"{ML_ROOT}/")
+    return root + path[len(ML_ROOT) :] if is_inside else path
+
+
+def artifact_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of warm starts: next to the weights, unless the user sets another."""
+    folder = environment.get(WARM_FOLDER_VARIABLE) or f"{MODEL_FOLDER}/{WARM_FOLDER}"
+    return Path(real_path(folder, ml_root(environment)))
+
+
+def models_in(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Target and drafter (if there is one), by what names them in the environment."""
+    drafter = drafter_model(chosen)
+    return {MODEL: chosen[MODEL], **({_DRAFTER: drafter} if drafter else {})}
+
+
+def drafter_model(environment: Mapping[str, str]) -> str | None:
+    """The ``model`` of the speculative configuration."""
+    model = read_speculative_config(environment).get("model")
+    return model if isinstance(model, str) else None
+
+
+def loads_files(environment: Mapping[str, str]) -> bool:
+    """Whether vLLM loads ordinary weights files; it checks other formats itself."""
+    return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
+
+
+def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """The variable for a vocabulary next to the model's weights; empty without one."""
+    folder = chosen[MODEL]
+    if VOCABULARY_VARIABLE in environment or not is_folder_path(folder):
+        return {}
+    return {VOCABULARY_VARIABLE: folder} if VOCABULARY_FILE in names_in(Path(folder)) else {}
+
+
+def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
+    """A warning if ``HF_MODEL_ID`` names a model and another one is served; else ""."""
+    named = environment.get(HUB_MODEL)
+    if not named or named == chosen[MODEL]:
+        return ""
+    why = f"{MODEL} is set" if environment.get(MODEL) else f"{MODEL_FOLDER} has weights"
+    return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
 
 
 _STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
@@ -151,8 +176,7 @@ _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
 
 def check_streamer(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for an ``s3://`` URI that this vLLM cannot load."""
-    named = models_in(environment)
-    streamed = {where: path for where, path in named.items() if is_s3_uri(path)}
+    streamed = {where: path for where, path in models_in(environment).items() if is_s3_uri(path)}
     if not streamed:
         return
     where, path = next(iter(streamed.items()))
@@ -162,9 +186,176 @@ def check_streamer(environment: Mapping[str, str]) -> None:
             f"{where} is {path}, but this image has no {missing[0]} to stream it",
             "use an image with runai-model-streamer[s3], or mount the weights",
         )
-    given = environment.get(LOAD_FORMAT, "auto").strip()
-    if given not in _STREAMERS and (given != "auto" or MODEL not in streamed):
+    load_format = environment.get(LOAD_FORMAT, "auto").strip()
+    if load_format not in _STREAMERS and (load_format != "auto" or MODEL not in streamed):
         raise InvalidEnvironment(
-            f"{where} is {path}, which {LOAD_FORMAT} {given} cannot load",
+            f"{where} is {path}, which {LOAD_FORMAT} {load_format} cannot load",
             f"set {LOAD_FORMAT}={_STREAMERS[0]}",
         )
+
+
+_FORMAT = 1
+_CHUNK = 1 << 20
+_THREADS = 8
+_FIX = "copy the weights again with `peagle weights sync`; if the change is meant, deploy again"
+
+
+class _ManifestEntry(NamedTuple):
+    """An entry of the manifest, ``size`` in bytes. ``digest`` is a SHA-256: of the file, or with a
+    ``part`` size in bytes of the SHA-256s of its parts. Empty where the content is unknown."""
+
+    size: int
+    digest: bytes = b""
+    part: int = 0
+
+
+def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log) -> None:
+    """Raise InvalidEnvironment for weights that differ from the manifest, for a served folder of
+    the mount that it does not list, and for another manifest than the pinned one.
+
+    ``environment`` names the model and resolved paths. Without a pin nothing is compared unless
+    ``verify`` is ``full``.
+    """
+    pin = environment.get(WEIGHTS_PIN_VARIABLE, "").strip()
+    if not pin and verify != FULL:
+        return
+    if pin and not SHA256.fullmatch(pin):
+        raise InvalidEnvironment(f"{WEIGHTS_PIN_VARIABLE} is {pin[:80]!r}", "deploy again")
+    mount = Path(real_path(MODEL_FOLDER, ml_root(environment)))
+    manifest = mount / WEIGHTS_MANIFEST
+    folders = _read_manifest(manifest, pin)
+    named = {**models_in(environment), _TOKENIZER: environment.get(_TOKENIZER, "")}
+    for where, path in named.items():
+        # A link counts as the folder where it is, and as the one it leads to.
+        for real in (os.path.abspath, os.path.realpath) if is_folder_path(path) else ():
+            folder, root = Path(real(path)), Path(real(mount))
+            part = folder.relative_to(root).parts[:1] if folder.is_relative_to(root) else None
+            if part is not None and (not part or part[0] not in folders):
+                raise InvalidEnvironment(
+                    f"{where} is {path}, which {manifest} does not list: nothing shows that these "
+                    "are the weights of the deploy",
+                    "copy these weights with `peagle weights sync` too, and deploy again",
+                )
+    for role, files in folders.items():
+        _compare_sizes(mount / role, files)
+    if verify == FULL:
+        begin = time.monotonic()
+        size = sum(file.size for files in folders.values() for file in files.values())
+        log.info(f"hashing {size:,} bytes of weights ({VERIFY_VARIABLE}={FULL})", event="verify")
+        _compare_contents(
+            {mount / role / name: file for role in folders for name, file in folders[role].items()}
+        )
+        seconds = round(time.monotonic() - begin, 1)
+        log.info(f"all weights match their manifest ({seconds} s)", event="verify", seconds=seconds)
+
+
+def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]:
+    """The files of the manifest, by folder and name. Raises InvalidEnvironment."""
+    try:
+        content = read_regular(file, json_reader.DEFAULT.size)
+    except OSError as error:
+        needed = WEIGHTS_PIN_VARIABLE if pin else f"{VERIFY_VARIABLE}={FULL}"
+        raise InvalidEnvironment(f"{needed} needs {file}: {error.strerror}", _FIX) from None
+    digest = hashlib.sha256(content).hexdigest()
+    if pin and digest != pin:
+        raise InvalidEnvironment(
+            f"{file} has the SHA-256 {digest}, and {WEIGHTS_PIN_VARIABLE} is {pin}: the weights "
+            "were changed after the deploy",
+            _FIX,
+        )
+    try:
+        document = json_reader.read(content, str(file))
+        if document["format"] != _FORMAT:
+            raise ValueError(f"{file} has another format")
+        folders: dict[str, dict[str, _ManifestEntry]] = {}
+        for role, folder in document["folders"].items():
+            if role not in ("target", "drafter") or folder["complete"] is not True:
+                raise ValueError(f"the copy of the {role} is not complete")
+            files = folder["files"].items()
+            folders[role] = {str(name): _manifest_entry(entry) for name, entry in files}
+        return folders
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidEnvironment(f"{file} cannot be used: {error}", _FIX) from None
+
+
+def _manifest_entry(entry: Any) -> _ManifestEntry:
+    """An entry of the manifest. Raises ValueError, LookupError or TypeError for an invalid one."""
+    size, sha256, part = entry["size"], entry.get("sha256"), entry.get("part_size")
+    if type(size) is not int or size < 0 or not (part is None or (type(part) is int and part > 0)):
+        raise ValueError("an entry has no valid size")
+    if isinstance(sha256, str) and SHA256.fullmatch(sha256):
+        return _ManifestEntry(size, bytes.fromhex(sha256))
+    algorithm, _, value = (entry.get("checksum") or "").partition(":")
+    if algorithm != "SHA256":
+        return _ManifestEntry(size)
+    return _ManifestEntry(size, base64.b64decode(value, validate=True), part or 0)
+
+
+def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
+    """Raise InvalidEnvironment unless the folder holds these files, of these sizes, and no more."""
+    try:
+        sizes = dict(_sizes(folder))
+    except OSError as error:
+        raise InvalidEnvironment(f"{folder} cannot be read: {error.strerror}", _FIX) from None
+    differing = [name for name, file in files.items() if sizes.get(name, file.size) != file.size]
+    problems = {
+        "lacks": sorted(files.keys() - sizes.keys()),
+        "has what its manifest does not list:": sorted(sizes.keys() - files.keys()),
+        "has other sizes than its manifest lists:": sorted(differing),
+    }
+    for problem, names in problems.items():
+        if names:
+            raise InvalidEnvironment(f"{folder} {problem} {first_names(names)}", _FIX)
+
+
+def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
+    """Name and size of every file below the folder, or of what a link leads to. Raises OSError."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
+        linked = [name for name in folders if Path(parent, name).is_symlink()]
+        for name in (*files, *linked):
+            path = Path(parent, name)
+            yield path.relative_to(folder).as_posix(), path.stat().st_size
+
+
+def _compare_contents(files: Mapping[Path, _ManifestEntry]) -> None:
+    """Raise InvalidEnvironment for the first file with another content, or an unknown one."""
+    from concurrent.futures import ThreadPoolExecutor  # most containers do not need it
+
+    if unknown := [path.name for path, file in files.items() if not file.digest]:
+        raise InvalidEnvironment(
+            f"{VERIFY_VARIABLE} is {FULL}; the manifest has no SHA-256 of {first_names(unknown)}",
+            "copy the weights again with `peagle weights sync`, or remove the variable",
+        )
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for path, same in zip(files, pool.map(_is_same, files.items()), strict=True):
+            if not same:
+                raise InvalidEnvironment(f"{path} has other content than its manifest lists", _FIX)
+
+
+def _is_same(entry: tuple[Path, _ManifestEntry]) -> bool:
+    path, file = entry
+    try:
+        with open_regular(path) as stream:
+            begins = range(0, file.size, file.part or max(file.size, 1)) or range(1)
+            parts = [_digest(stream, min(begins.step, file.size - begin)) for begin in begins]
+            if stream.read(1):
+                return False
+    except OSError:
+        return False
+    return file.digest == (hashlib.sha256(b"".join(parts)).digest() if file.part else parts[0])
+
+
+def _digest(stream: BinaryIO, size: int) -> bytes:
+    """SHA-256 of the next ``size`` bytes. Raises OSError where there are fewer."""
+    digest = hashlib.sha256()
+    while size > 0:
+        chunk = stream.read(min(size, _CHUNK))
+        if not chunk:
+            raise OSError(errno.EIO, "the file is truncated")
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.digest()

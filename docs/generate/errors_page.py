@@ -8,7 +8,7 @@ from docs.generate.codes import LEVELS, Code, errors_found, findings_found, know
 from docs.generate.markdown import NOTE, cell, escaped, table
 from docs.generate.templates import Text
 from peagle.checks.registry import rules_found
-from peagle_serve.crash import _KNOWN as CRASHES
+from peagle_serve.crash import CAUSES as CRASHES
 
 _ABOUT = {
     "head": "Draft heads",

@@ -11,12 +11,18 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, facts_of
+from peagle_serve.checks import check
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
-from peagle_serve.environment import GUARDED_FLAGS, arguments, canonical_name
-from peagle_serve.environment_checks import check
-from peagle_serve.variable_names import KNOWN, check_arguments, check_names
+from peagle_serve.environment import (
+    GUARDED_FLAGS,
+    KNOWN,
+    arguments,
+    canonical_name,
+    check_arguments,
+    check_names,
+)
 from tests.engine.conftest import Ask
 
 pytestmark = pytest.mark.engine
@@ -124,9 +130,7 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     assert settings["seed"] == -1
     assert settings["middleware"] == [
         "own.middleware.Class",
-        "peagle_serve.counters.CountersMiddleware",
-        "peagle_serve.warm.route.WarmMiddleware",
-        "peagle_serve.lifecycle.LifecycleMiddleware",
+        "peagle_serve.middleware.Middleware",
     ]
     assert "'two words'" not in str(settings["lora_modules"])
     assert "x y" in str(settings["lora_modules"])

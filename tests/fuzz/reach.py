@@ -147,10 +147,10 @@ NOT_OUTSIDE = {
     "peagle/sandbox/observability.py:MetricSource.publish": "a number of our own",
     "peagle/sandbox/observability.py:install": "a statistic that moto's response has read",
     "peagle/weights/sources.py:open_source": "compares a commit of a plan",
-    "peagle_serve/lifecycle.py:LifecycleMiddleware.__init__": "from the supervisor",
-    "peagle_serve/lifecycle.py:_SupervisorSocket.__init__": "from the supervisor",
-    "peagle_serve/warm/archive.py:_write": "writes an archive",
-    "peagle_serve/warm/prepare.py:_collect": "encodes the subject",
-    "peagle_serve/warm/prepare.py:_free_bytes": "from the kernel",
+    "peagle_serve/middleware.py:Middleware.__init__": "from the supervisor",
+    "peagle_serve/middleware.py:_SupervisorSocket.__init__": "from the supervisor",
+    "peagle_serve/warm_archive.py:_write_archive": "writes an archive",
+    "peagle_serve/warm_start.py:_collect": "encodes the subject",
+    "peagle_serve/warm_start.py:_free_bytes": "from the kernel",
 }
 """Functions that parse nothing from outside, and what their text is."""

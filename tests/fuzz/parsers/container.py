@@ -12,30 +12,31 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from peagle_serve.command import command, decoded
-from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, settings_of
-from peagle_serve.counters import sum_counters
-from peagle_serve.crash import parse_crash
-from peagle_serve.environment import elements, members, object_sequence
-from peagle_serve.environment_checks import check_built_for
-from peagle_serve.folder import check_folder, read_json
-from peagle_serve.head_checks import check_pair
-from peagle_serve.heads import HeadFiles, layer_of
-from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.safetensors import (
+from peagle_serve.checkpoint import (
     DamagedFile,
+    check_folder,
     parse_header,
     parse_index,
+    read_json,
     weight_files,
 )
-from peagle_serve.variable_names import KNOWN, check_arguments
-from peagle_serve.warm.cache_key import (
-    UnknownDevice,
-    cpu_device,
-    gpu_device,
+from peagle_serve.checks import check_built_for, check_pair
+from peagle_serve.command import command, decoded
+from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
+from peagle_serve.crash import parse_crash
+from peagle_serve.environment import (
+    KNOWN,
+    check_arguments,
+    elements,
     is_for_cpu,
+    members,
+    object_sequence,
 )
+from peagle_serve.heads import HeadFiles, layer_of
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.middleware import sum_counters
+from peagle_serve.warm_start import UnknownDevice, cpu_device, gpu_device
+from peagle_serve.weights import check_mounted_weights
 from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts, variables
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import (
@@ -240,7 +241,7 @@ PARSERS = (
         REFUSED,
         [{b"SM_VLLM_A": b"b"}],
     ),
-    Parser("container-settings", settings_of, variables(ENVIRONMENT), REFUSED, [ENVIRONMENT]),
+    Parser("container-settings", read_settings, variables(ENVIRONMENT), REFUSED, [ENVIRONMENT]),
     Parser(
         "container-names",
         lambda case: check_arguments(*case),

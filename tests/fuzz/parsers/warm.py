@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 from peagle.errors import PeagleError
 from peagle.warm.transfer import WarmReply, fetch
 from peagle_serve.contract import SUBJECT_VARIABLE
-from peagle_serve.lifecycle import STARTED_AFTER
-from peagle_serve.warm.archive import unpack
-from peagle_serve.warm.cache_key import key_of
-from peagle_serve.warm.manifest import Damaged, Manifest, manifest_of, read_manifest
-from peagle_serve.warm.prepare import restore
-from peagle_serve.warm.route import WarmMiddleware
+from peagle_serve.middleware import Middleware
+from peagle_serve.warm_archive import Damaged, Manifest, key_of, manifest_of, read_manifest, unpack
+from peagle_serve.warm_start import restore
 from tests.fuzz.inputs import binary, json_bytes
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import folder, written
@@ -79,17 +76,19 @@ def _route(case: tuple[bytes, bytes]) -> None:
         raise AssertionError("the route answers itself")
 
     scope = {
-        "type": "http", "path": "/invocations", STARTED_AFTER: 1.0,
+        "type": "http", "path": "/invocations",
         "headers": [(b"x-amzn-sagemaker-custom-attributes", b"peagle=warm")],
     }  # fmt: skip
     with mock.patch.dict(os.environ, {SUBJECT_VARIABLE: json.dumps(SUBJECT)}):
-        middleware = WarmMiddleware(engine)
+        middleware = Middleware(engine)
 
         async def run() -> None:
+            middleware._healthy.set()
             middleware._packing = asyncio.create_task(_packed())
             await middleware(scope, receive, send)
 
-        with mock.patch("peagle_serve.warm.route._part", lambda offset, length: subject[:length]):
+        part = "peagle_serve.middleware._read_archive"
+        with mock.patch(part, lambda offset, length: subject[:length]):
             asyncio.run(run())
     assert sent[0]["status"] in (200, 400)
 

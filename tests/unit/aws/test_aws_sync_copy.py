@@ -18,7 +18,7 @@ from peagle.errors import CheckpointError
 from peagle.planning.plan import Weights
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
+from peagle_serve.weights import check_mounted_weights
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.syncing import (

@@ -175,6 +175,9 @@ BILLIONS: dict[str, tuple[Config, float]] = {
 _ZAMBA2 = {6, 11, 17, 23, 29, 35, 41, 47, 53, 59, 65, 71, 77}
 
 PUBLISHED: dict[str, tuple[Config, float, int]] = {
+    "moondream3": (
+        {"architectures": ["HfMoondream"], "model_type": "moondream3", "config": {}},
+        8.9, 196_608),
     "gpt2": (
         {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
          "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},

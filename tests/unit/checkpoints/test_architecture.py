@@ -198,6 +198,12 @@ def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> Non
     assert refused.value.fix
 
 
+def test_a_published_config_without_sizes_is_not_damaged() -> None:
+    with raises_code("not-estimated", CheckpointError) as refused:
+        read_architecture({"architectures": ["HfMoondream"], "model_type": "moondream1"})
+    assert "HfMoondream" in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("config", "change", "text"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.checkpoints.files import parse_config
 from peagle.errors import CheckpointError
-from peagle_serve.config_numbers import COUNTS, SIZES, TOKENS
+from peagle_serve.checkpoint import COUNTS, SIZES, TOKENS
 from tests.support import raises_code
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"

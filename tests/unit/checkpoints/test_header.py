@@ -16,7 +16,7 @@ from safetensors import deserialize as deserialize_untyped
 
 from peagle.checkpoints.files import header_bytes, parse_header
 from peagle.errors import CheckpointError
-from peagle_serve.safetensors import LARGEST_HEADER
+from peagle_serve.checkpoint import LARGEST_HEADER
 from tests.support import raises_code
 from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, header_of, weights
 

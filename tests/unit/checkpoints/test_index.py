@@ -8,7 +8,7 @@ import pytest
 
 from peagle.checkpoints.files import check_tensors, parse_index, weight_files
 from peagle.errors import CheckpointError
-from peagle_serve.safetensors import index_name, other_weights
+from peagle_serve.checkpoint import index_name, other_weights
 from tests.support import raises_code
 from tests.unit.checkpoints.files import index_of
 

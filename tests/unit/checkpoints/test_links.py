@@ -8,7 +8,7 @@ import pytest
 
 from peagle.checkpoints.files import check_links, follow_link
 from peagle.errors import UserError
-from peagle_serve.folder import link_homes
+from peagle_serve.checkpoint import link_homes
 from tests.support import raises_code
 
 COPY = "replace the link by a copy of the file"

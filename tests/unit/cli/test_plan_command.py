@@ -108,6 +108,26 @@ def test_a_workload_is_named_with_its_numbers() -> None:
     assert (shown["workload"], shown["cached_prompt_tokens"]) == ("chat", 7168)
 
 
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        (("--workload", "agent"), (32_768, 30_720, 12_288)),
+        (("--workload", "rag", "--prompt-tokens", "16k"), (16_384, 2048, 2048)),
+        (("--workload", "agent", "--prompt-tokens", "48k", "--shared-prompt-tokens", "40k"),
+         (49_152, 46_080, 40_960)),
+        (("--prompt-tokens", "4k", "--shared-prompt-tokens", "2k"), (4096, 2048, 2048)),
+    ],
+)  # fmt: skip
+def test_what_all_prompts_share_is_a_part_of_what_is_cached(
+    options: tuple[str, ...], tokens: tuple[int, ...]
+) -> None:
+    shown = document("gpt-oss-20b", *options)
+    kinds = ("prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens")
+    assert tuple(shown[kind] for kind in kinds) == tokens
+    error = refusal("gpt-oss-20b", "--cached-prompt-tokens", "1k", "--shared-prompt-tokens", "2k")
+    assert error.code == "out-of-range"
+
+
 def test_a_cached_prompt_is_shorter_than_the_prompt() -> None:
     error = refusal("gpt-oss-20b", "--cached-prompt-tokens", "2k")
     assert error.code == "out-of-range"

@@ -23,6 +23,9 @@ AWQ = public.config(
 )  # fmt: skip
 
 
+KIMI = public.KIMI_K2 | {"quantization_config": public.BLOCK_FP8}
+
+
 def written(folder: Path, config: dict[str, Any], *files: str) -> str:
     folder.mkdir(exist_ok=True)
     for name in files:
@@ -52,6 +55,20 @@ def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict
     assert "not-estimated" not in {finding["code"] for finding in plan.document["findings"]}
     entry = in_process("catalog", "init", place, "--output", str(tmp_path / "entry.yaml"))
     assert entry.code == 0, entry.err
+
+
+def test_a_context_of_millions_of_tokens_is_not_the_default(tmp_path: Path) -> None:
+    place = written(tmp_path / "scout", public.LLAMA4_SCOUT)
+    plan = in_process("plan", place, "--json")
+    assert (plan.code, plan.document["max_model_len"]) == (0, 32_768)
+
+
+def test_a_type_with_a_price_is_preferred(tmp_path: Path) -> None:
+    config = public.DEEPSEEK_V3 | {"quantization_config": public.BLOCK_FP8}
+    plan = in_process("plan", written(tmp_path / "deepseek", config), "--json")
+    assert plan.document["price_per_hour_usd"] is not None
+    text = in_process("plan", written(tmp_path / "kimi", KIMI)).out
+    assert "no type that fits has a known price" in " ".join(text.split())
 
 
 def test_heads_are_checked_whatever_the_cache_of_their_target(tmp_path: Path) -> None:

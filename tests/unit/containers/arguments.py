@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from peagle_serve.environment import flag_of
-from peagle_serve.variable_names import KNOWN
+from peagle_serve.environment import KNOWN, flag_of
 
 SOURCE = (
     "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.warm.archive import pack
-from peagle_serve.warm.cache_key import key_of
-from peagle_serve.warm.manifest import Manifest
+from peagle_serve.warm_archive import Manifest, key_of, pack
 
 SUBJECT: dict[str, Any] = {
     "format": 1,

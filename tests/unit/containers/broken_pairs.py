@@ -6,10 +6,9 @@ import json
 
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
+from peagle_serve.checks import check, check_pair
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment_checks import check
-from peagle_serve.head_checks import check_pair
-from peagle_serve.variable_names import check_arguments
+from peagle_serve.environment import check_arguments
 from peagle_serve.weights import with_model
 from tests.unit.containers.arguments import SOURCE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,23 +11,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peagle.engine_log import warm_start_in
-from peagle_serve.warm.cache_key import key_of
-from tests.unit.containers.artifacts import (
-    CACHES,
-    archive_of,
-    artifact,
-    files_in,
-    member,
-    with_archive,
-    write,
-)
-from tests.unit.containers.recording import PORT, SERVE
+from peagle_serve import warm_start
+from peagle_serve.contract import InvalidEnvironment, read_pins, read_settings
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.warm_archive import FOLDERS, archive_of, key_of
+from peagle_serve.warm_start import cache_folder, cache_variables, make_cache_folder, prepare
+from peagle_serve.weights import with_model
+from tests.unit.containers import artifacts as made
+from tests.unit.containers.artifacts import CACHES, artifact, files_in, filled, member, with_archive
+from tests.unit.containers.recording import PORT, SERVE, documents
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
 from tests.unit.containers.weights import TARGET, model
+
+PLANTED = made.archive_of([member("triton/k/k.so", b"planted code")])
 
 
 @pytest.fixture
@@ -34,127 +36,105 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def begun(world: World, engine: World, record: Path) -> subprocess.Popen[bytes]:
+    """The entrypoint of ``world`` with the engine of another one, not waited for."""
+    environment = {
+        **world.variables(),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(engine.container.folder),
+        "RECORD": str(record),
+        "SAGEMAKER_BIND_TO_PORT": str(PORT),
+    }
+    command = [sys.executable, str(SERVE), "serve"]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
 @pytest.mark.thorough
 def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     manifest = world.collected()
 
-    entries, given = world.start()
+    entries, given = world.start(PEAGLE_WARM_SHA256=f"{'0' * 64},{manifest.sha256}")
 
-    (line,) = [line for line in entries if "warm start" in line["message"]]
+    (line,) = [line for line in entries if line["event"] == "warm-start"]
+    assert (line["restored"], line["key"], line["stage"]) == (True, manifest.key, "starting")
     assert line["message"].startswith(f"warm start: restored {len(CACHES)} files, 0.0 MB in 0.")
-    assert f"key {manifest.key}; a cold start takes 101 s" in line["message"]
-    assert line["stage"] == "starting"
-    found = warm_start_in([json.dumps(line) for line in entries])
-    assert found is not None
-    assert found.key == manifest.key
-    assert line["message"].endswith(found.detail)
+    assert "a cold start takes 101 s" in line["message"]
+    read = warm_start_in([json.dumps(line) for line in entries])
+    assert read is not None
+    assert read.key == manifest.key
+    assert line["message"].endswith(read.detail)
     place = world.cache / manifest.key
     assert given["VLLM_CACHE_ROOT"] == str(place / "vllm")
     assert given["TORCHINDUCTOR_CACHE_DIR"] == str(place / "inductor")
     assert given["VLLM_USE_AOT_COMPILE"] == "0"
     assert {name: files_in(place)[name] for name in CACHES} == CACHES
     assert "PEAGLE_WARM_SUBJECT" not in given
+    again, given = world.start()
+    assert any("were restored before" in line["message"] for line in again)
+    assert not is_cold(given)
 
 
 @pytest.mark.thorough
 def test_an_artifact_collected_under_a_tag_matches_the_digest(world: World) -> None:
     inside = {"PEAGLE_IMAGE_CONTENT": "sha256:inside"}
-    manifest = world.collected(**inside)
+    world.collected(**inside)
 
-    entries, _ = world.start(**inside, PEAGLE_IMAGE_DIGEST="sha256:1", SM_VLLM_TOOL_CALL_PARSER="x")
+    entries, given = world.start(
+        **inside, PEAGLE_IMAGE_DIGEST="sha256:1", SM_VLLM_TOOL_CALL_PARSER="x"
+    )
 
-    assert warnings(entries) == []
-    (start,) = [line for line in entries if line["event"] == "warm-start"]
-    assert (start["restored"], start["key"]) == (True, manifest.key)
-
-
-@pytest.mark.thorough
-def test_a_restored_cache_is_reused(world: World) -> None:
-    world.collected()
-    world.start()
-
-    entries, given = world.start()
-
-    assert any("were restored before" in line["message"] for line in entries)
-    assert not is_cold(given)
+    assert (warnings(entries), is_cold(given)) == ([], False)
 
 
 @pytest.mark.thorough
-def test_variables_set_by_the_user_are_kept(world: World) -> None:
+def test_folders_of_the_user_are_used(world: World) -> None:
     world.collected()
+    world.artifacts.rename(world.folder / "ml" / "elsewhere")
+    cache = world.folder / "cache"
 
-    _, given = world.start(TRITON_CACHE_DIR="/mine", PEAGLE_CACHE=str(world.folder / "cache"))
+    _, given = world.start(
+        TRITON_CACHE_DIR="/mine", PEAGLE_CACHE=str(cache), PEAGLE_WARM_FOLDER="/opt/ml/elsewhere"
+    )
 
     assert given["TRITON_CACHE_DIR"] == "/mine"
-    assert given["VLLM_CACHE_ROOT"].startswith(str(world.folder / "cache" / "warm"))
+    assert given["VLLM_CACHE_ROOT"].startswith(str(cache / "warm"))
 
 
 @pytest.mark.thorough
 def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> None:
     manifest = world.collected()
-    big = archive_of([member(f"triton/{n}/k", bytes(100_000)) for n in range(200)])
+    big = made.archive_of([member(f"triton/{n}/k", bytes(100_000)) for n in range(200)])
     with_archive(world.artifacts, manifest, big, files=200, unpacked_bytes=20_000_000)
-    begun = []
-    for number, engine in enumerate((world.container, World(world.folder / "other").container)):
-        shutil.copytree(engine.folder, world.folder / f"engine-{number}")
-        environment = {
-            **world.variables(),
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(engine.folder),
-            "RECORD": str(world.folder / f"record-{number}"),
-            "SAGEMAKER_BIND_TO_PORT": str(PORT),
-        }
-        command = [sys.executable, str(SERVE), "serve"]
-        begun.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+    engines = (world, World(world.folder / "other"))
+    records = [world.folder / f"record-{number}" for number in range(2)]
+    processes = [begun(world, engine, record)
+                 for engine, record in zip(engines, records, strict=True)]  # fmt: skip
 
-    reported = [process.communicate(timeout=30)[1].decode() for process in begun]
+    logs = [process.communicate(timeout=30)[1].decode() for process in processes]
 
-    assert all("200 files" in log for log in reported), reported
+    assert all("200 files" in log for log in logs), logs
     assert [path.name for path in world.cache.iterdir()] == [manifest.key]
     assert len(files_in(world.cache / manifest.key)) == 201
-    for number in range(2):
-        given = json.loads((world.folder / f"record-{number}").read_text())["environment"]
+    for record in records:
+        given = json.loads(record.read_text())["environment"]
         assert given["TRITON_CACHE_DIR"] == str(world.cache / manifest.key / "triton")
 
 
 @pytest.mark.thorough
-def test_without_artifacts_the_engine_starts_cold(world: World) -> None:
-    entries, given = world.start()
+@pytest.mark.parametrize("state", ["none", "empty", "off"])
+def test_without_artifacts_or_switched_off_the_engine_starts_cold(world: World, state: str) -> None:
+    if state == "off":
+        world.collected()
+    if state == "empty":
+        world.artifacts.mkdir()
 
-    assert not any("warm" in line["message"] for line in entries)
+    entries, given = world.start(**({"PEAGLE_WARM": "off"} if state == "off" else {}))
+
+    said = [line["message"] for line in entries if "warm" in line["message"]]
+    holds = f"no warm start: {world.artifacts} holds no artifact"
+    assert said == ([holds] if state == "empty" else [])
     assert is_cold(given)
     assert not world.cache.exists()
-
-
-@pytest.mark.thorough
-def test_an_empty_artifact_folder_is_reported(world: World) -> None:
-    world.artifacts.mkdir()
-
-    entries, given = world.start()
-
-    assert f"no warm start: {world.artifacts} holds no artifact" in entries[0]["message"]
-    assert is_cold(given)
-
-
-@pytest.mark.thorough
-def test_the_artifact_folder_can_be_set(world: World) -> None:
-    manifest = world.collected()
-    elsewhere = world.artifacts.rename(world.folder / "ml" / "elsewhere")
-
-    _, given = world.start(PEAGLE_WARM_FOLDER="/opt/ml/elsewhere")
-
-    assert elsewhere.is_dir()
-    assert manifest.key in given["VLLM_CACHE_ROOT"]
-
-
-@pytest.mark.thorough
-def test_mode_off_neither_restores_nor_collects(world: World) -> None:
-    world.collected()
-
-    entries, given = world.start(PEAGLE_WARM="off")
-
-    assert not any("warm" in line["message"] for line in entries)
-    assert is_cold(given)
 
 
 @pytest.mark.thorough
@@ -167,23 +147,30 @@ def test_mode_off_neither_restores_nor_collects(world: World) -> None:
             {"PEAGLE_IMAGE_DIGEST": "sha256:other"},
             "the image (the artifact's digest is unknown: name images as NAME@sha256:...)",
         ),
+        ({"target": "other"}, "the target"),
+        ({"software": "other"}, "the software"),
     ],
 )
 def test_an_artifact_of_another_container_is_ignored_with_the_difference(
     world: World, more: dict[str, str], named: str
 ) -> None:
     world.collected()
+    if "target" in more:
+        config = world.model / "target" / "config.json"
+        config.write_text(json.dumps({**TARGET, "rope_theta": 1}))
+    if "software" in more:
+        (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
 
     entries, given = world.start(**more)
 
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: no artifact in ")
     assert reported.endswith(f"differs in {named}")
-    (start,) = [line for line in entries if line["event"] == "warm-start"]
-    assert (start["restored"], start["differences"]) == (False, [named])
-    found = warm_start_in([json.dumps(line) for line in entries])
-    assert found is not None
-    assert found.document()["differences"] == [named]
+    (line,) = [line for line in entries if line["event"] == "warm-start"]
+    assert (line["restored"], line["differences"]) == (False, [named])
+    read = warm_start_in([json.dumps(line) for line in entries])
+    assert read is not None
+    assert read.document()["differences"] == [named]
     assert is_cold(given)
 
 
@@ -202,116 +189,263 @@ def test_the_most_similar_artifact_is_named(world: World) -> None:
     assert f"{near.key} differs in the software" in warnings(entries)[0]
 
 
-@pytest.mark.thorough
-def test_an_artifact_of_another_pair_is_ignored(world: World) -> None:
-    world.collected()
-    target = world.model / "target" / "config.json"
-    target.write_text(json.dumps({**TARGET, "rope_theta": 1}))
-
-    entries, given = world.start()
-
-    (reported,) = warnings(entries)
-    assert reported.endswith("differs in the target")
-    assert is_cold(given)
-
-
-@pytest.mark.thorough
-def test_an_artifact_of_other_software_is_ignored(world: World) -> None:
-    world.collected()
-    (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
-
-    entries, _ = world.start()
-
-    assert warnings(entries)[0].endswith("differs in the software")
+TROUBLE: dict[str, tuple[dict[str, str], str]] = {
+    "cut": ({}, "bytes, but its manifest lists"),
+    "invalid manifest": ({}, "is not valid JSON"),
+    "no archive": ({}, "No such file"),
+    "link": ({}, "may leave its folder"),
+    "pipe": ({}, "Not a regular file (copy both files of the artifact again"),
+    "number": ({}, "has a number of more than"),
+    "no pin": ({"PEAGLE_WARM_SHA256": ""}, "PEAGLE_WARM_SHA256 does not say which"),
+    # Who may write the bucket writes a manifest that matches the archive.
+    "replaced": ({"PEAGLE_WARM_SHA256": "collected"}, "PEAGLE_WARM_SHA256 does not list"),
+    "lies": ({"PEAGLE_WARM_SHA256": "collected"}, "its manifest lists"),
+    "no folder": ({"PEAGLE_WARM_FOLDER": "/opt/ml/gone"}, "does not exist (mount a folder"),
+    "long name": ({"PEAGLE_WARM_FOLDER": "/opt/ml/" + "n" * 300}, "which does not exist"),
+    "cache is a file": ({"PEAGLE_CACHE": "FILE"}, "Not a directory (set PEAGLE_CACHE to"),
+    "cache of others": ({}, "other users may write there (set PEAGLE_CACHE to a writable folder"),
+}  # fmt: skip
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("damage", ["cut", "manifest", "no archive", "link", "pipe", "number"])
-def test_a_damaged_artifact_is_a_warning_and_a_cold_start(world: World, damage: str) -> None:
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str) -> None:
     manifest = world.collected()
     archive = world.artifacts / f"{manifest.key}.tar.gz"
-    if damage == "cut":
+    (world.folder / "file").touch()
+    if trouble == "cut":
         archive.write_bytes(archive.read_bytes()[:-100])
-    elif damage == "manifest":
-        (world.artifacts / f"{manifest.key}.json").write_text("{")
-    elif damage == "no archive":
+    elif trouble == "invalid manifest":
+        archive.with_name(f"{manifest.key}.json").write_text("{")
+    elif trouble in ("no archive", "pipe"):
         archive.unlink()
-    elif damage == "pipe":
-        archive.unlink()
-        os.mkfifo(archive)
-    elif damage == "number":
-        write(world.artifacts, manifest, seconds_cold=10**400)
-    else:
-        with_archive(world.artifacts, manifest, archive_of([member("../../../out")]))
+        if trouble == "pipe":
+            os.mkfifo(archive)
+    elif trouble == "number":
+        made.write(world.artifacts, manifest, seconds_cold=10**400)
+    elif trouble == "link":
+        outside = made.archive_of([member("../../../out")])
+        with_archive(world.artifacts, manifest, outside)
+    elif trouble == "replaced":
+        with_archive(world.artifacts, manifest, PLANTED, files=1, unpacked_bytes=12)
+    elif trouble == "lies":
+        archive.write_bytes(PLANTED)
+    elif trouble == "cache of others":
+        world.cache.mkdir(parents=True)
+        world.cache.chmod(0o777)
+    values = {"collected": manifest.sha256, "FILE": str(world.folder / "file")}
+    more, words = TROUBLE[trouble]
 
-    entries, given = world.start()
+    entries, given = world.start(**{name: values.get(v, v) for name, v in more.items()})
 
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: ")
+    assert words in reported
     assert is_cold(given)
     assert not world.cache.exists() or list(world.cache.iterdir()) == []
     assert not (world.folder / "out").exists()
 
 
 @pytest.mark.thorough
-def test_an_unwritable_cache_is_a_warning(world: World) -> None:
-    world.collected()
-    (world.folder / "file").touch()
+def test_what_another_archive_left_in_the_cache_is_not_used(world: World) -> None:
+    """The cache may outlive the container; its content is that of the pinned archive."""
+    manifest = world.collected()
+    world.start()
+    with_archive(world.artifacts, manifest, PLANTED, files=1, unpacked_bytes=12)
 
-    entries, given = world.start(PEAGLE_CACHE=str(world.folder / "file"))
+    _, given = world.start(PEAGLE_WARM_SHA256=manifest.sha256)
 
-    (reported,) = warnings(entries)
-    assert "Not a directory (set PEAGLE_CACHE to a writable folder of this user)" in reported
     assert is_cold(given)
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("surprise"), "KeyError: 'surprise'"),
+        (RecursionError("too deep"), "RecursionError: too deep"),
+        (MemoryError(), "MemoryError"),
+        (OSError(errno.ENOSPC, "No space left"), "{cache}: No space left (free some space there"),
+        (OSError(errno.EROFS, "Read-only", "{cache}/vllm"), "Read-only (set PEAGLE_CACHE to a wr"),
+        (OSError(errno.EACCES, "Denied", "{artifacts}/x"), "{artifacts}/x: Denied (copy both fil"),
+        (OSError(errno.EACCES, "Denied", "/elsewhere"), "/elsewhere: Denied (make the file read"),
+    ],
+    ids=["key", "recursion", "memory", "full", "read-only", "artifact", "elsewhere"],
+)
+def test_any_error_is_one_warning_with_a_fix(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    error: Exception, words: str,
+) -> None:  # fmt: skip
+    places = {"cache": str(world.cache), "artifacts": str(world.artifacts)}
+    if isinstance(error, OSError) and error.filename:
+        error = OSError(error.errno, error.strerror, error.filename.format(**places))
+
+    def failing(*given: object) -> None:
+        raise error
+
+    manifest = world.collected()
+    monkeypatch.setattr(warm_start, "subject_of", lambda *given: manifest.subject)
+    monkeypatch.setattr(warm_start, "restore", failing)
+    environment = world.variables()
+
+    assert prepare(environment, with_model(environment), "auto", Log(Redactor({}))) == {}
+
+    (line,) = map(json.loads, capfd.readouterr().err.splitlines())
+    assert line["level"] == "WARNING"
+    assert words.format(**places) in line["message"]
+
+
 @pytest.mark.thorough
-def test_an_artifact_folder_alone_is_not_a_model(world: World) -> None:
+def test_artifacts_alone_or_beside_a_model_do_not_change_the_model(world: World) -> None:
     for name in ("target", "head"):
         shutil.rmtree(world.model / name)
     world.artifacts.mkdir()
+    variables = {"HF_MODEL_ID": "a/b", "PEAGLE_ML_ROOT": str(world.folder / "ml")}
 
-    argv = world.container.argv({"HF_MODEL_ID": "a/b", "PEAGLE_ML_ROOT": str(world.folder / "ml")})
-
+    argv = world.container.argv(variables)
     assert argv[argv.index("--model") + 1] == "a/b"
-
-
-@pytest.mark.thorough
-def test_artifacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    shutil.rmtree(world.model)
     model(world.model)
-    world.artifacts.mkdir()
-
-    argv = world.container.argv({"PEAGLE_ML_ROOT": str(tmp_path / "ml")})
-
+    argv = world.container.argv(variables)
     assert argv[argv.index("--model") + 1] == str(world.model)
 
 
 @pytest.mark.thorough
 def test_a_signal_while_restoring_leaves_nothing(world: World) -> None:
     manifest = world.collected()
-    big = archive_of([member(f"triton/{n}/k", bytes(1_000_000)) for n in range(150)])
+    big = made.archive_of([member(f"triton/{n}/k", bytes(1_000_000)) for n in range(150)])
     with_archive(world.artifacts, manifest, big, files=150, unpacked_bytes=150_000_000)
-    environment = {
-        **world.variables(),
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(world.container.folder),
-        "RECORD": str(world.container.record),
-        "SAGEMAKER_BIND_TO_PORT": str(PORT),
-    }
     world.container.record.unlink(missing_ok=True)
-    command = [sys.executable, str(SERVE), "serve"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    process = begun(world, world, world.container.record)
     until = time.monotonic() + 20
     while not list(world.cache.glob("*.partial/triton/*")):
         assert time.monotonic() < until
         time.sleep(0.01)
 
     process.send_signal(signal.SIGTERM)
-    reported = process.communicate(timeout=20)[1]
+    log = process.communicate(timeout=20)[1]
 
     assert process.returncode == 0
-    assert json.loads(reported.splitlines()[-1])["stage"] == "ended"
+    assert json.loads(log.splitlines()[-1])["stage"] == "ended"
     assert list(world.cache.iterdir()) == []
     assert not world.container.record.exists()
+
+
+@pytest.mark.thorough
+def test_collecting_starts_with_empty_folders_and_warns_of_others(world: World) -> None:
+    manifest = world.collected()
+    archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
+
+    entries, given = world.start(PEAGLE_WARM="collect")
+
+    assert [line["key"] for line in entries if line["event"] == "collect"] == [manifest.key]
+    assert given["PEAGLE_WARM_PLACE"] == str(world.cache / manifest.key)
+    assert files_in(world.cache) == {}
+    assert given["VLLM_CACHE_ROOT"] == str(world.cache / manifest.key / "vllm")
+    entries, given = world.start(
+        PEAGLE_WARM="collect", TRITON_CACHE_DIR="/mine", VLLM_API_KEY="secret-key"
+    )
+    first, second = warnings(entries)
+    assert "TRITON_CACHE_DIR" in first
+    assert "the same key" in second
+    assert "secret-key" not in given["PEAGLE_WARM_SUBJECT"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("why", ["is not writable: Not a directory", "the device is unknown"])
+def test_what_cannot_be_collected_is_refused(world: World, why: str) -> None:
+    more = {}
+    if "device" in why:
+        (world.folder / "engine" / "torch-2.13.0+cpu.dist-info").rmdir()
+    else:
+        (world.folder / "file").touch()
+        more = {"PEAGLE_CACHE": str(world.folder / "file")}
+
+    done = world.container.run(world.variables(PEAGLE_WARM="collect", **more))
+
+    assert done.returncode == 2
+    (reported,) = documents(done)
+    assert why in reported["message"]
+
+
+def test_settings_of_warm_starts() -> None:
+    assert read_settings({"PEAGLE_WARM": "collect", "PEAGLE_RESTARTS": "3"}).restarts == 0
+    assert read_settings({"PEAGLE_WARM": "auto", "PEAGLE_RESTARTS": "3"}).restarts == 3
+    pins = f" {'0' * 64}, {'1' * 64}"
+    read = [read_pins({"PEAGLE_WARM_SHA256": text}) for text in ("", "any", pins)]
+    assert read == [frozenset(), {"any"}, {"0" * 64, "1" * 64}]
+    for text in ("yes", "any,any", "0" * 63, f"{'0' * 64},", "A" * 64):
+        with pytest.raises(InvalidEnvironment, match="PEAGLE_WARM_SHA256 is"):
+            read_settings({"PEAGLE_WARM_SHA256": text})
+    with pytest.raises(InvalidEnvironment, match="set it to auto, collect or off"):
+        read_settings({"PEAGLE_WARM": "sometimes"})
+
+
+def test_the_variables_of_caches_leave_those_of_the_user() -> None:
+    user = {"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}
+    found = cache_variables(Path("/cache/key"), user, for_cpu=False)
+
+    assert found["VLLM_CACHE_ROOT"] == "/cache/key/vllm"
+    assert set(FOLDERS) - set(found) == {"TRITON_CACHE_DIR"}
+    on_cpu = cache_variables(Path("/c"), {}, for_cpu=True)
+    assert {name: on_cpu[name] for name in on_cpu.keys() - found} == {
+        "VLLM_USE_AOT_COMPILE": "0",
+        "TRITON_CACHE_DIR": "/c/triton",
+    }
+
+
+def test_the_cache_is_a_private_folder(tmp_path: Path) -> None:
+    folder = make_cache_folder({"TMPDIR": str(tmp_path)})
+
+    assert folder == tmp_path / f"peagle-{os.geteuid()}" / "warm"
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
+    assert str(cache_folder({})) == f"/tmp/peagle-{os.geteuid()}/warm"
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume").chmod(0o777)  # the user's to protect
+    named = make_cache_folder({"PEAGLE_CACHE": str(tmp_path / "volume")})
+    assert named.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("planted", ["writable", "link", "inner", "owner"])
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, planted: str) -> None:
+    place = tmp_path / f"peagle-{os.geteuid()}"
+    if planted == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o777)
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.mkdir(mode=0o700)
+        if planted == "inner":
+            (place / "warm").mkdir()
+            (place / "warm").chmod(0o777)
+        elif planted == "owner" and os.geteuid() == 0:
+            os.chown(place, 65534, 65534)
+        else:
+            place.chmod(0o777)
+
+    with pytest.raises(PermissionError, match="other users may write there"):
+        make_cache_folder({"TMPDIR": str(tmp_path)})
+
+
+STEP = 128 * 1024
+
+
+@pytest.mark.parametrize("free", [None, 2 * STEP])
+def test_weights_are_read_ahead_up_to_half_of_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int | None
+) -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    def note(descriptor: int, begin: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        asked.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, begin, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", note)
+    if free is not None:
+        monkeypatch.setattr(warm_start, "_free_bytes", lambda: free)
+    sizes = {"a.safetensors": 2 * STEP + 1, "b.safetensors": 1, "config.json": 2}
+    filled(tmp_path / "model", {name: bytes(size) for name, size in sizes.items()})
+
+    warm_start.read_ahead([str(tmp_path / "gone"), str(tmp_path / "model")]).join(10)
+
+    begins = [("a.safetensors", 0), ("a.safetensors", STEP), ("a.safetensors", 2 * STEP),
+              ("b.safetensors", 0)]  # fmt: skip
+    expected: list[Any] = [(name, begin, STEP) for name, begin in begins]
+    assert asked == expected[: 1 if free else None]

@@ -89,6 +89,23 @@ def test_an_unknown_option_names_the_nearest() -> None:
         session.plan("tiny", chosen_by="me")
 
 
+def test_a_value_of_another_type_is_refused() -> None:
+    session = peagle.Session()
+    calls: tuple[Callable[[Any], Any], ...] = (
+        session.plan,
+        session.check,
+        session.fit,
+        lambda value: session.verdict(value, gpu="H100"),
+        lambda value: session.verdict("tiny", gpu=value),
+        lambda value: session.verdict("tiny", gpu="H100", concurrency=[value - 5]),
+        lambda value: session.verdict("tiny", gpu="H100", concurrency=f"{value}"),  # type: ignore[arg-type]
+        lambda value: session.check("tiny", target=value),
+    )
+    for call in calls:
+        with pytest.raises(UserError, match="cannot be"):
+            call(5)
+
+
 def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
     session = peagle.Session()
     impossible = session.plan("gpt-oss-120b", instance_type="ml.g6.xlarge")

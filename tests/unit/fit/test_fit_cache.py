@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.fit.kv_cache import BLOCK_TOKENS, Layout, layout_of
+from peagle.fit.kv_cache import Layout, layout_of
+from peagle.vllm.defaults import BLOCK_TOKENS
 
 GIB = 1 << 30
 RATIO = 1.5
@@ -73,6 +74,16 @@ def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
 def test_layers_of_one_kind_need_no_padding() -> None:
     both = layout(*QWEN_CODER, group(4, 4, 128))
     assert both.request_bytes(16384, 4096) == both.used_bytes(16384, 4096)
+
+
+def test_the_block_size_that_is_set_counts() -> None:
+    for groups in (QWEN_CODER, GPT_OSS_20B, GEMMA):
+        usual, set_ = (
+            layout_of(groups, 1, 2, RATIO),
+            layout_of(groups, 1, 2, RATIO, block_tokens=64),
+        )
+        assert set_.block_bytes == 4 * usual.block_bytes
+        assert [g.block_tokens for g in set_.groups] == [4 * g.block_tokens for g in usual.groups]
 
 
 def test_heads_are_divided_among_gpus_until_each_has_one() -> None:

@@ -73,7 +73,7 @@ def plan_for() -> PlanFor:
 
     def make(behavior: str = "", **options: Any) -> Plan:
         plan = planned(**options)
-        environment = {**plan.environment, "STAND_IN": behavior}
+        environment = {**plan.environment, "SAGEMAKER_STAND_IN": behavior}
         return plan.model_copy(update={"environment": environment})
 
     return make

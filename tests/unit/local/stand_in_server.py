@@ -1,7 +1,7 @@
 """A stand-in for vLLM's server, installed as vLLM for ``peagle_serve``.
 
-``STAND_IN`` in its environment selects its behavior: ``crash`` at start, ``silent`` (dies without
-output), ``deaf`` (never healthy), ``refusing`` (accepts no draft), ``stubborn`` (it and a
+``SAGEMAKER_STAND_IN`` in its environment selects its behavior: ``crash`` at start, ``silent``
+(dies without output), ``deaf`` (never healthy), ``refusing`` (accepts no draft), ``stubborn`` (it and a
 child ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end). Its
 arguments and environment are in ``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it
 answers as the container does.
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-HOW = os.environ.get("STAND_IN", "")
+HOW = os.environ.get("SAGEMAKER_STAND_IN", "")
 STUBBORN_CHILD = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 ANSWER = {"choices": [{"message": {"content": "Hello"}}], "usage": {"completion_tokens": 8}}
 counted: dict[str, Any] = {

@@ -96,7 +96,8 @@ ABOUT_ANY_ENGINE = frozenset(
 ABOUT_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "conversations-spread", "copies-cost-less", "gpus-idle", "host-memory-below-weights",
+        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "host-memory-below-weights",
         "image-by-tag", "instance-region-unknown", "instance-scarce", "k-below-fastest",
         "limit-before-start", "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off",
         "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
@@ -168,7 +169,9 @@ def test_json_is_one_document_and_nothing_else(engine_home: Path, command: Comma
 def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: PlanFor) -> None:
     plan = plan_for(k=3)
     file = engine_home / "plan.json"
-    clean = {name: value for name, value in plan.environment.items() if name != "STAND_IN"}
+    clean = {
+        name: value for name, value in plan.environment.items() if name != "SAGEMAKER_STAND_IN"
+    }
     file.write_bytes(plan_bytes(plan.model_copy(update={"environment": clean})))
 
     command("local", "up", str(file))

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.engine.logs import crash_error, crash_of, find_crash, last_line
 from peagle_serve.crash import Crash
-from peagle_serve.engine import EngineLines
+from peagle_serve.logs import EngineLines
 
 BEGINNING = [
     'serve: ["python", "-m", "vllm.entrypoints.openai.api_server", "--port", "8080"]',

@@ -41,7 +41,7 @@ def start(stand_in: Engine, tmp_path: Path) -> Iterator[Start]:
     started: list[EngineProcess] = []
 
     def run(behavior: str = "", **environment: str) -> EngineProcess:
-        variables = {"SM_VLLM_MODEL": "a/b", "STAND_IN": behavior, **environment}
+        variables = {"SM_VLLM_MODEL": "a/b", "SAGEMAKER_STAND_IN": behavior, **environment}
         log = tmp_path / "engine.log"
         started.append(start_engine(stand_in, variables, tmp_path, free_port(), log))
         return started[-1]

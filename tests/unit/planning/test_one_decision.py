@@ -17,6 +17,7 @@ from peagle.planning.options import Options, WorkloadName
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.speed.verdict import Setting
+from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
 
 CATALOG = load_catalog()
@@ -112,6 +113,7 @@ def disagreement(at: Situation) -> str | None:
     )
     tokens = plan.speed.tokens_per_second, speed.tokens_per_second if speed else None
     same = planned == best and plan.fit.tensor_parallel_size == verdict.tensor_parallel_size
+    same = same and plan.max_model_len == verdict.max_model_len
     if plan.engines == 1 and same:
         same = tokens[0] == pytest.approx(tokens[1], rel=0.01)
     return None if same else f"{at}: plan {planned} {tokens[0]}, verdict {best} {tokens[1]}"
@@ -122,6 +124,8 @@ def disagreement(at: Situation) -> str | None:
     [
         Situation("gpt-oss-120b", "ml.p5.48xlarge", 32, "chat", 1),
         Situation("gpt-oss-120b", "ml.g7e.12xlarge", 12, "agent", 1),
+        Situation("gpt-oss-120b", "ml.g7e.2xlarge", 2, "agent", 1),
+        Situation("qwen3-8b", "ml.g6.xlarge", 8, None, 1),
         Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
         Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
     ],
@@ -129,6 +133,35 @@ def disagreement(at: Situation) -> str | None:
 )
 def test_they_select_the_same_setting_on_instances_with_several_gpus(at: Situation) -> None:
     assert disagreement(at) is None
+
+
+def test_a_verdict_has_the_gpus_of_the_plan_for_each_load() -> None:
+    request = VerdictRequest(
+        "gpt-oss-20b",
+        instance_type="ml.g6.12xlarge",
+        workloads=sizes_of_requests(None, *SIZE),
+        loads=(8, 64),
+    )
+    verdict = make_verdict(request, CATALOG)
+    for load in verdict.workloads[0].loads:
+        options = Options(
+            pair="gpt-oss-20b", instance_type="ml.g6.12xlarge", concurrency=load.concurrency
+        )
+        gpus = load.tensor_parallel_size or verdict.tensor_parallel_size
+        assert gpus == make_plan(options, CATALOG).fit.tensor_parallel_size
+    assert [load.tensor_parallel_size for load in verdict.workloads[0].loads] == [4, None]
+
+
+def test_the_commands_of_a_plan_and_a_verdict_give_the_same_numbers() -> None:
+    plan = in_process("plan", "qwen3-coder-30b", "--concurrency", "8", "--json").document
+    there = ("--instance-type", plan["instance_type"], "--concurrency", "8")
+    size = ("--prompt-tokens", "2048", "--output-tokens", "256")
+    verdict = in_process("verdict", "qwen3-coder-30b", *there, *size, "--json").document
+    row = verdict["workloads"][0]["loads"][0]
+    assert row["best"] == {"drafter": plan["drafter"]["name"], "k": plan["speculation"]["k"]}
+    speed = next(one for one in row["speeds"] if one["setting"] == row["best"])
+    planned = plan["speed"]["tokens_per_second"]
+    assert speed["tokens_per_second"] == pytest.approx(planned, rel=0.001)
 
 
 @pytest.mark.thorough

@@ -106,11 +106,35 @@ def test_a_long_context_gets_the_head_that_was_trained_for_it(
     made = make_plan(asked, CATALOG)
     assert made.drafter is not None
     assert made.drafter.name == drafter
-    tokens = options.get("prompt_tokens", 2048) + 256
-    assert made.max_model_len == options.get("max_model_len", max(32768, tokens))
+    default = 65536 if options.get("prompt_tokens") == 60000 else 32768
+    assert made.max_model_len == options.get("max_model_len", default)
     named = make_plan(asked.model_copy(update={"drafter": "p-eagle"}), CATALOG)
     assert named.drafter is not None
     assert named.drafter.name == "p-eagle", "the user decides"
+
+
+@pytest.mark.parametrize(
+    ("pair", "options", "context"),
+    [
+        ("gpt-oss-20b", {"workload": "agent"}, 65536),
+        ("gpt-oss-20b", {"workload": "chat"}, 32768),
+        ("qwen3-8b", {"workload": "agent"}, 40960),  # the most that it supports
+        ("gpt-oss-20b", {"workload": "agent", "prompt_tokens": 60000}, 131072),
+    ],
+)
+def test_the_context_of_a_conversation_has_room_for_further_turns(
+    pair: str, options: dict[str, Any], context: int
+) -> None:
+    assert make_plan(Options(pair=pair, **options), CATALOG).max_model_len == context
+
+
+def test_a_default_context_that_does_not_fit_is_shortened_with_a_warning() -> None:
+    asked = Options(pair="qwen3-8b", instance_type="ml.g6.xlarge")
+    made = make_plan(asked, CATALOG)
+    assert (made.fit.fits, made.max_model_len) == (True, 16384)
+    assert "context-shortened" in [f.code for f in made.findings]
+    confirmed = make_plan(asked.model_copy(update={"max_model_len": 16384}), CATALOG)
+    assert "context-shortened" not in [f.code for f in confirmed.findings]
 
 
 def test_requests_are_shortened_to_a_short_context() -> None:
@@ -128,7 +152,7 @@ def test_requests_above_the_context_are_an_error_with_a_fix_that_works() -> None
     assert finding.fix.startswith("use --max-model-len 4200")
     fixed = plan(prompt_tokens=4000, output_tokens=200, max_model_len=4200)
     assert "requests-above-context" not in [f.code for f in fixed.findings]
-    assert plan(prompt_tokens=4000, output_tokens=200).max_model_len == 4200
+    assert plan(prompt_tokens=4000, output_tokens=200).max_model_len == 8192
     (finding,) = plan(output_tokens=4096, max_model_len=4096).findings[:1]
     assert finding.where == "output_tokens"
     assert finding.fix.startswith("use --max-model-len 6144, or lower --output-tokens")

@@ -20,7 +20,8 @@ PLAN = plan_of("uploaded")
 
 INFORMATION = {
     "format", "concurrency", "engine_arguments", "price_per_hour_usd", "price_date",
-    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "batch", "slo", "speed",
+    "workload", "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens",
+    "output_tokens", "batch", "slo", "speed",
     "without_speculation", "alternatives",
     "findings", "reasons",
 }  # fmt: skip

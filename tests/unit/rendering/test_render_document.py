@@ -121,7 +121,7 @@ NEWER_KEYS = (
     "scaling",
     "limit",
     "observe",
-    "workload", "cached_prompt_tokens", "batch",
+    "workload", "cached_prompt_tokens", "shared_prompt_tokens", "batch",
 )  # fmt: skip
 """Keys that plan files of older versions lack."""
 

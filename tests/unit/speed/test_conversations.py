@@ -11,7 +11,7 @@ from benchmarks import conversations, speed_rows
 from peagle.fit.estimate import fit_of
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.speed.models import PRESETS, Workload
-from tests.support import bundled_catalog
+from tests.support import bundled_catalog, in_process
 from tests.unit.speed.cases import case, tokens
 
 CHAT = Workload(4096, 256, 3584)
@@ -56,6 +56,13 @@ def test_without_prefix_caching_nothing_is_cached() -> None:
     assert tokens(off, 8, CHAT) == tokens(off, 8, Workload(4096, 256))
 
 
+def test_a_drafter_loses_a_block_of_the_size_that_is_set() -> None:
+    for size, plan in ((16, ()), (64, ("--set", "block-size=64"))):
+        made = in_process("plan", "gpt-oss-20b", "--workload", "chat", *plan, "--json").document
+        assert made["speculation"] is not None
+        assert made["speed"]["cached_prompt_tokens"] == 3584 - size
+
+
 def test_a_full_cache_keeps_a_share_of_the_hits() -> None:
     fit = fit_of(ALONE)
     kept = cached_requests(ALONE, fit, CHAT)
@@ -71,6 +78,26 @@ def test_engines_share_conversations_so_that_each_lacks_the_turns_of_the_others(
     assert two == 3584 - 512 - 256
 
 
+SHARED = replace(CHAT, shared_prompt_tokens=2048)
+
+
+def test_what_all_prompts_share_is_kept_once() -> None:
+    fit = fit_of(ALONE)
+    private, shared = (cached_requests(ALONE, fit, size) for size in (CHAT, SHARED))
+    assert private * 4352 == pytest.approx(2048 + shared * (4352 - 2048), rel=0.03)
+    off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
+    assert cached_requests(off, fit, SHARED) == cached_requests(off, fit, CHAT)
+
+
+def test_every_prompt_and_engine_hits_what_all_share() -> None:
+    fit = fit_of(ALONE)
+    many = 1000 * cached_requests(ALONE, fit, SHARED)
+    assert on_engine(ALONE, fit, CHAT, many).cached_prompt_tokens < 100
+    assert 2048 <= on_engine(ALONE, fit, SHARED, many).cached_prompt_tokens < 2100
+    assert on_engine(ALONE, fit, SHARED, 1, engines=9).cached_prompt_tokens == 2048
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_leave_something_to_process(name: str) -> None:
-    assert 0 <= PRESETS[name].cached_prompt_tokens < PRESETS[name].prompt_tokens
+    size = PRESETS[name]
+    assert 0 <= size.shared_prompt_tokens <= size.cached_prompt_tokens < size.prompt_tokens

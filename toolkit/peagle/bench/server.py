@@ -34,7 +34,7 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.text import sanitize
-from peagle_serve.counters import sum_counters
+from peagle_serve.middleware import sum_counters
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends one request body and returns the whole answer."""

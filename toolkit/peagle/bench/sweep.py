@@ -58,7 +58,7 @@ from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_duration, format_usd
 from peagle_serve.contract import SPECULATION
-from peagle_serve.warm.cache_key import UnknownDevice, gpu_device
+from peagle_serve.warm_start import UnknownDevice, gpu_device
 
 
 class BudgetExceeded(UserError, code="budget-too-small"):

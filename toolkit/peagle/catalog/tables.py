@@ -15,7 +15,7 @@ from peagle.errors import NotFound, nearest
 from peagle.findings import Level
 from peagle.vllm.gpus import capability_of
 from peagle.vllm.versions import in_range
-from peagle_serve.config_numbers import MOST_LAYERS
+from peagle_serve.checkpoint import MOST_LAYERS
 
 Positive = Annotated[int, Field(ge=1, le=2**53)]
 NotNegative = Annotated[int, Field(ge=0, le=2**53)]

@@ -24,9 +24,9 @@ from peagle.checkpoints.layer_kinds import (
     recurrent_group,
     with_defaults,
 )
-from peagle.errors import DamagedCheckpoint
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
-from peagle_serve.config_numbers import largest_value
+from peagle_serve.checkpoint import largest_value
 
 Config = Mapping[str, Any]
 
@@ -44,9 +44,19 @@ def read_architecture(config: Config) -> Architecture:
     """The decoder that ``config`` describes.
 
     ``intermediate_size`` is that of one expert where there are experts. Raises DamagedCheckpoint,
-    with the key, for a number that is missing or not a positive whole number.
+    with the key, for a number that is missing or not a positive whole number, and
+    CheckpointError for a config.json that leaves all sizes to the model's code.
     """
     text = with_defaults(decoder_config(config), config.get("model_type"))
+    sizes = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
+    if class_name(config) != "unknown" and not sizes & text.keys():
+        raise CheckpointError(
+            f"config.json states no sizes, and those of {class_name(config)} are not known here",
+            "add the decoder's hidden_size, intermediate_size, num_hidden_layers, "
+            "num_attention_heads and vocab_size to a copy of config.json: the model's own "
+            "configuration_*.py has them",
+            code="not-estimated",
+        )
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
     _check_layer_types(text, layers)
     kinds, unknown = layer_kinds(text, layers)

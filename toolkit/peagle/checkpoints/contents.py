@@ -19,7 +19,7 @@ from peagle.checkpoints.files import follow_link
 from peagle.errors import UserError
 from peagle.store import home, read_json, write_json
 from peagle.text import json_digest
-from peagle_serve.folder import link_homes
+from peagle_serve.checkpoint import link_homes
 
 _DIGITS = 8
 _MIN_AGE_SECONDS = 2.0

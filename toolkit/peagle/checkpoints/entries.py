@@ -38,6 +38,10 @@ there nor on the Hub."""
 UNKNOWN_HEAD_K = 5
 """K for a head of which only the checkpoint is known: P-EAGLE's model cards have 5 and more."""
 
+USUAL_CONTEXT = 32_768
+"""The default context of a model that is not in the catalogue, if it supports as much: models of
+millions of tokens are rarely used for them."""
+
 OLDEST = "0.1.0"
 """``min_vllm`` of a model that is not in the catalogue: the version rules know what it needs."""
 
@@ -137,7 +141,7 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
         dtype=dtype if dtype in _DTYPES else "bfloat16",  # type: ignore[arg-type]
         quantization=quantization if quantization in _QUANTIZATIONS else None,  # type: ignore[arg-type]
         min_vllm=OLDEST,
-        default_max_model_len=shape.max_positions,
+        default_max_model_len=min(shape.max_positions, USUAL_CONTEXT),
         architecture=shape,
         proof=ProofPrompts(
             prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128

@@ -1,6 +1,6 @@
 """The files of a checkpoint: config.json, its weight files, and a folder of this machine with them.
 
-The parsers of weight files are the container's (``peagle_serve.safetensors``); they reject
+The parsers of weight files are the container's (``peagle_serve.checkpoint``); they reject
 everything that the safetensors library rejects. Without safetensors files vLLM loads ``*.bin`` or
 else ``*.pt``, but not the files of a training. It also reads the config, the tokenizer, templates
 and the code of custom models.
@@ -17,13 +17,10 @@ from typing import Any
 
 from peagle.checkpoints.models import Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
-from peagle_serve import folder as folders
+from peagle_serve import checkpoint as parser
 from peagle_serve import json_reader
-from peagle_serve import safetensors as parser
-from peagle_serve.config_numbers import FIX, wrong_value
-from peagle_serve.folder import CONFIG_LIMITS
+from peagle_serve.checkpoint import CONFIG_LIMITS, FIX, LARGEST_INDEX, index_name, wrong_value
 from peagle_serve.json_reader import InvalidJson
-from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
 CONFIG = "config.json"
 
@@ -268,10 +265,10 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
     """The file or folder that ``path`` is or leads to.
 
     Raises UserError for a broken link, and for one that leads out of ``homes``
-    (``peagle_serve.folder.link_homes``).
+    (``peagle_serve.checkpoint.link_homes``).
     """
     try:
-        return folders.follow_link(path, homes)
+        return parser.follow_link(path, homes)
     except parser.DamagedFile as error:
         raise UserError(error.message, error.fix, _UNUSABLE_LINK) from error
 
@@ -290,6 +287,6 @@ def check_links(folder: Path) -> None:
         paths = sorted(folder.iterdir())
     except OSError:
         return
-    homes = folders.link_homes(folder)
+    homes = parser.link_homes(folder)
     for path in paths:
         follow_link(path, homes)

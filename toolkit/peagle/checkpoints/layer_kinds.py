@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
 from peagle.vllm.facts import architectures
-from peagle_serve.config_numbers import PER_LAYER
+from peagle_serve.checkpoint import PER_LAYER
 
 Config = Mapping[str, Any]
 Kind = Literal["full", "sliding", "recurrent", "both", "none", "unknown"]
@@ -26,10 +26,16 @@ _PATTERNS = {
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "longcat_flash": {"num_hidden_layers": 56, "moe_layer_freq": 2},
+    "moondream3": {
+        "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "intermediate_size": 8192, "moe_intermediate_size": 1024, "num_experts": 64,
+        "num_experts_per_tok": 8, "first_k_dense_replace": 4, "vocab_size": 51_200,
+        "max_position_embeddings": 4096,
+    },
     "qwen3_next": {"full_attention_interval": 4, "attn_output_gate": True},
     "qwen3_5_text": {"full_attention_interval": 4, "attn_output_gate": True},
     "qwen3_5_moe_text": {"full_attention_interval": 4, "attn_output_gate": True},
-} | {kind: {"sliding_window_pattern": every} for kind, every in _PATTERNS.items()}
+} | {kind: {"sliding_window_pattern": every} for kind, every in _PATTERNS.items()}  # fmt: skip
 """What vLLM's code of a model adds, by ``model_type``, to the defaults of its config class."""
 
 _SYNONYMS = {

@@ -28,7 +28,7 @@ from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.parallel import run_parallel
 from peagle.text import json_object
-from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights
+from peagle_serve.checkpoint import LARGEST_INDEX, index_name, other_weights
 
 SECONDS = 60.0
 """Time limit of reading one checkpoint."""

@@ -43,7 +43,7 @@ from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
     "k", "concurrency", "no_speculation", "verdict", "min_tokens_per_second", "max_price_per_hour",
-    "workload", "cached_prompt_tokens", "requests", "within",
+    "workload", "cached_prompt_tokens", "shared_prompt_tokens", "requests", "within",
 )  # fmt: skip
 """Planning options that a sweep sets itself, or that say nothing about it."""
 

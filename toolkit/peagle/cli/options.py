@@ -44,7 +44,8 @@ requests_option = click.option(
 
 
 _PRESETS = "; ".join(
-    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}, {size.cached_prompt_tokens:,} cached"
+    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}"
+    + (f", {size.cached_text}" if size.cached_prompt_tokens else "")
     for name, size in PRESETS.items()
 )
 
@@ -62,6 +63,14 @@ cached_option = click.option(
     help="Tokens of the prompt that an earlier turn has left in the prefix cache.",
 )
 """``--cached-prompt-tokens`` of a plan or verdict."""
+
+shared_option = click.option(
+    "--shared-prompt-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Of the cached tokens, those with which all prompts begin: instructions, tools.",
+)
+"""``--shared-prompt-tokens`` of a plan or verdict."""
 
 
 class _Output(click.Option):

@@ -19,6 +19,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     settings_option,
+    shared_option,
     variables_option,
     workload_option,
 )
@@ -90,6 +91,7 @@ _PLAN_OPTIONS = (
         help="Tokens of a usual prompt.  [default: 2048, or what fits]",
     ),
     cached_option,
+    shared_option,
     click.option(
         "--output-tokens",
         type=TOKENS,

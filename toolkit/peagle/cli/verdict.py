@@ -18,6 +18,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     output_option,
+    shared_option,
     workload_option,
 )
 from peagle.cli.output.console import (
@@ -65,6 +66,7 @@ Examples:
     help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
 )
 @cached_option
+@shared_option
 @click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
 @click.option(
     "--concurrency",
@@ -99,6 +101,7 @@ def verdict(
     workload: WorkloadName | None,
     prompt_tokens: int | None,
     cached_prompt_tokens: int | None,
+    shared_prompt_tokens: int | None,
     output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
@@ -117,7 +120,9 @@ def verdict(
     """
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
+    sizes = api.sizes_of_requests(
+        workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+    )
     given = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

@@ -120,6 +120,7 @@ def options_beside(
         "workload": plan.workload,
         "prompt_tokens": plan.prompt_tokens,
         "cached_prompt_tokens": plan.cached_prompt_tokens or None,
+        "shared_prompt_tokens": plan.shared_prompt_tokens or None,
         "output_tokens": plan.output_tokens,
         "slo": plan.slo,
         "baked_weights": plan.target.weights.kind == "image",

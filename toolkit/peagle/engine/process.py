@@ -25,7 +25,7 @@ from peagle.engine.machine import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound, Refused
 from peagle.images import Docker
 from peagle.store import private_folder
-from peagle_serve.code_variables import check_no_code
+from peagle_serve.checks import check_no_code
 from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE, InvalidEnvironment
 
 LOOPBACK = "127.0.0.1"

@@ -19,7 +19,7 @@ from peagle.errors import EngineError, Fix
 from peagle.protocol import acceptance_length, parse_counters
 from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
-from peagle_serve.counters import sum_counters
+from peagle_serve.middleware import sum_counters
 
 WINDOW_SECONDS = 300.0
 """How far back usage is measured by default."""

@@ -25,7 +25,7 @@ from peagle.errors import CheckpointError
 from peagle.fit.drafter_weights import estimate_feed_forward_width
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
-from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_limits
+from peagle.vllm.defaults import BLOCK_TOKENS, GPU_MEMORY_UTILIZATION, EngineConfig, batch_limits
 from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
@@ -79,7 +79,7 @@ def fit_case(
     given = case.concurrency, int(tokens) if tokens is not None else None
     memory, on = gpu.visible_gib, gpu.instance
     seqs, step = batch_limits(on.gpu, memory, vllm, case.max_model_len, given)
-    read = case.target_checkpoint
+    read, block = case.target_checkpoint, case.setting("block-size")
     engine = EngineConfig(
         gpu=on.gpu,
         gpu_count=max(gpu.count, case.tensor_parallel_size),
@@ -102,6 +102,7 @@ def fit_case(
         draftless=case.drafter.method if case.drafter and drafter is None else None,
         expert_parallel=is_expert_parallel(settings),
         prefix_caching=case.setting("enable-prefix-caching") is not False,
+        block_size=block if type(block) is int and block > 0 else BLOCK_TOKENS,
     )
     return FitCase(target, drafter, engine)
 

@@ -205,7 +205,12 @@ def cache_layout(case: FitCase) -> Layout:
     element = cache_element_bytes(engine, case.target.dtype)
     recurrent = Recurrent(case.target.architecture.recurrent, engine.k, engine.prefix_caching)
     return layout_of(
-        groups, engine.tensor_parallel_size, element, padding_ratio(engine.vllm), recurrent
+        groups,
+        engine.tensor_parallel_size,
+        element,
+        padding_ratio(engine.vllm),
+        recurrent,
+        engine.block_size,
     )
 
 
@@ -218,6 +223,16 @@ def share_of_request(case: FitCase, tokens: int) -> float:
     longest = case.engine.max_model_len
     request = layout.request_blocks(min(tokens, longest), in_flight)
     return request / layout.request_blocks(longest, in_flight)
+
+
+def share_of_prefix(case: FitCase, tokens: int) -> float:
+    """What requests that begin with the same ``tokens`` share of the cache, as a share of a request
+    of max-model-len; 0 where prefix caching is off."""
+    if not case.engine.prefix_caching:
+        return 0.0
+    layout, in_flight = cache_layout(case), in_flight_tokens(case.engine, case.drafter)
+    whole = layout.request_blocks(case.engine.max_model_len, in_flight)
+    return layout.shared_blocks(tokens) / whole
 
 
 def refuse_unknown(checkpoint: Checkpoint) -> None:

@@ -16,9 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup, RecurrentGroup
-
-BLOCK_TOKENS = 16
-"""vLLM's ``--block-size`` on NVIDIA GPUs."""
+from peagle.vllm.defaults import BLOCK_TOKENS
 
 _LATENT_STEP = 128
 """Blocks of hybrids with latent attention are multiples of this."""
@@ -62,6 +60,12 @@ class Layout(NamedTuple):
         """Blocks that one request of ``length`` tokens takes."""
         return sum(group.blocks(length, in_flight) for group in self.groups)
 
+    def shared_blocks(self, tokens: int) -> int:
+        """Of these, the blocks that all requests which begin with the same ``tokens`` share: whole
+        ones of full attention. Windows move on, and each request has its own states."""
+        full = (group for group in self.groups if group.window is None and not group.states)
+        return sum(tokens // group.block_tokens * group.tables for group in full)
+
     def request_bytes(self, length: int, in_flight: int) -> int:
         """Bytes of cache that one request of ``length`` tokens takes on one GPU."""
         return self.request_blocks(length, in_flight) * self.block_bytes
@@ -104,14 +108,16 @@ def layout_of(
     element_bytes: int,
     padding_ratio: float,
     recurrent: Recurrent = Recurrent(),  # noqa: B008
+    block_tokens: int = BLOCK_TOKENS,
 ) -> Layout:
     """How vLLM groups these layers on one GPU, and its block size (get_kv_cache_groups).
 
     A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes, and in
     a latent layer head_dim x element_bytes on each GPU. Heads are divided among the GPUs, at least
     one on each. Groups whose layer counts are nearer than ``padding_ratio`` are padded to the
-    larger one. Of a hybrid with recurrent layers, the blocks of attention are made as large as a
-    state, and states are padded to them (_align_hybrid_block_size of platforms/interface.py).
+    larger one. ``block_tokens`` is vLLM's ``--block-size``. Of a hybrid with recurrent layers, the
+    blocks of attention are made as large as a state, and states are padded to them
+    (_align_hybrid_block_size of platforms/interface.py).
     """
     # Layers with other heads are another group, even where a token takes as many bytes.
     counts: Counter[tuple[int | None, int, int]] = Counter()
@@ -124,7 +130,7 @@ def layout_of(
     if len(windows) == 1 and not recurrent.groups:
         # All layers keep the same tokens: one group, with each layer's own page size.
         token = sum(count * token_bytes for count, _, token_bytes in kinds)
-        return Layout((Group(1, BLOCK_TOKENS, windows.pop(), token),), token * BLOCK_TOKENS)
+        return Layout((Group(1, block_tokens, windows.pop(), token),), token * block_tokens)
     states = [
         (group.layers, group.state_bytes(tensor_parallel_size, recurrent.k))
         for group in recurrent.groups
@@ -134,7 +140,8 @@ def layout_of(
     block, page = 1, state
     if groups:
         target = _token_bytes(groups[0], tensor_parallel_size, element_bytes)
-        block = _aligned_block(state, target, latent)
+        step = max(_LATENT_STEP, block_tokens) if latent and state else block_tokens
+        block = step * max(ceil(state / (step * target)), 1)
         page = max(token_bytes for _, _, token_bytes in kinds) * block
     layers = [*counts.values(), *(count for count, _ in states)]
     smallest, largest = min(layers), max(layers)
@@ -158,12 +165,6 @@ def _token_bytes(group: AttentionGroup, tensor_parallel_size: int, element_bytes
     if group.kind == "latent":
         return group.head_dim * element_bytes
     return 2 * ceil(group.kv_heads / tensor_parallel_size) * group.head_dim * element_bytes
-
-
-def _aligned_block(state: int, token_bytes: int, latent: bool) -> int:
-    """Tokens of an attention block that is at least as large as a state."""
-    step = _LATENT_STEP if latent else BLOCK_TOKENS
-    return step * ceil(state / (step * token_bytes)) if state else BLOCK_TOKENS
 
 
 def _block_tokens(page: int, token_bytes: int, block: int) -> int:

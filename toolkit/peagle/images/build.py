@@ -52,7 +52,8 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "ima
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "conversations-spread", "copies-cost-less", "gpus-idle", "host-memory-below-weights",
+        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "host-memory-below-weights",
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",

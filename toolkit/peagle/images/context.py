@@ -30,8 +30,8 @@ from peagle.images.docker import Docker, Progress, parsing_output
 from peagle.planning.plan import Plan, Weights
 from peagle.render.image import VOCABULARY, Baked, Copied, Download
 from peagle.render.image_names import has_host, pinned, split_image, without_tag
+from peagle_serve.checkpoint import link_homes
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
-from peagle_serve.folder import link_homes
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _CHUNK_BYTES = 1 << 20

@@ -84,7 +84,9 @@ class Planner:
         """
         from peagle.planning.options import Options
 
-        given = _known({**options, "region": options.get("region") or self.region}, Options, "plan")
+        region = options.get("region") or self.region
+        given = _known({"pair": pair, **options, "region": region}, Options, "plan")
+        del given["pair"]
         if isinstance(given.get("slo"), str):
             given["slo"] = api.parse_slo(given["slo"])
         own = api.with_own_target(self.catalog, pair, self._reader(online))
@@ -149,6 +151,7 @@ class Planner:
         workload: WorkloadName | None = None,
         prompt_tokens: int | None = None,
         cached_prompt_tokens: int | None = None,
+        shared_prompt_tokens: int | None = None,
         output_tokens: int | None = None,
         vllm: str | None = None,
     ) -> Verdict:
@@ -162,6 +165,7 @@ class Planner:
             workload: a preset of the size of requests: chat, agent, rag or batch.
             prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
             cached_prompt_tokens: tokens of the prompt that are in the prefix cache.
+            shared_prompt_tokens: of these, the tokens with which all prompts begin.
             output_tokens: tokens of each answer.
             vllm: a version of vLLM; by default the catalogue's.
 
@@ -174,21 +178,35 @@ class Planner:
             Refused: not even the target alone fits.
         """
         from peagle.planning.options import Options
-        from peagle.planning.verdict import VerdictRequest
+        from peagle.planning.verdict import LOADS, VerdictRequest
 
         if gpu is None and instance_type is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        typed = {"workload": workload, "prompt_tokens": prompt_tokens, "vllm": vllm}
-        typed |= {"cached_prompt_tokens": cached_prompt_tokens, "output_tokens": output_tokens}
-        _known(typed, Options, "verdict")
-        sizes = api.sizes_of_requests(workload, prompt_tokens, cached_prompt_tokens, output_tokens)
-        loads = (concurrency,) if isinstance(concurrency, int) else tuple(concurrency or ())
-        given: dict[str, Any] = {"loads": loads} if loads else {}
-        request = VerdictRequest(
-            pair, gpu, instance_type, workloads=sizes, vllm=vllm, region=self.region, **given
+        loads = concurrency if isinstance(concurrency, Sequence) else (concurrency,)
+        if concurrency is None:
+            loads = LOADS
+        if not all(type(load) is int and load > 0 for load in loads):
+            raise UserError(
+                f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
+                "use whole numbers from 1 on",
+            )
+        engine = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
+        given = _known({"pair": pair, **engine}, VerdictRequest, "verdict")
+        size = {
+            "workload": workload,
+            "prompt_tokens": prompt_tokens,
+            "cached_prompt_tokens": cached_prompt_tokens,
+            "shared_prompt_tokens": shared_prompt_tokens,
+            "output_tokens": output_tokens,
+            "vllm": vllm,
+        }
+        _known(size, Options, "verdict")
+        sizes = api.sizes_of_requests(
+            workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
         )
+        request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **given)
         return api.make_verdict(request, self.catalog)
 
     def check(
@@ -214,13 +232,14 @@ class Planner:
         """
         from peagle.checks.report import HUB, CheckRequest
 
-        given = _known(options, CheckRequest, "check")
+        named = {"pair": pair, "target": target, "drafter": drafter}
+        given = _known({**named, **options}, CheckRequest, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         own = api.with_own_target(self.catalog, pair, lambda location: read(at or location))
         if own.checkpoint is not None and at is None:
             target = own.checkpoint.location
-        request = CheckRequest(pair=pair, target=target, drafter=drafter, **given)
+        request = CheckRequest(**{**given, "target": target})
         return api.check(request, own.catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
@@ -241,7 +260,8 @@ class Planner:
         """
         from peagle.fit.request import FitRequest
 
-        given = _known(options, FitRequest, "fit")
+        given = _known({"pair": pair, **options}, FitRequest, "fit")
+        given.pop("pair", None)
         if pair is not None and "target" not in given and api.is_own_target(self.catalog, pair):
             own = api.with_own_target(self.catalog, pair, self._reader(online=True))
             given["target"] = own.checkpoint.location if own.checkpoint else None
@@ -317,14 +337,15 @@ def _known(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {"pair", "target_checkpoint", "drafter_checkpoint", "chosen_by"}
+    names = types.keys() - {"target_checkpoint", "drafter_checkpoint"}
+    names -= {"chosen_by", "fitting_length"}
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:
             raise UserError(
                 f"{of} has no option {name!r}", nearest(name, names), code="unknown-option"
             )
-        if value is None:
+        if value is None and name != "pair":
             continue
         values[name] = tuple(value) if isinstance(value, list) else value
         if name == "slo" and isinstance(value, str):  # parsed later

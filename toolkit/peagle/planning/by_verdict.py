@@ -9,7 +9,7 @@ from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
 from peagle.findings import Finding, severity, warning
-from peagle.planning.load import USUAL_CONCURRENCY, with_workload
+from peagle.planning.load import USUAL_CONCURRENCY, size_of_requests, with_workload
 from peagle.planning.options import Options
 from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan
@@ -46,8 +46,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
-        cached = options.cached_prompt_tokens or 0
-        workload = Workload(options.prompt_tokens, options.output_tokens, cached)
+        workload = size_of_requests(options)
     tried: list[Setting] = []
     # The plan decides the numbers of instances and the size of requests, thus the load, by which
     # the verdict decides drafter and K. A setting that comes again ends it: each plan follows
@@ -75,12 +74,11 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
             planned = f"vLLM {made.runtime.vllm}"
             version = ("--gpu", verdict.gpu, "--vllm", made.runtime.vllm)
             raise _about_another(file, f"vLLM {verdict.vllm}", planned, options, version)
-        if made.prompt_tokens and made.output_tokens:
-            workload = Workload(made.prompt_tokens, made.output_tokens, made.cached_prompt_tokens)
+        workload = made.request_size or workload
         load = made.concurrency / made.engines
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
-    found = (*made.findings, *_other_gpus(verdict, made, file, options))
+    found = (*made.findings, *_other_gpus(verdict, entry, made, file, options))
     findings = tuple(sorted(found, key=severity))
     return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
 
@@ -126,12 +124,11 @@ def _refuse_uncovered(
     file: Path, size: WorkloadVerdict, entry: LoadVerdict, plan: Plan, options: Options
 ) -> None:
     """Raise VerdictFileError if the verdict's nearest load or size is far from the planned one."""
-    prompt = plan.prompt_tokens or size.prompt_tokens
-    output = plan.output_tokens or size.output_tokens
-    load = math.ceil(plan.concurrency / plan.engines)
-    cached = plan.cached_prompt_tokens
-    if is_covered(size, entry, Workload(prompt, output, cached), load):
+    planned, load = plan.request_size or size.workload, math.ceil(plan.concurrency / plan.engines)
+    if is_covered(size, entry, planned, load):
         return
+    prompt, output = planned.prompt_tokens, planned.output_tokens
+    cached, shared = planned.cached_prompt_tokens, planned.shared_prompt_tokens
     each = " on each instance" if plan.instance_count > 1 else ""
     each = " on each copy" if plan.copies and plan.engines > 1 else each
     message = (
@@ -147,6 +144,7 @@ def _refuse_uncovered(
         *("--concurrency", str(load)),
         *("--prompt-tokens", str(prompt), "--output-tokens", str(output)),
         *(("--cached-prompt-tokens", str(cached)) if cached else ()),
+        *(("--shared-prompt-tokens", str(shared)) if shared else ()),
     )
     raise VerdictFileError(
         message, Fix("create a verdict for this load", command), code="load-not-in-verdict"
@@ -181,15 +179,15 @@ def _reasons(
     return [drafter, Reason(what="k", value=str(setting.k), because=because)]
 
 
-def _other_gpus(verdict: Verdict, plan: Plan, file: Path, options: Options) -> tuple[Finding, ...]:
+def _other_gpus(
+    verdict: Verdict, load: LoadVerdict, plan: Plan, file: Path, options: Options
+) -> tuple[Finding, ...]:
     """A warning where the plan runs the model on another number of GPUs."""
     size = plan.fit.tensor_parallel_size
-    if size == verdict.tensor_parallel_size:
+    compared = load.tensor_parallel_size or verdict.tensor_parallel_size
+    if size == compared:
         return ()
-    message = (
-        f"{file.name} compares engines on {verdict.tensor_parallel_size} x {verdict.gpu}; the plan "
-        f"uses {size}"
-    )
+    message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses {size}"
     on = ("--instance-type", plan.instance_type, "--tensor-parallel-size", str(size))
     command = _verdict_command(options, file, *on)
     fix = Fix("create a verdict for this number of GPUs", command)

@@ -13,7 +13,13 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
-from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes, share_of_request
+from peagle.fit.estimate import (
+    drafter_on_gpu,
+    fit_of,
+    missing_bytes,
+    share_of_prefix,
+    share_of_request,
+)
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.options import Options
@@ -66,30 +72,35 @@ class PairLoad:
         """Tokens of one request, prompt and output together."""
         return self.workload.prompt_tokens + self.workload.output_tokens
 
-    def cache_share(self, case: FitCase) -> float:
-        """What the KV cache of ``case`` must hold of each request, as a share of one of
-        max-model-len: in plans and in verdicts."""
+    def cache_shares(self, case: FitCase) -> tuple[float, float]:
+        """What the KV cache of ``case`` must hold of each request and, once, of what all prompts
+        share, as shares of one of max-model-len: in plans and in verdicts."""
         least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
-        tokens = self.request_tokens
-        return min(1.0, max(least, tokens / self.max_model_len, share_of_request(case, tokens)))
+        tokens, length = self.request_tokens, self.max_model_len
+        each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
+        shared = share_of_prefix(case, self.workload.shared_prompt_tokens)
+        return each - shared, shared
 
 
 @dataclass(frozen=True)
 class InstanceFit:
     """The pair on an instance: input and result of the memory model.
 
-    ``cache_share`` is that of the load.
+    ``cache_share`` is what the cache must hold of each request of the load, ``shared`` what it
+    holds once for all, in requests of max-model-len.
     """
 
     instance: Instance
     case: FitCase
     fit: Fit
     cache_share: float
+    shared: float
 
     @property
     def most_requests(self) -> int:
         """The most concurrent requests for which the KV cache is large enough."""
-        return math.floor(self.fit.max_concurrency / self.cache_share) if self.fit.fits else 0
+        held = max(self.fit.max_concurrency - self.shared, 0.0) / self.cache_share
+        return math.floor(held) if self.fit.fits else 0
 
     def holds(self, load: float) -> bool:
         """It fits, and its cache is large enough for ``load`` concurrent requests."""
@@ -115,7 +126,7 @@ def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFi
 def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
     """The model on this many of the instance's GPUs."""
     case = planned_fit(work, instance, tensor_parallel_size)
-    return InstanceFit(instance, case, fit_of(case), work.cache_share(case))
+    return InstanceFit(instance, case, fit_of(case), *work.cache_shares(case))
 
 
 def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:

@@ -86,6 +86,12 @@ def best_candidate(evaluator: CandidateEvaluator) -> Candidate | None:
     return _candidate(evaluator, ranked)
 
 
+def selected_candidate(evaluator: CandidateEvaluator) -> Candidate:
+    """What ``choose_instance`` selects on the user's instance type."""
+    considered, alone = _candidate(evaluator, ()), _fitting(evaluator.with_drafter(None))
+    return WithOrWithout(evaluator, considered, (), alone).instead() or considered
+
+
 def _candidate(evaluator: CandidateEvaluator, ranked: Sequence[Candidate]) -> Candidate:
     """On the user's instance type, else the best of the ranking."""
     named = evaluator.options.instance_type

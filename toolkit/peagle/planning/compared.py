@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from peagle.case import CaseOptions, build_case
@@ -20,14 +20,22 @@ from peagle.speed.verdict import NO_SPECULATION, Setting
 
 
 class ComparedSettings:
-    """The target of ``work`` on ``gpus`` GPUs of ``instance``: with each drafter and K, and alone.
+    """The target of ``work`` on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a
+    size of requests and a load: with each drafter and K, and alone.
 
     ``work`` has no drafter; its concurrency is the largest load, which one engine serves.
     ``refused`` says by drafter why it cannot run. Fits and speeds are those of plans.
     """
 
-    def __init__(self, work: PairLoad, instance: Instance, gpus: int) -> None:
+    def __init__(
+        self,
+        work: PairLoad,
+        instance: Instance,
+        gpus: int,
+        by_load: Mapping[tuple[Workload, int], int] | None = None,
+    ) -> None:
         self.work, self.instance, self.gpus = work, instance, gpus
+        self._by_load = by_load or {}
         self.refused: dict[str, str] = {}
         self.runs = runs_of(work)
 
@@ -87,7 +95,12 @@ class ComparedSettings:
         concurrency = min(math.ceil(load), self.work.concurrency)
         cache = cache_for(replace(self.work, workload=workload, concurrency=concurrency))
         drafter = self.drafter(setting)
-        return cache, cache.fit(self.instance, self.gpus, drafter, setting.k)
+        gpus = self.gpus_at(workload, concurrency)
+        return cache, cache.fit(self.instance, gpus, drafter, setting.k)
+
+    def gpus_at(self, workload: Workload, load: int) -> int:
+        """The GPUs of the engine for this load."""
+        return self._by_load.get((workload, load), self.gpus)
 
     def refusal(self, drafter: Drafter | None) -> str | None:
         """The first error of a check of this drafter, or of the target alone, with this version on

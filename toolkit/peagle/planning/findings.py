@@ -254,7 +254,7 @@ class Review:
             because = "fewer do not finish in time"
         elif held * (candidate.count - 1) < work.concurrency:
             because = f"the KV cache of one is enough for {format_requests(held)}, not for {load}"
-            share = candidate.on_instance.cache_share
+            share = candidate.on_instance.cache_share + candidate.on_instance.shared
             reserved = math.ceil(share * work.max_model_len)
             if reserved > 2 * work.request_tokens:
                 because += f", each with {reserved:,} tokens ({share:.0%} of the context)"

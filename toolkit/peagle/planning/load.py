@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from peagle.catalog.schema import Target
 from peagle.errors import Fix, OutOfRange
-from peagle.findings import Finding, error
+from peagle.findings import Finding, error, warning
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
 from peagle.speed.models import PRESETS, Workload
@@ -23,6 +24,9 @@ MIN_LOAD_SHARE = 0.25
 longer. Most requests are much shorter than the longest context, so a cache for all of them would
 mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
 
+FURTHER_TURNS = 8
+"""How many turns after the usual one the context of a conversation has room for, at least."""
+
 CHAT_TEMPLATE_TOKENS = 128
 """Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
 
@@ -30,24 +34,32 @@ CHAT_TEMPLATE_TOKENS = 128
 def with_workload(options: Options) -> Options:
     """The options with the size of requests of their preset; that of a batch is ``batch``.
 
-    Without ``cached_prompt_tokens``, the preset's share of the prompt is cached.
+    Of another prompt the preset's share is cached, and of that its share is shared by all; at least
+    what the options say is shared is cached.
     """
+    cached, shared = options.cached_prompt_tokens, options.shared_prompt_tokens
     name = options.workload or ("batch" if options.requests is not None else None)
     if name is None:
-        return options
+        return (
+            options.model_copy(update={"cached_prompt_tokens": shared})
+            if cached is None
+            else options
+        )
     preset = PRESETS[name]
     size = {"prompt_tokens": preset.prompt_tokens, "output_tokens": preset.output_tokens}
     size = {field: getattr(options, field) or tokens for field, tokens in size.items()}
-    cached = options.cached_prompt_tokens
     if cached is None:
-        cached = int(size["prompt_tokens"] * preset.cached_share)
-    changes = {**size, "workload": name, "cached_prompt_tokens": cached}
-    return options.model_copy(update=changes)
+        cached = max(int(size["prompt_tokens"] * preset.cached_share), shared or 0)
+    if shared is None:
+        shared = cached * preset.shared_prompt_tokens // max(preset.cached_prompt_tokens, 1)
+    changes = {"workload": name, "cached_prompt_tokens": cached, "shared_prompt_tokens": shared}
+    return options.model_copy(update={**size, **changes})
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
     """The longest context in tokens, at most what the target supports; the rules report a longer
-    one from the options."""
+    one from the options. By default the target's, or what requests and the further turns of a
+    conversation need, as a power of two; less where only that fits."""
     length, longest = options.max_model_len, target.architecture.max_positions
     if length is not None:
         if length < 1:
@@ -57,14 +69,44 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
         # A larger context is rejected; the rejected plan shows the longest possible one.
         return Decision(min(length, longest), findings=_too_short(length, target))
     length = target.default_max_model_len
-    because = f"the catalogue's default for {target.id}, which supports more"
-    needed = (options.prompt_tokens or 0) + (options.output_tokens or USUAL_WORKLOAD.output_tokens)
+    because = f"the default for {target.id}, which supports more"
+    prompt, output = options.prompt_tokens or 0, options.output_tokens
+    needed, cached = prompt + (output or USUAL_WORKLOAD.output_tokens), options.cached_prompt_tokens
+    turns = ""
+    if cached and cached > (options.shared_prompt_tokens or 0):
+        needed += FURTHER_TURNS * (needed - cached)
+        turns = f" and {FURTHER_TURNS} more turns"
     if needed > length:
-        length, because = needed, "the tokens of a request"
+        length, because = needed, f"the tokens of a request{turns}"
+        if options.requests is None:
+            length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
     if length >= longest:
         because = f"the maximum of {target.id}"
-    choice = decide(min(length, longest), "max_model_len", because, shown=f"{length:,}")
-    return replace(choice, findings=_too_short(length, target))
+    length, findings = min(length, longest), []
+    if options.fitting_length is not None and options.fitting_length < length:
+        findings.append(_shortened(length, options.fitting_length, options.instance_type))
+        length, because = options.fitting_length, f"{length:,} tokens do not fit"
+    choice = decide(length, "max_model_len", because, shown=f"{length:,}")
+    return replace(choice, findings=(*findings, *_too_short(length, target)))
+
+
+def _shortened(usual: int, length: int, instance_type: str | None) -> Finding:
+    """The warning that the default context does not fit."""
+    where = f" on {instance_type}" if instance_type else ", on any instance type"
+    message = f"the default context of {usual:,} tokens does not fit{where}: {length:,} are planned"
+    confirm = Fix(
+        f"confirm it with --max-model-len {length}", options=("--max-model-len", f"{length}")
+    )
+    return warning("context-shortened", "max_model_len", message, confirm)
+
+
+def shorter_contexts(usual: int, least: int) -> Iterator[int]:
+    """Contexts to try where the usual one does not fit: halves of it down to one request."""
+    length = usual
+    while length > least:
+        yield length
+        length //= 2
+    yield min(usual, least)
 
 
 def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
@@ -125,21 +167,26 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
 def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    Raises UserError for a prompt that is all in the cache.
+    Raises UserError for a prompt that is all in the cache, and for more shared than cached tokens.
     """
     output, prompt = options.output_tokens, options.prompt_tokens
     if output is None:
         output = max(1, min(USUAL_WORKLOAD.output_tokens, length - (prompt or length // 2)))
     if prompt is None:
         prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, length - output))
-    cached = options.cached_prompt_tokens or 0
+    cached, shared = options.cached_prompt_tokens or 0, options.shared_prompt_tokens or 0
     if not 0 <= cached < prompt:
+        flag = "--shared-prompt-tokens" if cached == shared else "--cached-prompt-tokens"
         raise OutOfRange(
-            f"--cached-prompt-tokens {cached:,} is not less than the {prompt:,} tokens of the "
-            "prompt",
+            f"{flag} {cached:,} is not less than the {prompt:,} tokens of the prompt",
             "give the tokens of the whole prompt with --prompt-tokens",
         )
-    return Workload(prompt, output, cached)
+    if not 0 <= shared <= cached:
+        raise OutOfRange(
+            f"--shared-prompt-tokens {shared:,} is more than the {cached:,} cached tokens",
+            "count the shared tokens in --cached-prompt-tokens, too",
+        )
+    return Workload(prompt, output, cached, shared)
 
 
 def _above_context(

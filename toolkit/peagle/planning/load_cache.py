@@ -41,7 +41,7 @@ class LoadCache:
         on_instance = self._fits.get(key)
         if on_instance is None:
             case = self._case(instance, size, drafter, k)
-            on_instance = InstanceFit(instance, case, fit_of(case), self._load.cache_share(case))
+            on_instance = InstanceFit(instance, case, fit_of(case), *self._load.cache_shares(case))
             self._fits[key] = on_instance
         if instance is on_instance.instance:
             return on_instance

@@ -46,17 +46,19 @@ class Options(Frozen):
     ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
     in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
     mounts them, or the engine itself streams them. ``prompt_tokens`` and ``output_tokens`` are the
-    size of a usual request, of whose prompt ``cached_prompt_tokens`` are in the prefix cache, by
-    default those of ``workload``. ``requests`` is the size of a batch, to be done ``within``
-    seconds. ``min_tokens_per_second`` is the required output speed of the endpoint
-    at that concurrency, ``slo`` the required times of a request, and ``max_price_per_hour`` the
-    limit of the price of all its instances together, in USD. ``warm_sha256`` are the archives that
-    may be restored, and with ``allow_unpinned_warm`` any may be. The five before these are as in
+    size of a usual request, of whose prompt ``cached_prompt_tokens`` are in the prefix cache, of
+    these ``shared_prompt_tokens`` for all conversations; by default those of ``workload``.
+    ``requests`` is the size of a batch, to be done ``within`` seconds. ``min_tokens_per_second`` is
+    the required output speed of the endpoint at that concurrency, ``slo`` the required times of a
+    request, and ``max_price_per_hour`` the limit of the price of all its instances together, in
+    USD. ``warm_sha256`` are the archives that may be restored, and with ``allow_unpinned_warm`` any
+    may be. The five before these are as in
     Overrides. ``ttl`` (seconds), ``budget`` (USD) and ``no_limit`` make the plan's Limit.
     ``copies`` is the number of engines on each instance (1: without an inference component), by
     default ``auto``. ``chosen_by`` names what chose drafter and K, or no speculation, if not the
-    user. ``rollout`` is how updates replace the instances: in steps of ``rollout_step`` (``2``
-    instances, or ``25%`` of them), each followed by ``baking_time`` in seconds.
+    user; ``fitting_length`` is the longest default context that fits. ``rollout`` is how updates
+    replace the instances: in steps of ``rollout_step`` (``2`` instances, or ``25%`` of them), each
+    followed by ``baking_time`` in seconds.
     With ``max_instances`` the endpoint scales automatically, from ``min_instances`` on (1), so that
     each has ``target_concurrency`` requests at a time. With ``scale_to_zero`` no instance runs
     while there are no requests, which needs an inference component, also for a single copy.
@@ -79,6 +81,7 @@ class Options(Frozen):
     workload: WorkloadName | None = None
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
+    shared_prompt_tokens: int | None = None
     output_tokens: int | None = None
     requests: int | None = None
     within: int | None = None
@@ -86,6 +89,7 @@ class Options(Frozen):
     speculation: bool = True
     drafter: str | None = None
     chosen_by: str | None = None
+    fitting_length: int | None = None
     drafter_checkpoint: Checkpoint | None = None
     target_checkpoint: Checkpoint | None = None
     vllm: str | None = None

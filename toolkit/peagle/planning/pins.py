@@ -17,7 +17,7 @@ from peagle_serve.contract import (
     WARM_PINS_VARIABLE,
     WEIGHTS_PIN_VARIABLE,
     InvalidEnvironment,
-    pins_in,
+    read_pins,
 )
 
 PIN_VARIABLES = (WARM_PINS_VARIABLE, WEIGHTS_PIN_VARIABLE)
@@ -60,7 +60,7 @@ def pins_of(environment: Mapping[str, str]) -> Pins:
     """The pins in a container's variables, without invalid ones."""
     weights = environment.get(WEIGHTS_PIN_VARIABLE, "")
     try:
-        warm = pins_in(environment)
+        warm = read_pins(environment)
     except InvalidEnvironment:
         warm = frozenset()
     return Pins(

@@ -15,7 +15,7 @@ from peagle.planning.company import Company
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
 from peagle.planning.options import Frozen, Overrides, WorkloadName
-from peagle.speed.models import AcceptanceBasis, Basis
+from peagle.speed.models import AcceptanceBasis, Basis, Workload
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, k_text
 
@@ -229,9 +229,10 @@ class Plan(Frozen):
     user named another; ``copies`` of the engine share each instance, ``None`` for one engine
     without inference components; ``without_speculation`` is the target alone on the user's
     instance type, else on its own best. Requests have ``prompt_tokens``, of which
-    ``cached_prompt_tokens`` are in the prefix cache, and ``output_tokens``, by the preset
-    ``workload`` if there is one. ``limit`` is when the deployment ends. These keys, ``speed`` and
-    ``slo`` are ``None`` or empty in plans of earlier versions.
+    ``cached_prompt_tokens`` are in the prefix cache (of these ``shared_prompt_tokens`` once for all
+    conversations), and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is
+    when the deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of
+    earlier versions.
     """
 
     format: int = PLAN_FORMAT
@@ -258,6 +259,7 @@ class Plan(Frozen):
     workload: WorkloadName | None = None
     prompt_tokens: int | None = None
     cached_prompt_tokens: int = 0
+    shared_prompt_tokens: int = 0
     output_tokens: int | None = None
     batch: Batch | None = None
     slo: Slo | None = None
@@ -281,6 +283,14 @@ class Plan(Frozen):
         cost = "unknown price" if price is None else f"{format_usd(price)} per hour"
         where = f"{self.instance_count} x {self.instance_type} in {self.region}"
         return f"<Plan {self.name}: {self.pair}, {method}, {where}, {cost}>"
+
+    @property
+    def request_size(self) -> Workload | None:
+        """The size of requests; ``None`` in plans of earlier versions."""
+        if not self.prompt_tokens or not self.output_tokens:
+            return None
+        cached, shared = self.cached_prompt_tokens, self.shared_prompt_tokens
+        return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
     @property
     def engines(self) -> int:

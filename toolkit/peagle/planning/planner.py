@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
 from peagle.planning.batch import check_batch, choose_load_of_batch
-from peagle.planning.candidates import Candidate, PairLoad, batch_on
+from peagle.planning.candidates import Candidate, PairLoad, batch_on, fit_on_instance
 from peagle.planning.choose_instance import (
     InstanceChoice,
     best_candidate,
     choose_instance,
     copies_decision,
     count_decision,
+    selected_candidate,
     speed_of,
 )
 from peagle.planning.choose_scaling import check_scaling, choose_scaling, zero_findings
@@ -32,6 +34,7 @@ from peagle.planning.load import (
     choose_length,
     choose_load,
     choose_workload,
+    shorter_contexts,
     with_workload,
 )
 from peagle.planning.observe import choose_observe
@@ -69,6 +72,7 @@ from peagle.planning.settings import (
 )
 from peagle.planning.speculation import (
     check_k,
+    is_drafter_named,
     k_decision,
     other_drafters,
     speculation_findings,
@@ -88,8 +92,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     """
     decisions = Decisions()
     record = decisions.record
-    options = _checked(options, catalog)
-    requested = choose_drafter(options, catalog)
+    options, requested = _requested(_checked(options, catalog), catalog)
     load, load_alone = _load_of_batch(options, catalog, requested.value)
     options = record(load)
     evaluator = _evaluator(options, catalog, requested.value)
@@ -150,6 +153,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         workload=options.workload,
         prompt_tokens=work.workload.prompt_tokens,
         cached_prompt_tokens=work.workload.cached_prompt_tokens,
+        shared_prompt_tokens=work.workload.shared_prompt_tokens,
         output_tokens=work.workload.output_tokens,
         slo=options.slo,
         batch=batch_on(candidate, options),
@@ -174,10 +178,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
-    """The instances and setting that ``make_plan`` selects. Raises the same."""
-    options = _checked(options, catalog)
-    pair = choose_drafter(options, catalog).value
-    return choose_instance(_evaluator(options, catalog, pair)).value.candidate
+    """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
+    options, pair = _requested(_checked(options, catalog), catalog)
+    return selected_candidate(_evaluator(options, catalog, pair.value))
 
 
 def _checked(options: Options, catalog: Catalog) -> Options:
@@ -190,6 +193,28 @@ def _checked(options: Options, catalog: Catalog) -> Options:
     check_copies(options, catalog.instances)
     check_batch(options)
     return with_copies(with_workload(options))
+
+
+def _requested(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
+    """The pair, and the options with a shorter context where the default one fits nowhere: on the
+    user's instance type, else on any."""
+    pair = choose_drafter(options, catalog)
+    if options.max_model_len is not None:
+        return options, pair
+    work = _evaluator(options, catalog, pair.value).work
+    table = catalog.instances
+    types = sorted(table.instances, key=lambda i: -i.gpu_count * i.gpu_memory_mib)
+    if options.instance_type is not None:
+        types = [find_instance(table, options.instance_type)]
+    works = [work]
+    if not is_drafter_named(options):
+        works.append(replace(work, drafter=None, k=0))
+    for length in shorter_contexts(work.max_model_len, work.request_tokens):
+        tried = [replace(work, max_model_len=length) for work in works]
+        if any(fit_on_instance(work, on, 0).fit.fits for on in types for work in tried):
+            options = options.model_copy(update={"fitting_length": length})
+            return options, choose_drafter(options, catalog)
+    return options, pair
 
 
 def _operation_fields(

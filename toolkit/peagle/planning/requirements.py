@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from peagle.errors import Fix, combine_fixes
@@ -115,11 +115,14 @@ class RequirementReview:
             yield finds.unverified(message, fix)
         elif excess > 1:
             load = format_concurrency(self.evaluator.work_on(candidate).concurrency)
-            message = f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate)}"
+            message = (
+                f"with {load}, {candidate.text} does not reach {asked}: {_reached(candidate, only)}"
+            )
             fix = combine_fixes([*self._better(), self._lower(only)])
             yield finds.missed(message, fix)
-        elif candidate.performance.basis == "estimated" and excess * _margin(candidate) > 1:
-            message = f"{asked} is within the range of the estimate: {_reached(candidate)}"
+        elif not _slowest(candidate).meets(only):
+            message = f"{asked}: only the estimate reaches it, not the lower end of its range: "
+            message += _reached(candidate, only)
             fix = combine_fixes([*self._better(certain=True), benchmark])
             yield finds.unverified(message, fix)
 
@@ -129,9 +132,7 @@ class RequirementReview:
         evaluator, candidate, options = self.evaluator, self.candidate, self.evaluator.options
 
         def enough(other: Candidate) -> bool:
-            excess = other.excess(options)
-            margin = _margin(other) if certain else 1.0
-            return excess is not None and excess * margin <= 1 and other.holds_load
+            return (_slowest(other) if certain else other).meets(options) and other.holds_load
 
         limit = options.max_price_per_hour
         for other in self.fitting:
@@ -174,17 +175,20 @@ class RequirementReview:
         return Fix(f"use --slo {slo}", options=("--slo", slo))
 
 
-def _reached(candidate: Candidate) -> str:
-    """Speed and times of a candidate, with their source."""
+def _reached(candidate: Candidate, only: Options) -> str:
+    """Speed of a candidate, with its times if these are required, and with the source."""
     one, text = candidate.performance, candidate.speed_text
-    if one.ttft_seconds is not None and one.itl_seconds is not None:
+    if only.slo and one.ttft_seconds is not None and one.itl_seconds is not None:
         text += f", ttft={one.ttft_seconds:.3g}, itl={one.itl_seconds:.3g}"
     return f"{text} ({candidate.source})"
 
 
-def _margin(candidate: Candidate) -> float:
-    """How much slower than estimated it may be: estimate over lower end of the range."""
+def _slowest(candidate: Candidate) -> Candidate:
+    """The candidate at the lower end of its estimated range."""
     one = candidate.performance
-    if one.basis == "measured" or not one.tokens_per_second or not one.low:
-        return 1.0
-    return one.tokens_per_second / one.low
+    if one.basis != "estimated" or not one.tokens_per_second or not one.low:
+        return candidate
+    slower = one.tokens_per_second / one.low
+    first, between = (one.ttft_seconds or 0.0) * slower, (one.itl_seconds or 0.0) * slower
+    slow = replace(one, tokens_per_second=one.low, ttft_seconds=first, itl_seconds=between)
+    return replace(candidate, performance=slow)

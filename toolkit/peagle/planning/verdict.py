@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
@@ -13,7 +15,12 @@ from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused
 from peagle.fit.estimate import fit_of
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.compared import ComparedSettings
-from peagle.planning.load import choose_length, size_of_requests, with_workload
+from peagle.planning.load import (
+    choose_length,
+    shorter_contexts,
+    size_of_requests,
+    with_workload,
+)
 from peagle.planning.options import Options, WorkloadName
 from peagle.planning.planner import select_candidate
 from peagle.planning.prices import price_of
@@ -21,7 +28,7 @@ from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Workload
-from peagle.speed.verdict import Verdict
+from peagle.speed.verdict import Verdict, VerdictChange, WorkloadVerdict
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""
@@ -35,8 +42,8 @@ class VerdictRequest:
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
     ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
-    with the fewest GPUs that fit. On an ``instance_type``, an engine has the GPUs of a plan for the
-    largest load there, unless ``tensor_parallel_size`` says how many.
+    with the fewest GPUs that fit. On an ``instance_type``, an engine has the GPUs of a plan for
+    each load there, unless ``tensor_parallel_size`` says how many.
     """
 
     pair: str
@@ -58,12 +65,14 @@ def sizes_of_requests(
     prompt_tokens: int | None,
     cached_prompt_tokens: int | None,
     output_tokens: int | None,
+    shared_prompt_tokens: int | None = None,
 ) -> Mapping[str, Workload] | None:
     """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
     without one of its numbers, and for a prompt that is all in the cache."""
     if workload is None:
         missing = prompt_tokens is None, output_tokens is None
-        if any(missing) and (not all(missing) or cached_prompt_tokens is not None):
+        cached = cached_prompt_tokens is not None or shared_prompt_tokens is not None
+        if any(missing) and (not all(missing) or cached):
             flag = "--prompt-tokens" if missing[0] else "--output-tokens"
             raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
         if all(missing):
@@ -73,6 +82,7 @@ def sizes_of_requests(
         workload=workload,
         prompt_tokens=prompt_tokens,
         cached_prompt_tokens=cached_prompt_tokens,
+        shared_prompt_tokens=shared_prompt_tokens,
         output_tokens=output_tokens,
     )
     return {workload or "your requests": size_of_requests(with_workload(given))}
@@ -98,7 +108,12 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     work, instance, gpus = _engine(request, works, main, instances, catalog)
     priced = price_of(instance, region)
     price = priced.value
-    compared = ComparedSettings(work, instance, gpus)
+    by_load: dict[tuple[Workload, int], int] = {}
+    if request.instance_type is not None and request.tensor_parallel_size is None:
+        several = instance.gpu_count > 1
+        for size, load in product(sizes.values(), request.loads if several else ()):
+            by_load[size, load] = _planned_gpus(request, size, load, instance, catalog) or gpus
+    compared = ComparedSettings(work, instance, gpus, by_load)
     if reason := compared.refusal(None):
         raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), _DOES_NOT_RUN)
     settings = compared.settings(drafters)
@@ -109,8 +124,11 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         pair.target.default_drafter,
     )
     decided = tuple(
-        decide_workload(
-            question, name, size, compared.performance, compared.assumed, compared.holds_load
+        _with_gpus(
+            decide_workload(
+                question, name, size, compared.performance, compared.assumed, compared.holds_load
+            ),
+            compared,
         )
         for name, size in sizes.items()
     )
@@ -126,8 +144,18 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         usd_per_hour=price.usd_per_hour if price else None,
         price_date=price.date.isoformat() if price else None,
         workloads=decided,
-        changes=tuple(changes_of(compared, question, decided, priced.findings)),
+        changes=(
+            *_shortened(works[0], work),
+            *changes_of(compared, question, decided, priced.findings),
+        ),
     )
+
+
+def _shortened(usual: PairLoad, work: PairLoad) -> Iterator[VerdictChange]:
+    """That the default context does not fit."""
+    if work.max_model_len < usual.max_model_len:
+        text = f"the default context of {usual.max_model_len:,} tokens does not fit there; engines "
+        yield VerdictChange(kind="context", text=f"{text}with {work.max_model_len:,} are compared")
 
 
 def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
@@ -135,9 +163,9 @@ def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
     UserError."""
     most = target.architecture.max_positions
     sizes = request.workloads or {
-        name: size for name, size in WORKLOADS.items() if _tokens(size) <= most
+        name: size for name, size in WORKLOADS.items() if size.tokens <= most
     }
-    longest = max(map(_tokens, sizes.values()), default=0)
+    longest = max((size.tokens for size in sizes.values()), default=0)
     if not sizes or longest > most:
         message = f"requests of {longest:,} tokens are longer than {target.id} supports"
         raise UserError(
@@ -146,10 +174,6 @@ def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
             code="requests-above-context",
         )
     return sizes
-
-
-def _tokens(size: Workload) -> int:
-    return size.prompt_tokens + size.output_tokens
 
 
 def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
@@ -189,15 +213,12 @@ def _works(
 ) -> list[PairLoad]:
     """The target alone as one engine for all loads, from the most to the least memory: with the
     usual context or one for the longest requests, and fewer requests at a time; more wait."""
-    size = max(sizes, key=_tokens)
-    options = Options(
-        pair=request.pair, prompt_tokens=size.prompt_tokens, output_tokens=size.output_tokens
-    )
-    usual = choose_length(options, target).value
+    size = max(sizes, key=lambda size: size.tokens)
+    usual = choose_length(_options(request, size), target).value
     most = max(request.loads)
     return [
         PairLoad(target, None, 0, vllm, length, concurrency, catalog, workload=size)
-        for length in dict.fromkeys((usual, _tokens(size)))
+        for length in shorter_contexts(usual, size.tokens)
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
 
@@ -214,7 +235,7 @@ def _fitting_engines(
     for instance in instances:
         size = request.tensor_parallel_size
         if size is None and request.instance_type is not None:
-            size = _planned_gpus(request, works, instance, catalog)
+            size = _planned_gpus(request, works[0].workload, max(request.loads), instance, catalog)
         possible = divisions(
             works[0].target.architecture, instance.gpu_count, is_expert_parallel(works[0].settings)
         )
@@ -230,22 +251,36 @@ def _fitting_engines(
                             yield work, instance, gpus
 
 
-def _planned_gpus(
-    request: VerdictRequest, works: Sequence[PairLoad], instance: Instance, catalog: Catalog
-) -> int | None:
-    """The GPUs per engine of a plan on this instance, as ``peagle plan`` has it for the largest
-    load; ``None`` where nothing fits."""
-    size = works[0].workload
-    options = Options(
+def _with_gpus(decided: WorkloadVerdict, compared: ComparedSettings) -> WorkloadVerdict:
+    """The verdict with the number of GPUs at each load where that is not the verdict's own."""
+    loads = []
+    for load in decided.loads:
+        gpus = compared.gpus_at(decided.workload, load.concurrency)
+        size = gpus if gpus != compared.gpus else None
+        loads.append(load.model_copy(update={"tensor_parallel_size": size}))
+    return decided.model_copy(update={"loads": tuple(loads)})
+
+
+def _options(request: VerdictRequest, size: Workload, **more: Any) -> Options:
+    """The options of a plan for requests of this size."""
+    return Options(
         pair=request.pair,
-        instance_type=instance.type,
-        instance_count=1,
-        concurrency=max(request.loads),
         prompt_tokens=size.prompt_tokens,
         cached_prompt_tokens=size.cached_prompt_tokens,
+        shared_prompt_tokens=size.shared_prompt_tokens,
         output_tokens=size.output_tokens,
         vllm=request.vllm,
         region=request.region,
+        **more,
+    )
+
+
+def _planned_gpus(
+    request: VerdictRequest, size: Workload, load: int, instance: Instance, catalog: Catalog
+) -> int | None:
+    """The GPUs per engine of a plan for this load on this instance; ``None`` where nothing fits."""
+    options = _options(
+        request, size, instance_type=instance.type, instance_count=1, concurrency=load
     )
     fit = select_candidate(options, catalog).fit
     return fit.tensor_parallel_size if fit.fits else None

@@ -34,7 +34,8 @@ class WithOrWithout:
 
     def instead(self) -> Candidate | None:
         """The target alone, to plan instead of the candidate: where the speed with its drafter is
-        unknown, the user did not name it, and it costs more per hour or may be too slow."""
+        unknown, the user did not name it, and it costs more per hour, may be too slow, or is not
+        the default of the catalogue's owner but chosen for the context."""
         options, candidate = self.evaluator.options, self.candidate
         unknown = candidate.tokens_per_second is None and candidate.fit.fits
         if candidate.drafter is None or not unknown or is_drafter_named(options):
@@ -45,6 +46,8 @@ class WithOrWithout:
         if candidate.holds_load and not best.holds_load:
             return None
         certain = best.meets(options) and not candidate.meets(options)
+        is_default = candidate.drafter.name == self.evaluator.work.target.default_drafter
+        certain = certain or (best.tokens_per_second is not None and not is_default)
         return best if certain or _is_cheaper(cheapest, candidate) else None
 
     def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
@@ -67,7 +70,9 @@ class WithOrWithout:
             cheapest = cheapest_of(options, self.alone) or cheapest
         because = f"the speed with {name} is unknown here"
         if not _is_cheaper(cheapest, unknown):
-            return f"{because}, so it may not reach what is required"
+            required = options.slo or options.min_tokens_per_second or options.within
+            doubt = "so it may not reach what is required" if required else "that without is known"
+            return f"{because}, {doubt}"
         costs = "has no known price"
         if unknown.usd_per_hour is not None:
             costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
@@ -117,6 +122,8 @@ class WithOrWithout:
         options = self.evaluator.options
         is_named = options.drafter is not None or "+" in options.pair
         usual = "the drafter that you name" if is_named else "the catalogue's default"
+        if self.candidate.drafter is None and not self.speculating:
+            return f"{usual} does not fit in addition to the target"
         origin = options.chosen_by or usual
         return f"{origin}; its speed here is unknown"
 

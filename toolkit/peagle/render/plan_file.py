@@ -302,7 +302,8 @@ _STALE_FINDING = "image-without-counters"
 
 _RENEWED = {
     "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,
-    "concurrency": int, "prompt_tokens": int, "cached_prompt_tokens": int, "output_tokens": int,
+    "concurrency": int, "prompt_tokens": int, "cached_prompt_tokens": int,
+    "shared_prompt_tokens": int, "output_tokens": int,
 }  # fmt: skip
 """Keys of a plan that are options of `peagle plan`, with their types."""
 
@@ -318,6 +319,7 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         size = (
             ("--prompt-tokens", plan.prompt_tokens),
             ("--cached-prompt-tokens", plan.cached_prompt_tokens),
+            ("--shared-prompt-tokens", plan.shared_prompt_tokens),
             ("--output-tokens", plan.output_tokens),
             ("--requests", batch and batch.requests),
             ("--within", batch and batch.within_seconds and f"{batch.within_seconds}s"),

@@ -73,6 +73,7 @@ def decide_workload(
         name=name,
         prompt_tokens=workload.prompt_tokens,
         cached_prompt_tokens=workload.cached_prompt_tokens,
+        shared_prompt_tokens=workload.shared_prompt_tokens,
         output_tokens=workload.output_tokens,
         loads=tuple(_only(load, kept) for load in loads),
         crossovers=speculation_crossovers(by_load, question.usd_per_hour),

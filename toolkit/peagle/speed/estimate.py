@@ -159,11 +159,16 @@ def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
 
 
 def cached_requests(case: FitCase, fit: Fit, workload: Workload) -> float:
-    """Requests of this size that the KV cache holds, running or kept for the next turn."""
+    """Requests of this size that the KV cache holds, running or kept for the next turn, with one
+    copy of what all prompts begin with."""
     length = min(workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len)
-    available = int(fit.kv_cache_gib * GIB)
+    layout = cache_layout(case)
     # Of all requests together one step's prompts are in flight, not of each: about none each.
-    return cache_layout(case).capacity(available, length, 0)[1]
+    each, blocks = layout.request_blocks(length, 0), int(fit.kv_cache_gib * GIB)
+    shared = 0
+    if case.engine.prefix_caching:
+        shared = layout.shared_blocks(workload.shared_prompt_tokens)
+    return max(blocks // layout.block_bytes - shared, 0) / (each - shared)
 
 
 def on_engine(
@@ -174,16 +179,20 @@ def on_engine(
     Nothing where prefix caching is off. A drafter loses the last block of each hit. Endpoints route
     by load, so that a conversation returns to the same engine after ``engines`` turns, whose
     tokens are new to it; so each engine needs memory for all conversations, and where the cache
-    holds fewer, that share of the hits remains.
+    holds fewer, that share of the hits remains, and of the others what all prompts share.
     """
     if not case.engine.prefix_caching:
-        return replace(workload, cached_prompt_tokens=0)
+        return replace(workload, cached_prompt_tokens=0, shared_prompt_tokens=0)
     elsewhere = (engines - 1) * (workload.new_prompt_tokens + workload.output_tokens)
     kept = min(1.0, cached_requests(case, fit, workload) / (load * engines))
-    reusable = max(workload.cached_prompt_tokens - elsewhere, 0)
     method = case.drafter.method if case.drafter else None
-    hit = cached_tokens(reusable, method, (g.block_tokens for g in cache_layout(case).groups))
-    return replace(workload, cached_prompt_tokens=int(kept * hit))
+    blocks = [group.block_tokens for group in cache_layout(case).groups]
+    shared = workload.shared_prompt_tokens
+    hit, of_all = (
+        cached_tokens(reusable, method, blocks)
+        for reusable in (max(workload.cached_prompt_tokens - elsewhere, shared), shared)
+    )
+    return replace(workload, cached_prompt_tokens=int(kept * hit + (1 - kept) * of_all))
 
 
 def _measured(

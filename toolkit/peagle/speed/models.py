@@ -26,12 +26,14 @@ SAME_SPEED_SHARE = 0.03
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one size: tokens of the prompt, of the answer, and of the prompt those that an
-    earlier request has left in the prefix cache."""
+    """Requests of one size: tokens of the prompt, of the answer, of the prompt those that an
+    earlier request has left in the prefix cache, and of these those that the prompts of all
+    conversations begin with, which an engine keeps once."""
 
     prompt_tokens: int
     output_tokens: int
     cached_prompt_tokens: int = 0
+    shared_prompt_tokens: int = 0
 
     @property
     def new_prompt_tokens(self) -> int:
@@ -43,16 +45,34 @@ class Workload:
         """The share of the prompt that the cache holds."""
         return self.cached_prompt_tokens / self.prompt_tokens
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of one request, prompt and output together."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def cached_text(self) -> str:
+        """``30,720 of them cached, 12,288 of these shared by all``."""
+        if not self.shared_prompt_tokens:
+            return f"{self.cached_prompt_tokens:,} of them cached"
+        if self.shared_prompt_tokens == self.cached_prompt_tokens:
+            return f"{self.cached_prompt_tokens:,} of them cached, shared by all"
+        return (
+            f"{self.cached_prompt_tokens:,} of them cached, {self.shared_prompt_tokens:,} of these "
+            "shared by all"
+        )
+
 
 PRESETS: Mapping[str, Workload] = {
     "chat": Workload(4096, 256, 3584),
-    "agent": Workload(32_768, 512, 30_720),
-    "rag": Workload(8192, 384, 1024),
+    "agent": Workload(32_768, 512, 30_720, 12_288),
+    "rag": Workload(8192, 384, 1024, 1024),
     "batch": Workload(1024, 256),
 }
-"""Usual requests by what they are for: a turn of a conversation; a step of an agent, with its
-instructions, tools and earlier steps; a question with retrieved documents, after common
-instructions; independent prompts. Chosen, not measured: the size of your own requests is better."""
+"""Usual requests by what they are for: a turn of a conversation; a step of an agent, with the
+instructions and tools of all agents and its own earlier steps; a question with retrieved documents,
+after common instructions; independent prompts. Chosen, not measured: the size of your own requests
+is better."""
 
 WORKLOADS: Mapping[str, Workload] = {
     "short-prompt": Workload(128, 400),

@@ -91,9 +91,11 @@ class SettingSpeed(VerdictEntry):
 
 class LoadVerdict(VerdictEntry):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
-    ``ties`` are the others; ``None`` where no speed is known."""
+    ``ties`` are the others; ``None`` where no speed is known. ``tensor_parallel_size`` is that of
+    a plan for this load, ``None`` where it is the verdict's."""
 
     concurrency: Annotated[int, Field(ge=1, le=2**31)]
+    tensor_parallel_size: Positive | None = None
     best: Setting | None
     ties: tuple[Setting, ...]
     speeds: tuple[SettingSpeed, ...]
@@ -138,6 +140,7 @@ class WorkloadVerdict(VerdictEntry):
     name: Line
     prompt_tokens: Positive
     cached_prompt_tokens: NotNegative = 0
+    shared_prompt_tokens: NotNegative = 0
     output_tokens: Positive
     loads: Annotated[tuple[LoadVerdict, ...], Field(min_length=1)]
     crossovers: tuple[VerdictCrossover, ...]
@@ -154,14 +157,15 @@ class WorkloadVerdict(VerdictEntry):
     @property
     def workload(self) -> Workload:
         """The size of its requests."""
-        return Workload(self.prompt_tokens, self.output_tokens, self.cached_prompt_tokens)
+        cached, shared = self.cached_prompt_tokens, self.shared_prompt_tokens
+        return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
 class VerdictChange(VerdictEntry):
-    """What would change the verdict: another acceptance, evidence that is missing, or another
-    version of vLLM."""
+    """What would change the verdict: another acceptance, the default context, evidence that is
+    missing, or another version of vLLM."""
 
-    kind: Literal["acceptance", "evidence", "version"]
+    kind: Literal["acceptance", "context", "evidence", "version"]
     text: Line
 
 

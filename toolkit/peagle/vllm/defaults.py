@@ -19,6 +19,9 @@ GPU_MEMORY_UTILIZATION = 0.92
 LARGEST_DEFAULT_STEP = 16384
 """The largest default of max-num-batched-tokens on any GPU."""
 
+BLOCK_TOKENS = 16
+"""``--block-size`` on NVIDIA GPUs: tokens of a block of the KV cache."""
+
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _CAPTURED = 512
@@ -88,6 +91,7 @@ class EngineConfig:
     draftless: str | None = None
     prefix_caching: bool = True
     expert_parallel: bool = False
+    block_size: int = BLOCK_TOKENS
 
 
 class Drafting(Protocol):

@@ -32,8 +32,8 @@ from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
+from peagle_serve.checkpoint import first_names
 from peagle_serve.contract import HEX_32, WARM_FOLDER, is_s3_uri
-from peagle_serve.safetensors import first_names
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws

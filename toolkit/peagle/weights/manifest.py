@@ -20,7 +20,7 @@ from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, synced_below
 from peagle_serve import json_reader
-from peagle_serve.safetensors import first_names
+from peagle_serve.checkpoint import first_names
 
 _FORMAT = 1
 

@@ -137,7 +137,8 @@ def _of_target(model: Checkpoint, target: Target, guessed: bool) -> Iterator[tup
             ("weight_bytes",),
             f"what vLLM makes of weights quantized with {kind}; this is their size as stored",
         )
-    yield ("default_max_model_len",), "the context that it is good for; this is the longest one"
+    longest = target.architecture.max_positions
+    yield ("default_max_model_len",), f"the context that it is good for; at most {longest:,}"
     if not model.tokenizer:
         yield ("proof", "chat"), "whether it has a chat template; no tokenizer was read"
 

@@ -23,6 +23,7 @@ from peagle.checks.head_layout import (
 from peagle.checks.registry import Findings, error, for_head, note, rule, warning
 from peagle.checks.rules.version import ONE_GROUP, are_layers_grouped, kv_group_rule
 from peagle.errors import Fix
+from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
     MASK,
     MIXED_FILES,
@@ -32,7 +33,6 @@ from peagle_serve.heads import (
     layer_of,
     vllm_class,
 )
-from peagle_serve.safetensors import first_names
 
 
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")

@@ -22,7 +22,13 @@ from peagle.vllm.facts import (
     first_version,
 )
 from peagle.vllm.versions import in_range
-from peagle_serve.code_variables import CONFIG_FILE, code_variables
+from peagle_serve.checks import (
+    CONFIG_FILE,
+    SAFE_FORMATS,
+    code_variables,
+    trusts_remote_code,
+    unsafe_load_format,
+)
 from peagle_serve.contract import (
     ANY,
     HUB_ID,
@@ -36,7 +42,6 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 from peagle_serve.environment import flag_of
-from peagle_serve.environment_checks import SAFE_FORMATS, trusts_remote_code, unsafe_load_format
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
 
@@ -242,7 +247,7 @@ def variable_ignored(case: Case) -> Findings:
 
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
-    """A variable or an argument that chooses the code that the engine loads.
+    """A variable or an argument that may choose the code that the engine loads.
 
     The author of the plan then runs code in the container, with the endpoint's role.
     """
@@ -257,7 +262,7 @@ def code_variable(case: Case) -> Findings:
             continue
         yield warning(
             "environment",
-            f"{option_of(name)} chooses code that the engine runs, with the permissions of the "
+            f"{option_of(name)} may choose the code that the engine loads, which runs with the "
             "endpoint's role",
             "remove it, unless you trust its author; an engine outside of a container refuses it",
         )

@@ -84,12 +84,15 @@ def _load_text(plan: Plan) -> str:
         limit = f" within {exact_duration(within)}" if within else ""
         text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
         text += "at a time"
-    if plan.prompt_tokens and plan.output_tokens:
-        cached = plan.cached_prompt_tokens
+    if size := plan.request_size:
+        cached = size.cached_prompt_tokens
         kind = plan.workload or ("with a cached prefix" if cached else "single prompts")
-        text += f"; {kind}: {plan.prompt_tokens:,} + {plan.output_tokens:,} tokens each"
-        text += f", {cached:,} of them cached" if cached else ""
+        text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
+        text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -112,6 +115,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     price = "price unknown"
     if plan.price_per_hour_usd is not None:
         price = f"{format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+    elif plan.alternatives and all(o.price_per_hour_usd is None for o in plan.alternatives):
+        price += f": no type that fits has a known price in {plan.region}"
     yield "instance", f"{where}, {price}"
     if plan.scaling is not None:
         yield "scaling", plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
@@ -156,8 +161,9 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
     each = " of each engine" if plan.engines > 1 else ""
-    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
     text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
+    text += f", the {shared:,} shared ones once" if shared else ""
     return f"{text}; with more open conversations, fewer hits"
 
 

@@ -43,7 +43,8 @@ _FLAGS = frozenset(
     {
         "cached_prompt_tokens", "copies", "instance_count", "instance_type", "k", "max_model_len",
         "max_price_per_hour", "min_tokens_per_second", "model_source", "output_tokens",
-        "prompt_tokens", "requests", "slo", "weights_by", "within", "workload",
+        "prompt_tokens", "requests", "shared_prompt_tokens", "slo", "weights_by", "within",
+        "workload",
     }
 )  # fmt: skip
 """Values of ``Finding.where`` that are planning options."""

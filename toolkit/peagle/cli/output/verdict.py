@@ -59,7 +59,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             click.echo(line)
     for size in verdict.workloads:
         click.echo()
-        for line in _of_size(size, width):
+        for line in _of_size(size, verdict.tensor_parallel_size, width):
             click.echo(line)
     for line in _chart(verdict.workloads, width):
         click.echo(line)
@@ -81,10 +81,14 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
     size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
     if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
-    tokens = ("--prompt-tokens", str(size.prompt_tokens), "--output-tokens")
-    cached = size.cached_prompt_tokens
-    hits = ("--cached-prompt-tokens", str(cached)) if cached else ()
-    return ("--concurrency", str(entry.concurrency), *tokens, str(size.output_tokens), *hits)
+    sizes = {
+        "--concurrency": entry.concurrency,
+        "--prompt-tokens": size.prompt_tokens,
+        "--output-tokens": size.output_tokens,
+        "--cached-prompt-tokens": size.cached_prompt_tokens,
+        "--shared-prompt-tokens": size.shared_prompt_tokens,
+    }
+    return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
 
 
 def price_text(verdict: Verdict) -> str:
@@ -96,14 +100,14 @@ def price_text(verdict: Verdict) -> str:
     return f"{verdict.instance_type}{several}: {price}"
 
 
-def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
+def _of_size(size: WorkloadVerdict, gpus: int, width: int) -> Iterator[str]:
     words = _words(size.name)
     title = f"{words[:1].upper()}{words[1:]}"
-    cached = size.cached_prompt_tokens
-    hits = f" ({cached:,} of them cached)" if cached else ""
+    hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
     tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
     yield click.style(f"{title}: {tokens}", bold=True)
-    known = _without_empty([_HEADINGS, *map(_row, size.loads)])
+    several = any(load.tensor_parallel_size for load in size.loads)
+    known = _without_empty([_HEADINGS, *(_row(load, gpus, several) for load in size.loads)])
     rows, hidden = fit_columns(known, width, _DISPENSABLE)
     right = [heading for heading in rows[0] if heading not in _LEFT]
     yield from align_columns(rows, right)
@@ -114,22 +118,24 @@ def _of_size(size: WorkloadVerdict, width: int) -> Iterator[str]:
 
 
 _HEADINGS: Row = (
-    "requests", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M", "TTFT",
-    "acceptance", "break-even", "basis",
+    "requests", "GPUs", "best", "tokens/s", "range", "target", "gain", "$/1M", "target $/1M",
+    "TTFT", "acceptance", "break-even", "basis",
 )  # fmt: skip
 
 
-def _row(load: LoadVerdict) -> Row:
+def _row(load: LoadVerdict, gpus: int, several: bool) -> Row:
     """The winner at one load compared with the target alone; of a winner without speculation,
     the gain is that of the best drafter."""
     number = f"{load.concurrency:,g}"
     best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
+    engine = str(load.tensor_parallel_size or gpus) if several else ""
     if best is None:
-        return (number, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 3), "unknown")
+        return (number, engine, "unknown", *[_UNKNOWN] * (len(_HEADINGS) - 4), "unknown")
     drafts = best.setting.k > 0
     tied = " =" if load.ties else ""
     return (
         number,
+        engine,
         f"{best.setting.text}{tied}",
         _count(best.tokens_per_second),
         f"{_count(best.low)}-{_count(best.high)}" if best.low and best.high else _UNKNOWN,

@@ -39,9 +39,7 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     assert argv == [
         *("--port", str(PORT), "--load-format", "safetensors"),
         *("--max-model-len", "4096", "--model", "a/b"),
-        *("--middleware", "peagle_serve.counters.CountersMiddleware"),
-        *("--middleware", "peagle_serve.warm.route.WarmMiddleware"),
-        *("--middleware", "peagle_serve.lifecycle.LifecycleMiddleware"),
+        *("--middleware", "peagle_serve.middleware.Middleware"),
     ]
 
 

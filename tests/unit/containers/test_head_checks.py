@@ -10,8 +10,8 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
+from peagle_serve.checks import check_pair
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.head_checks import check_pair
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
 
 AUX = "eagle_aux_hidden_state_layer_ids"

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from peagle_serve.contract import InvalidEnvironment, settings_of
+from peagle_serve.contract import InvalidEnvironment, read_settings
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.mounted_weights import check_mounted_weights
-from peagle_serve.weights import with_model
+from peagle_serve.weights import check_mounted_weights
 from tests.unit.containers.recording import container_in, documents
-from tests.unit.containers.weights import model, pair, safetensors
+from tests.unit.containers.weights import model, pair
 
 PART = 10
 
@@ -67,7 +66,7 @@ class Mounted:
         environment = self.environment(**more)
         with open(os.devnull, "w") as nowhere:
             log = Log(Redactor({}), nowhere.fileno())
-            check_mounted_weights(environment, settings_of(environment).verify, log)
+            check_mounted_weights(environment, read_settings(environment).verify, log)
 
 
 @pytest.fixture
@@ -87,47 +86,20 @@ def test_the_files_of_the_manifest_are_accepted(mounted: Mounted, more: dict[str
     mounted.check(**more)
 
 
+def unlist(mounted: Mounted, part: str = "drafter") -> None:
+    del mounted.document["folders"][part]
+    mounted.pin = mounted.write()
+
+
 def grow(mounted: Mounted) -> None:
     with (mounted.model / "target" / "model.safetensors").open("ab") as file:
         file.write(b"x")
 
 
-def lose(mounted: Mounted) -> None:
-    (mounted.model / "drafter" / "model.safetensors").unlink()
-
-
-def add(mounted: Mounted) -> None:
-    (mounted.model / "target" / "modeling_x.py").write_text("import os")
-
-
-def add_below(mounted: Mounted) -> None:
-    (mounted.model / "target" / "sub").mkdir()
-    (mounted.model / "target" / "sub" / "x").touch()
-
-
-def add_link(mounted: Mounted) -> None:
-    (mounted.model / "target" / "sub").symlink_to(mounted.model / "drafter")
-
-
-def unlist(mounted: Mounted) -> None:
-    del mounted.document["folders"]["drafter"]
-    mounted.pin = mounted.write()
-
-
-def empty_manifest(mounted: Mounted) -> None:
-    mounted.document["folders"] = {}
-    mounted.pin = mounted.write()
-
-
 def serve_beside(mounted: Mounted) -> None:
     (mounted.model / "target").rename(mounted.model / "other")
-    mounted.document["folders"].pop("target")
-    mounted.pin = mounted.write()
+    unlist(mounted, "target")
     mounted.variables["SM_VLLM_MODEL"] = str(mounted.model / "drafter" / ".." / "other")
-
-
-def serve_mount(mounted: Mounted) -> None:
-    mounted.variables["SM_VLLM_MODEL"] = str(mounted.model)
 
 
 def serve_link(mounted: Mounted) -> None:
@@ -137,8 +109,8 @@ def serve_link(mounted: Mounted) -> None:
     mounted.variables["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps({"model": str(link)})
 
 
-def other_tokenizer(mounted: Mounted) -> None:
-    mounted.variables["SM_VLLM_TOKENIZER"] = str(mounted.model / "tokenizer")
+def serve(name: str, folder: str) -> Callable[[Mounted], object]:
+    return lambda mounted: mounted.variables.update({name: str(mounted.model / folder)})
 
 
 @pytest.mark.parametrize("more", [{}, FULL], ids=["names", "full"])
@@ -146,15 +118,14 @@ def other_tokenizer(mounted: Mounted) -> None:
     ("change", "where"),
     [
         (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (empty_manifest, "SM_VLLM_MODEL"),
         (serve_beside, "SM_VLLM_MODEL"),
-        (serve_mount, "SM_VLLM_MODEL"),
+        (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
         (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (other_tokenizer, "SM_VLLM_TOKENIZER"),
+        (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
     ],
 )
 def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
-    mounted: Mounted, change: Callable[[Mounted], None], where: str, more: dict[str, str]
+    mounted: Mounted, change: Callable[[Mounted], object], where: str, more: dict[str, str]
 ) -> None:
     change(mounted)
 
@@ -181,18 +152,24 @@ def replace_manifest(mounted: Mounted) -> None:
     mounted.write()
 
 
-def remove_manifest(mounted: Mounted) -> None:
-    (mounted.model / "peagle-weights.json").unlink()
+def manifest_as(make: Callable[[Path], object]) -> Callable[[Mounted], object]:
+    def change(mounted: Mounted) -> None:
+        (mounted.model / "peagle-weights.json").unlink()
+        make(mounted.model / "peagle-weights.json")
+
+    return change
 
 
-def make_pipe(mounted: Mounted) -> None:
-    remove_manifest(mounted)
-    os.mkfifo(mounted.model / "peagle-weights.json")
+def add(*path: str) -> Callable[[Mounted], object]:
+    return lambda mounted: model(mounted.model.joinpath("target", *path[:-1]), path[-1])
 
 
-def make_folder(mounted: Mounted) -> None:
-    remove_manifest(mounted)
-    (mounted.model / "peagle-weights.json").mkdir()
+def add_link(mounted: Mounted) -> None:
+    (mounted.model / "target" / "sub").symlink_to(mounted.model / "drafter")
+
+
+def lose(mounted: Mounted) -> None:
+    (mounted.model / "drafter" / "model.safetensors").unlink()
 
 
 @pytest.mark.parametrize(
@@ -200,17 +177,17 @@ def make_folder(mounted: Mounted) -> None:
     [
         (grow, "has other sizes than its manifest lists: model.safetensors"),
         (lose, "drafter lacks model.safetensors"),
-        (add, "target has what its manifest does not list: modeling_x.py"),
-        (add_below, "does not list: sub/x"),
+        (add("modeling_x.py"), "target has what its manifest does not list: modeling_x.py"),
+        (add("sub", "x"), "does not list: sub/x"),
         (add_link, "does not list: sub"),
         (replace_manifest, "the weights were changed after the deploy"),
-        (remove_manifest, "No such file"),
-        (make_pipe, "Not a regular file"),
-        (make_folder, "Not a regular file"),
+        (manifest_as(str), "No such file"),
+        (manifest_as(os.mkfifo), "Not a regular file"),
+        (manifest_as(Path.mkdir), "Not a regular file"),
     ],
 )
 def test_other_files_are_refused(
-    mounted: Mounted, change: Callable[[Mounted], None], words: str
+    mounted: Mounted, change: Callable[[Mounted], object], words: str
 ) -> None:
     change(mounted)
 
@@ -323,7 +300,7 @@ def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Pat
     mounted = Mounted(tmp_path / "ml")
     container = container_in(tmp_path / "engine")
     assert container.run(mounted.environment(**FULL)).returncode == 1, "the recorder ends with 1"
-    add(mounted)
+    add("modeling_x.py")(mounted)
 
     done = container.run(mounted.environment())
 
@@ -331,26 +308,3 @@ def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Pat
     (line,) = documents(done)
     assert "modeling_x.py" in line["message"]
     assert not container.record.exists()
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "w.pth", "w.gguf", "w.ckpt"])
-def test_weights_in_other_formats_are_refused(tmp_path: Path, name: str) -> None:
-    folder = model(tmp_path / "model", "config.json", name)
-    variables = {"SM_VLLM_MODEL": str(folder), "PEAGLE_ML_ROOT": str(tmp_path)}
-
-    with pytest.raises(InvalidEnvironment, match=f"not safetensors: {name}"):
-        with_model(variables)
-    (folder / "model.safetensors").write_bytes(safetensors({"a": [1]}))
-    assert with_model(variables) == variables
-    with pytest.raises(InvalidEnvironment, match="which is a file"):
-        with_model(variables | {"SM_VLLM_MODEL": str(folder / name)})
-
-
-def test_of_the_hub_only_safetensors_are_loaded() -> None:
-    chosen = with_model({"HF_MODEL_ID": "org/name", "PEAGLE_ML_ROOT": "/nowhere"})
-
-    assert chosen["SM_VLLM_LOAD_FORMAT"] == "safetensors"
-    own = {"HF_MODEL_ID": "org/name", "PEAGLE_ML_ROOT": "/x", "SM_VLLM_LOAD_FORMAT": "dummy"}
-    assert with_model(own)["SM_VLLM_LOAD_FORMAT"] == "dummy"
-    streamed = {"SM_VLLM_MODEL": "s3://bucket/x/", "PEAGLE_ML_ROOT": "/x"}
-    assert with_model(streamed) == streamed

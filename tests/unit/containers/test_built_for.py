@@ -12,8 +12,8 @@ import pytest
 from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render.image import pair_document
+from peagle_serve.checks import PAIR_FILE, check_built_for
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment_checks import PAIR_FILE, check_built_for
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, TARGET, pair
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for, plan_of

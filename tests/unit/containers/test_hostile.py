@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve import command, engine
+from peagle_serve import command, supervisor
+from peagle_serve.checkpoint import read_json
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment import flag_of
-from peagle_serve.folder import read_json
+from peagle_serve.environment import KNOWN, check_arguments, flag_of
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.variable_names import KNOWN, check_arguments
 from tests.unit.containers.recording import container_in
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, pair, safetensors
 
@@ -40,7 +39,7 @@ def refusal(environment: dict[str, str]) -> str:
     """Message and fix; "" if vLLM would be started."""
     output = os.open(os.devnull, os.O_WRONLY)
     try:
-        command._prepared(["serve"], environment, Log(Redactor(environment), output))
+        command._prepare(["serve"], environment, Log(Redactor(environment), output))
     except InvalidEnvironment as error:
         return f"{error.message} ({error.fix})"
     finally:
@@ -98,7 +97,7 @@ def test_a_name_that_is_no_pattern_is_no_argument_of_vllm(name: str) -> None:
 @pytest.mark.parametrize("host", ["\u00e4..b", "\u00e9" * 70])
 def test_a_host_that_is_no_name_is_refused(host: str) -> None:
     with pytest.raises(InvalidEnvironment, match="not the name of a host"):
-        engine.check_port(host, PORT)
+        supervisor.check_port(host, PORT)
 
 
 def header(text: str, length: int | None = None) -> Callable[[Path], object]:
@@ -226,7 +225,7 @@ def test_a_header_of_many_tensors_takes_little_time_and_memory(count: int, tmp_p
 MEASURE = """
 import sys, time
 from pathlib import Path
-from peagle_serve.safetensors import DamagedFile, read_header
+from peagle_serve.checkpoint import DamagedFile, read_header
 try:
     accepted = bool(read_header(Path(sys.argv[1])))
 except DamagedFile:

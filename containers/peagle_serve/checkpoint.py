@@ -1,0 +1,524 @@
+"""Whether a folder of this machine holds a complete, undamaged model.
+
+A safetensors file is 8 bytes with the length of the header, little-endian; the header, a JSON
+object from tensor names to ``dtype``, ``shape`` and ``data_offsets``; and the bytes of the tensors
+without gaps, which are never read here. Everything that the safetensors library rejects is
+rejected here with a message that names the tensor; so is a name that occurs twice.
+
+vLLM loads the safetensors files at the top level of a checkpoint
+(``vllm/model_executor/model_loader/default_loader.py``, vLLM 0.28.0): ``consolidated*`` files if
+there are any, else all, and of these only the ones that an index names. It ignores subfolders
+such as ``original/`` and ``metal/``.
+
+vLLM builds what the numbers of config.json count: with 2,147,483,647 layers it takes memory until
+it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeGuard
+
+from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
+from peagle_serve.json_reader import InvalidJson, Limits, open_regular, read, read_regular
+
+LARGEST_HEADER = 10_000_000
+"""Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; files of
+50,000 tensors, more than known checkpoints have in one, need 7 million."""
+LARGEST_INDEX = 32_000_000
+"""Bytes. The largest indexes have about 20 million, that of GPT-OSS-120B has 60,000."""
+_HEADER_LIMITS = Limits(size=LARGEST_HEADER, values=500_000)
+"""A tensor has 8 to 10 values. Within these a header takes less than 2 s and 256 MB."""
+_INDEX_LIMITS = Limits(size=LARGEST_INDEX, values=500_000)
+CONFIG_LIMITS = Limits(size=1_000_000, constants=True)
+"""Of a model's configuration; transformers writes Infinity into that of some models."""
+
+DTYPE_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+    "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+"""The dtypes of safetensors 0.8, with the bits of one number."""
+
+_LENGTH = struct.Struct("<Q")
+_METADATA = "__metadata__"
+_MOST_BITS = 2**67
+_MOST_DIMENSIONS = 64
+_COPY_FILE = "copy the file again"
+_COPY_INDEX = "copy the index again, or save the weights again"
+_LFS_POINTER = b"version https://git-lfs"
+_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_OTHER_FORMATS = (
+    ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack", ".tensors",
+)  # fmt: skip
+_CONSOLIDATED = "consolidated*.safetensors"
+
+
+class DamagedFile(Exception):
+    """A file that is damaged, incomplete, or of another kind. ``message`` names the file."""
+
+    def __init__(self, message: str, fix: str = _COPY_FILE) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(message)
+
+
+class TensorInfo(NamedTuple):
+    """One tensor of a header. ``begin`` and ``end`` are byte offsets behind the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.begin
+
+
+def read_header(file: Path) -> dict[str, TensorInfo]:
+    """The tensors of a file, by name, in the order of their bytes.
+
+    Accepts dtypes that are unknown here: vLLM may be newer. Raises DamagedFile, OSError.
+    """
+    with open_regular(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        head = stream.read(64)
+        head += stream.read(max(0, header_bytes(head, size, file.name) - len(head)))
+    return parse_header(head, size, file.name, any_dtype=True)
+
+
+def header_bytes(start: bytes, file_size: int, file: str) -> int:
+    """The bytes that the header takes, including the 8 bytes of its length.
+
+    ``start`` is the beginning of the file, 8 bytes or more. Raises DamagedFile when the file cannot
+    hold such a header, or the header is larger than ``LARGEST_HEADER``.
+    """
+    if start.startswith(_LFS_POINTER):
+        raise DamagedFile(
+            f"{file} is a Git LFS pointer, not the weights",
+            "run `git lfs pull`, or download the file again",
+        )
+    if len(start) < _LENGTH.size:
+        raise DamagedFile(f"{file} is truncated: it has {file_size:,} bytes")
+    length: int = _LENGTH.unpack_from(start)[0]
+    if _LENGTH.size + length > file_size:
+        raise DamagedFile(
+            f"{file} is truncated, or not a safetensors file: its header would have {length:,} "
+            f"bytes and the whole file has {file_size:,}"
+        )
+    if length > LARGEST_HEADER:
+        raise DamagedFile(
+            f"{file} has a header of {length / 1e6:,.0f} MB and is not read: the limit is "
+            f"{LARGEST_HEADER // 10**6} MB; a model of 120 billion parameters needs less than 1 MB",
+            "copy the file again, or save the weights with the safetensors library",
+        )
+    return _LENGTH.size + length
+
+
+def parse_header(
+    head: bytes, file_size: int, file: str, *, any_dtype: bool = False
+) -> dict[str, TensorInfo]:
+    """The tensors of the file named ``file``, in the order of their bytes.
+
+    ``head`` is its first ``header_bytes()`` bytes or more. Raises DamagedFile when the file is cut
+    short, is not a safetensors file, or its header contradicts itself.
+    """
+    size = header_bytes(head, file_size, file)
+    if len(head) < size:
+        raise DamagedFile(f"{file} is truncated: it ends inside the header")
+    try:
+        document = read(head[_LENGTH.size : size], "its header", limits=_HEADER_LIMITS)
+    except InvalidJson as error:
+        kind = "not a safetensors file" if error.is_syntax else "damaged"
+        raise DamagedFile(f"{file} is {kind}: {error}") from None
+    if not isinstance(document, dict):
+        raise DamagedFile(f"{file} is not a safetensors file: its header is not a JSON object")
+    metadata = document.pop(_METADATA, None)
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
+    ):
+        _refuse(file, f"{_METADATA} of its header is not an object of strings")
+    tensors = [(name, _tensor(name, entry, file, any_dtype)) for name, entry in document.items()]
+    tensors.sort(key=lambda item: (item[1].begin, item[1].end))
+    end, before = 0, ""
+    for name, tensor in tensors:
+        if tensor.begin < end:
+            _refuse(file, f"{_shown(name)} overlaps {_shown(before)}")
+        if tensor.begin > end:
+            _refuse(file, f"{tensor.begin - end:,} bytes before {_shown(name)} belong to no tensor")
+        end, before = tensor.end, name
+    available = file_size - size
+    if end > available:
+        raise DamagedFile(
+            f"{file} is truncated: it has {file_size:,} bytes, and its tensors end at "
+            f"{size + end:,}"
+        )
+    if end < available:
+        _refuse(file, f"{available - end:,} bytes at its end belong to no tensor")
+    return dict(tensors)
+
+
+def _tensor(name: str, entry: Any, file: str, any_dtype: bool) -> TensorInfo:
+    what = _shown(name)
+    if not isinstance(entry, dict):
+        _refuse(file, f"its header does not describe {what}")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or not (any_dtype or dtype in DTYPE_BITS):
+        _refuse(file, f"{what} has the unknown dtype {_shown(dtype)}")
+    if not _are_counts(shape):
+        _refuse(file, f"the shape of {what} is {_shown(shape)}, not a list of sizes")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        _refuse(file, f"its header has no valid data_offsets for {what}")
+    begin, end = offsets
+    if end < begin:
+        _refuse(file, f"{what} ends at {end:,}, before it begins at {begin:,}")
+    bits = DTYPE_BITS.get(dtype, 0) if 0 not in shape else 0
+    for size in shape if bits else ():
+        bits *= size
+        if bits > _MOST_BITS:  # the product of a hostile shape could have millions of digits
+            break
+    if dtype in DTYPE_BITS and bits != 8 * (end - begin):
+        needed = f"{bits / 8:,.10g}" if bits <= _MOST_BITS else "far too many"
+        _refuse(
+            file,
+            f"{what} is {dtype} {_shown(shape)}, which takes {needed} bytes, and the header gives "
+            f"it {end - begin:,}",
+        )
+    return TensorInfo(dtype, tuple(shape), begin, end)
+
+
+def _are_counts(value: Any) -> TypeGuard[list[int]]:
+    """Whether these are numbers that the format can hold, and no more than a tensor has."""
+    is_list = isinstance(value, list) and len(value) <= _MOST_DIMENSIONS
+    return is_list and all(type(n) is int and 0 <= n < 2**64 for n in value)
+
+
+def _shown(value: Any) -> str:
+    """A value of the file for a message: short and printable."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse(file: str, why: str) -> NoReturn:
+    raise DamagedFile(f"{file} is damaged: {why}")
+
+
+def index_name(names: Iterable[str]) -> str:
+    """The file name that the index of these files has, if there is one."""
+    is_consolidated = any(fnmatchcase(name, _CONSOLIDATED) for name in names)
+    return f"{'consolidated' if is_consolidated else 'model'}.safetensors.index.json"
+
+
+def parse_index(content: bytes, file: str) -> dict[str, str]:
+    """The file of each tensor, by tensor name.
+
+    Raises DamagedFile when the index named ``file`` is damaged, or names files of other folders.
+    """
+    try:
+        document: Any = read(content, file, limits=_INDEX_LIMITS)
+    except InvalidJson as error:
+        raise DamagedFile(str(error), _COPY_INDEX) from None
+    files = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(files, dict) or not files:
+        raise DamagedFile(f"{file} has no weight_map, so vLLM loads nothing", _COPY_INDEX)
+    for tensor, name in files.items():
+        if not isinstance(name, str) or not name:
+            raise DamagedFile(f"{file} names no file for {_shown(tensor)}", _COPY_INDEX)
+    for name in sorted(set(files.values())):
+        if "/" in name or "\\" in name or name in (".", ".."):
+            raise DamagedFile(
+                f"{file} names {_shown(name)}, which is not in the same folder",
+                "correct the index: vLLM loads weights of the same folder only",
+            )
+    return files
+
+
+def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The safetensors files that vLLM loads, of the files ``names``, sorted.
+
+    Raises DamagedFile when a file is missing that the index names or, without an index, one of a
+    numbered set, of which vLLM would load what there is.
+    """
+    names = tuple(names)
+    kind = index_name(names)
+    pattern = _CONSOLIDATED if kind.startswith("consolidated") else "*.safetensors"
+    # vLLM uses glob, which skips hidden files such as the ._model.safetensors of macOS.
+    files = sorted(n for n in names if fnmatchcase(n, pattern) and not n.startswith("."))
+    if index is not None:
+        named = set(index.values())
+        if missing := sorted(named.difference(files)):
+            raise DamagedFile(
+                f"{kind} names missing files ({len(missing)} of {len(named)}): "
+                f"{first_names(missing)}",
+                "copy the missing files too; a folder or a broken link does not count",
+            )
+        return tuple(name for name in files if name in named)
+    sets: dict[tuple[str, int], set[int]] = {}
+    for match in filter(None, map(_NUMBERED.fullmatch, files)):
+        sets.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (stem, total), numbers in sets.items():
+        if len(numbers) < total:
+            first = 0 if 0 in numbers else 1  # some sets are numbered from 0
+            lost = sorted(set(range(first, first + total)) - numbers)
+            shown = [f"{stem[:80]}-{number:05}-of-{total:05}.safetensors" for number in lost]
+            raise DamagedFile(
+                f"{stem[:80]}-*-of-{total:05}.safetensors: {len(lost)} of {total} files are "
+                f"missing: {first_names(shown)}",
+                "copy the missing files too, and the index",
+            )
+    return tuple(files)
+
+
+def other_weights(names: Iterable[str]) -> tuple[str, ...]:
+    """Files that look like weights in another format than safetensors."""
+    return tuple(sorted(name for name in names if name.endswith(_OTHER_FORMATS)))
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first names for a message, printable, and the number of the others."""
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:most])
+    return f"{shown}, and {len(names) - most} more" if len(names) > most else shown
+
+
+SIZES = frozenset({
+    "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
+    "num_attention_heads", "num_aux_hidden_states", "num_hidden_layers", "num_key_value_heads",
+    "target_hidden_size", "vocab_size",
+})  # fmt: skip
+"""Keys of config.json whose value is a positive whole number, or null."""
+COUNTS = frozenset({
+    "global_head_dim", "hidden_size_per_layer_input", "moe_intermediate_size", "n_routed_experts",
+    "num_experts", "num_experts_per_tok", "num_global_key_value_heads", "num_kv_shared_layers",
+    "num_local_experts", "num_nextn_predict_layers", "shared_expert_intermediate_size",
+    "sliding_window", "vocab_size_per_layer_input",
+})  # fmt: skip
+"""Keys whose value is a whole number, 0 included, or null."""
+TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
+"""Keys whose value is a token id, or null. A check decides whether it is in the vocabulary."""
+PER_LAYER = frozenset({
+    "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
+    "sliding_window",
+})  # fmt: skip
+"""Keys that may also have a list with a number per layer, such as Gemma 3n's."""
+MOST_LAYERS = 1_000
+"""The deepest known models have about 200 layers. Rules and readers make a list of the layers, so
+a damaged or hostile number must not reach them."""
+_LAYER_COUNTS = frozenset({
+    "num_aux_hidden_states", "num_hidden_layers", "num_kv_shared_layers",
+    "num_nextn_predict_layers",
+})  # fmt: skip
+_NESTED = ("text_config", "transformer_layer_config", "eagle_config")
+"""Keys of nested parts with numbers of their own."""
+FIX = "correct config.json, or copy it again"
+
+
+def largest_value(key: str) -> int:
+    """The largest number that a config.json may have under this key."""
+    return MOST_LAYERS if key in _LAYER_COUNTS else 2**31 - 1
+
+
+def wrong_value(config: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first value that vLLM could not use, such as ``num_hidden_layers is 0,
+    not a positive number``; ``None`` for a valid config.json."""
+    nested = {key: config[key] for key in _NESTED if config.get(key) is not None}
+    for path, part in {"": config, **nested}.items():
+        if not isinstance(part, Mapping):
+            return _wrong(path, part, "an object")
+        for key, value in part.items():
+            if expected := _expected_value(key, value):
+                return _wrong(f"{path}.{key}" if path else key, value, expected)
+    return None
+
+
+def _wrong(key: str, value: Any, expected: str) -> str:
+    shown = ascii(value) if isinstance(value, float) else json.dumps(value)
+    return f"{key} is {shown if len(shown) <= 40 else f'{shown[:37]}...'}, not {expected}"
+
+
+def _expected_value(key: str, value: Any) -> str | None:
+    """What the value should be; ``None`` if it is that, or not a value that is looked at."""
+    if value is None:
+        return None
+    if key == "layer_types" and isinstance(value, list) and len(value) > MOST_LAYERS:
+        return f"a list of at most {MOST_LAYERS:,}"
+    if key == "quantization_config" and value and not isinstance(value, Mapping):
+        return "an object"
+    if key not in SIZES | COUNTS | TOKENS:
+        return None
+    if key in PER_LAYER and isinstance(value, list) and 0 < len(value) <= MOST_LAYERS:
+        wrong = (_expected_value(key, each) for each in value if not isinstance(each, list))
+        return next((text for text in wrong if text), None)
+    if type(value) is not int:
+        return "a whole number"
+    if key in SIZES and value < 1:
+        return "a positive number"
+    if key in COUNTS and value < 0:
+        return "a number of at least 0"
+    largest = largest_value(key)
+    return f"a number of at most {largest:,}" if abs(value) > largest else None
+
+
+CONFIGURATIONS = ("config.json", "params.json")
+_COPY_AGAIN = "copy or upload it again"
+_MOST_NAMED = 5
+
+
+def is_folder_path(path: str) -> bool:
+    """Whether ``path`` names a folder of this machine, not a model of the Hub."""
+    return path.startswith(("/", "./", "../")) and not os.path.isfile(path)
+
+
+def check_folder(
+    variable: str, path: str, ml_root: str, needs_weights: bool, linked: bool = False
+) -> None:
+    """Raise InvalidEnvironment if ``path`` does not hold a complete model.
+
+    ``variable`` names the folder in messages. Below ``ml_root``, whose content is not trusted, no
+    link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
+    """
+    folder = Path(path)
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        near = _models_near(folder)
+        raise InvalidEnvironment(f"{variable} is {path}, which does not exist", near) from None
+    except OSError as error:
+        raise InvalidEnvironment(
+            f"{variable} is {path}, which cannot be read: {error.strerror}",
+            "make the folder readable, or name another one",
+        ) from None
+    if not names:
+        raise InvalidEnvironment(f"{variable} is {path}, which is empty", "upload the weights")
+    if _is_inside(folder.absolute(), Path(ml_root).absolute()):
+        _check_links(variable, folder, Path(ml_root), linked)
+    if not has_any(folder, CONFIGURATIONS):
+        raise InvalidEnvironment(
+            f"{variable} is {path}, which has no config.json (it holds {first_names(names)})",
+            _models_near(folder / "*"),
+        )
+    for name in CONFIGURATIONS:
+        if name in names and (problem := wrong_value(read_json(variable, folder / name))):
+            raise InvalidEnvironment(f"{variable}: {folder / name}: {problem}", FIX)
+    if needs_weights and not read_tensors(variable, folder):
+        others = first_names(other_weights(names))
+        raise InvalidEnvironment(
+            f"{variable} is {folder}, whose weights are not safetensors: {others}"
+            if others
+            else f"{variable} is {folder}, which has no weights (it holds {first_names(names)})",
+            "convert them: other formats may run code when they are loaded"
+            if others
+            else "upload the *.safetensors files too",
+        )
+
+
+def read_json(variable: str, file: Path) -> dict[str, Any]:
+    """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
+    try:
+        content = read_regular(file, CONFIG_LIMITS.size)
+        document = read(content, str(file), limits=CONFIG_LIMITS) if content else None
+    except OSError as error:
+        message = f"{variable}: {file} cannot be read: {error.strerror}"
+        raise InvalidEnvironment(message, _fix_of(error)) from None
+    except InvalidJson as error:
+        raise InvalidEnvironment(f"{variable}: {error}", _COPY_AGAIN) from None
+    if not isinstance(document, dict):
+        problem = "is not a JSON object" if content else "is empty"
+        raise InvalidEnvironment(f"{variable}: {file} {problem}", _COPY_AGAIN)
+    return document
+
+
+def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
+    """The tensors in the files that vLLM loads of ``folder``, which ``variable`` names; empty
+    without safetensors files. Raises InvalidEnvironment if they are damaged or incomplete."""
+    names = names_in(folder)
+    index = index_name(names)
+    tensors: dict[str, TensorInfo] = {}
+    try:
+        content = read_regular(folder / index, LARGEST_INDEX) if index in names else None
+        parsed = None if content is None else parse_index(content, index)
+        for name in weight_files(names, parsed):
+            tensors.update(read_header(folder / name))
+    except DamagedFile as error:
+        raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
+    except OSError as error:
+        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _fix_of(error)) from None
+    return tensors
+
+
+def _fix_of(error: OSError) -> str:
+    is_closed = isinstance(error, PermissionError)
+    return "let the container's user read it" if is_closed else _COPY_AGAIN
+
+
+def has_any(folder: Path, names: Iterable[str]) -> bool:
+    """Whether the folder has a file of one of these names."""
+    return any(os.path.isfile(folder / name) for name in names)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, sorted; empty if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return sorted(os.listdir(folder))
+    return []
+
+
+def _models_near(missing: Path) -> str:
+    """The fix, with the folders nearby that hold a model."""
+    bases = (missing.parent, missing.parent.parent)
+    near = {base / name for base in bases for name in names_in(base)}
+    models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
+    named = ", ".join(models[:_MOST_NAMED])
+    return f"there is a model in {named}" if models else "mount or upload the weights there"
+
+
+def link_homes(folder: Path) -> tuple[Path, ...]:
+    """Where links in a model's folder may lead: the folder itself and, for a snapshot of the Hub's
+    cache, the ``blobs`` folder next to the snapshots."""
+    home = folder.resolve()
+    return (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)
+
+
+def follow_link(path: Path, homes: Sequence[Path]) -> Path:
+    """The file or folder that ``path`` is or leads to.
+
+    Raises DamagedFile for a link that leads out of ``homes``, and for a broken one.
+    """
+    if not path.is_symlink():
+        return path
+    real = Path(os.path.realpath(path))
+    if not any(_is_inside(real, home) for home in homes):
+        raise DamagedFile(f"{path} is a symbolic link out of its folder, to {real}",
+                          "replace the link by a copy of the file")  # fmt: skip
+    if not os.path.exists(real):
+        raise DamagedFile(f"{path} is a broken link", "copy the file there, or remove the link")
+    return real
+
+
+def _check_links(variable: str, folder: Path, ml_root: Path, linked: bool) -> None:
+    """Neither a folder below ``ml_root`` nor anything in it may be a link to another place."""
+    mounted = folder.absolute().relative_to(ml_root.absolute()).parts
+    mount = ml_root.joinpath(*mounted[: 2 if mounted[:1] == (ADDITIONAL,) else 1])
+    homes = [Path(os.path.realpath(path)) for path in (ml_root, mount)]
+    homes += link_homes(folder) if linked else ()
+    try:
+        follow_link(folder, homes)
+        for parent, folders, files in os.walk(folder):  # follows no link
+            for name in sorted(folders + files):
+                follow_link(Path(parent, name), homes)
+    except DamagedFile as error:
+        raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents

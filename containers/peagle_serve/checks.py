@@ -1,0 +1,589 @@
+"""Checks of the environment, the image and the head, before vLLM starts.
+
+vLLM rejects invalid values too, but only after its imports, which take half a minute, and with a
+page of traceback instead of a line. The toolkit uses the same checks for plans and local engines.
+
+    check             every variable has a valid value, and none runs code or reads pickles
+    code_variables    which variables choose the code that a process loads
+    check_built_for   the image was built for this pair
+    check_pair        head and target fit; ``peagle check`` knows many more rules, these are the
+                      ones that end in a crash after minutes, or in a head that drafts nonsense
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from peagle_serve.checkpoint import is_folder_path, read_json, read_tensors
+from peagle_serve.contract import (
+    CACHE_VARIABLE,
+    DEFAULT_PORT,
+    HUB_ID,
+    LOAD_FORMAT,
+    MODEL,
+    PORT_VARIABLE,
+    PREFIX,
+    ROOT_VARIABLE,
+    SPECULATION,
+    WARM_FOLDER_VARIABLE,
+    InvalidEnvironment,
+    is_s3_uri,
+    read_number,
+)
+from peagle_serve.environment import (
+    NEGATION,
+    canonical_name,
+    check_names,
+    check_switch,
+    flag_of,
+    read_speculative_config,
+    tokens_of,
+    without_escapes,
+)
+from peagle_serve.heads import AUX_LAYERS, MASK, MIXED_FILES, VLLM_PLACEHOLDERS, HeadFiles
+from peagle_serve.json_reader import InvalidJson, read
+from peagle_serve.weights import drafter_model, loads_files
+
+Document = dict[str, Any]
+_LONGEST_SHOWN = 200
+_LAST_PORT = 65535
+
+_SWITCHES = frozenset(
+    PREFIX + flag
+    for flag in (
+        "ENFORCE_EAGER", "TRUST_REMOTE_CODE", "ENABLE_PREFIX_CACHING", "ENABLE_CHUNKED_PREFILL",
+        "ENABLE_EXPERT_PARALLEL", "ENABLE_AUTO_TOOL_CHOICE", "ENABLE_LORA", "ASYNC_SCHEDULING",
+        "DISABLE_LOG_STATS",
+    )
+)  # fmt: skip
+_PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
+                    "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+_COUNT = (re.compile(r"0*[1-9]\d*", re.ASCII).fullmatch, "a whole number of at least 1")
+_TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
+"""vLLM's notations of a number of tokens: 16384, 16k, 16K."""
+_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+    f"{PREFIX}TENSOR_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}PIPELINE_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}DATA_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}MAX_NUM_SEQS": _COUNT,
+    f"{PREFIX}MAX_MODEL_LEN": (
+        re.compile(rf"-1|auto|{_TOKENS}", re.ASCII).fullmatch,
+        "a number of tokens: 16384, 16k or auto",
+    ),
+    f"{PREFIX}MAX_NUM_BATCHED_TOKENS": (
+        re.compile(_TOKENS, re.ASCII).fullmatch,
+        "a number of tokens: 8192 or 8k",
+    ),
+    # vLLM 0.28.0 accepts and ignores unknown values of this one.
+    f"{PREFIX}MODEL_IMPL": (
+        re.compile("auto|vllm|transformers|terratorch").fullmatch,
+        "one of auto, vllm, transformers, terratorch",
+    ),
+    f"{PREFIX}GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and at most 1"),
+}
+"""Variable -> whether a value is valid, and what is valid."""
+
+_K = "num_speculative_tokens"
+_K_IS_OPTIONAL = ("suffix", "mtp")
+_NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
+CONFIG_FILE = f"{PREFIX}CONFIG"
+"""A file of arguments."""
+_ONE_VARIABLE = f"set {SPECULATION} with method, model and {_K} instead"
+_UNCHECKED = {
+    CONFIG_FILE: "set each argument of the file as its own variable",
+    f"{PREFIX}SPEC_METHOD": _ONE_VARIABLE,
+    f"{PREFIX}SPEC_MODEL": _ONE_VARIABLE,
+    f"{PREFIX}SPEC_TOKENS": _ONE_VARIABLE,
+}
+"""Other ways to pass arguments to vLLM, unknown to the checks and to the key of a warm start."""
+
+
+def check(environment: Mapping[str, str]) -> None:
+    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``."""
+    check_names(environment)
+    for name, value in sorted(environment.items()):
+        load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
+        if load_format is not None:
+            shown = load_format[:_LONGEST_SHOWN]
+            what = f"{name} {shown}" if name == LOAD_FORMAT else f"load format {shown} in {name}"
+            raise InvalidEnvironment(
+                f"{what} reads other weights than safetensors",
+                f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}",
+            )
+        if trusts_remote_code(name, value):
+            raise InvalidEnvironment(
+                f"{name} lets code from the model's repository run; this container never does",
+                "remove it, and use a model that this vLLM version supports itself",
+            )
+        is_valid, expected = _VALUES.get(name, (None, ""))
+        if is_valid and not is_valid(value.strip()):
+            raise InvalidEnvironment(f"{name} is {value!r}", f"set it to {expected}")
+        if name in _SWITCHES or name.startswith(NEGATION):
+            check_switch(name, value)
+        if name in _UNCHECKED:
+            message = f"{name} is not supported, because its value would bypass these checks"
+            raise InvalidEnvironment(message, _UNCHECKED[name])
+        if name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
+            raise InvalidEnvironment(
+                f"{name} writes prompts into the log", "remove it: logs must not hold prompts"
+            )
+    if SPECULATION in environment:
+        _check_speculation(environment)
+    port, variable = str(port_of(environment)), f"{PREFIX}PORT"
+    if (chosen := environment.get(variable, port)).strip() != port:
+        raise InvalidEnvironment(
+            f"{variable} is {chosen}, but SageMaker uses port {port}", f"remove {variable}"
+        )
+
+
+def port_of(environment: Mapping[str, str]) -> int:
+    """The port that SageMaker uses: its variable, else 8080."""
+    text = environment.get(PORT_VARIABLE) or str(DEFAULT_PORT)
+    return read_number(PORT_VARIABLE, text, least=1, most=_LAST_PORT)
+
+
+def _check_speculation(environment: Mapping[str, str]) -> None:
+    text = environment[SPECULATION]
+    shown = repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}...")
+    try:
+        config = read_speculative_config(environment)
+    except InvalidJson as error:
+        fix = "correct the JSON"
+        if "'" in text or (":" in text and '"' not in text):
+            fix = 'use double quotes for names and strings: {"method": ...}'
+        where = "in" if error.offset is None else f"at character {error.offset + 1} of"
+        raise InvalidEnvironment(f"{SPECULATION} {error.why} {where} {shown}", fix) from None
+    except ValueError:
+        raise InvalidEnvironment(
+            f"{SPECULATION} is not a JSON object: {shown}",
+            'such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 7}',
+        ) from None
+    method, k, uncounted = config.get("method"), config.get(_K), f"{PREFIX}DISABLE_LOG_STATS"
+    # Without counters, neither /ping nor a client knows whether the drafter drafts.
+    if environment.get(uncounted, "false").strip().lower() != "false":
+        raise InvalidEnvironment(
+            f"{uncounted} turns off the counters that show whether the drafter works",
+            f"remove it, or {SPECULATION}",
+        )
+    if k is None and str(method).endswith(_K_IS_OPTIONAL):
+        return
+    if type(k) is not int or k < 1:
+        has = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
+        raise InvalidEnvironment(f"{SPECULATION} {has}", "set it to a whole number of at least 1")
+    if method is None and config.get("model"):
+        raise InvalidEnvironment(
+            f"{SPECULATION} has a model and no method; vLLM would guess one from the name",
+            'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
+        )
+    if method in _NEED_DRAFTER and not config.get("model"):
+        raise InvalidEnvironment(
+            f"{SPECULATION} has the method {method} and no drafter",
+            'set "model" to the head\'s Hugging Face ID or folder',
+        )
+
+
+SAFE_FORMATS = frozenset(
+    ("auto", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer",
+     "runai_streamer_sharded", "sharded_state", "mistral", "modelexpress", "dummy")
+)  # fmt: skip
+"""Values of vLLM's ``--load-format`` that read safetensors files or none. The others read pickles
+(``pt``, ``npcache``, ``hf``) or serialized modules (``tensorizer``)."""
+_REMOTE_CODE = re.compile(r"trust[-_]?remote[-_]?code", re.IGNORECASE)
+_NO = ("false", "0", "null", "none")
+_NESTED_FORMAT = re.compile(r"load[-_]?format[\"'\\\s]*[:=][\"'\\\s]*([\w.-]*)", re.IGNORECASE)
+
+
+def trusts_remote_code(name: str, value: str) -> bool:
+    """Whether the variable lets vLLM run code of a model's repository: by its name, or by a key in
+    its value, as in ``SM_VLLM_HF_OVERRIDES``."""
+    name = canonical_name(name)
+    if _REMOTE_CODE.search(name) and not name.startswith(NEGATION):
+        return value.strip().lower() not in _NO
+    after = (
+        text[key.end() :].lstrip("\"'\\ \t\n:=,")
+        for text in _spellings(name, value)
+        for key in _REMOTE_CODE.finditer(text)
+    )
+    return any(not rest.lower().startswith(_NO) for rest in after)
+
+
+def unsafe_load_format(name: str, value: str) -> str | None:
+    """The load format in the variable that reads other files than safetensors, if it has one: as
+    its value, or by a key anywhere in it, such as ``draft_load_config`` of
+    ``SM_VLLM_SPECULATIVE_CONFIG``, with which vLLM 0.28.0 loads the drafter
+    (config/speculative.py:215)."""
+    formats = [value] if canonical_name(name) == LOAD_FORMAT else []
+    for text in _spellings(name, value):
+        formats += _NESTED_FORMAT.findall(text)
+    plain = (text.strip().lower() for text in formats)
+    return next((text for text in plain if text not in SAFE_FORMATS and text not in _NO), None)
+
+
+def _spellings(name: str, value: str) -> list[str]:
+    """The value as it is written, and its JSON without escapes, which hide the name of a key."""
+    spellings = [value]
+    for token in tokens_of(flag_of(name), value):
+        with contextlib.suppress(ValueError, RecursionError):
+            spellings.append(without_escapes(token))
+    return spellings
+
+
+_ALLOWED = (
+    "SM_", "SAGEMAKER_", "VLLM_", "PEAGLE_", "HF_", "HUGGING_FACE_", "TRANSFORMERS_", "TOKENIZERS_",
+    "TIKTOKEN_ENCODINGS_BASE", "AWS_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_DEBUG", "OMP_NUM_THREADS", "PROCESS_AUTO_RECOVERY", "OPTION_", "SERVING_", "MODEL_",
+    "LMI_", "LANG", "LC_", "TZ",
+)  # fmt: skip
+"""Beginnings of the variables of engines, plans, SageMaker's images and SDK. Any other may choose
+code: of the interpreter, the linker and libc, of compilers and their caches, and of whatever a
+library adds next."""
+
+_REFUSED = frozenset(
+    (
+        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),  # credential_process is a program
+        *("HF_MODULES_CACHE", CACHE_VARIABLE, WARM_FOLDER_VARIABLE, ROOT_VARIABLE),
+        # vLLM's own (0.28: envs.py and the modules that import by name).
+        *("VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_LOGGING_CONFIG_PATH", "VLLM_XLA_CACHE_PATH"),
+        *("VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH", "VLLM_CUDA_COMPATIBILITY_PATH"),
+        *("VLLM_NCCL_INCLUDE_PATH", "VLLM_RUST_FRONTEND_PATH", "VLLM_MODEL_REDIRECT_PATH"),
+        *("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", "VLLM_TUNED_CONFIG_FOLDER"),
+        *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
+        # Arguments that name a module or a class, or a configuration file that names one.
+        *(PREFIX + name for name in (
+            "MIDDLEWARE", "TOOL_PARSER_PLUGIN", "REASONING_PARSER_PLUGIN", "IO_PROCESSOR_PLUGIN",
+            "LOGITS_PROCESSORS", "LOGITS_PROCESSOR_PATTERN", "SCHEDULER_CLS", "WORKER_CLS",
+            "SD_WORKER_CLS", "WORKER_EXTENSION_CLS", "MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE",
+            "CONFIG", "UVICORN_LOG_CONFIG",
+        )),
+    )
+)  # fmt: skip
+"""Variables with an allowed beginning that choose code."""
+_REFUSED_IF_ON = ("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD", "VLLM_USE_MODELSCOPE")
+_EXECUTOR = f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND"
+"""One of vLLM's choices, or the dotted name of a class."""
+
+_CODE_KEYS = ("module_path", "_cls", "_qualname", "_plugin", "custom_class", "inductor_passes",
+              "cache_dir", "trust_remote_code")  # fmt: skip
+"""How the keys of a JSON argument end that name a module, a class or a folder with compiled code:
+those of vLLM 0.28.0 that reach ``import_module``, ``__import__``, ``resolve_obj_by_qualname``,
+``import_from_path`` or the compile cache."""
+_INDUCTOR = "inductor_compile_config"
+"""Settings of torch's compiler by any name: texts and lists among them name compilers and trees of
+sources (``cpp.cxx``, ``rocm.ck_dir``), and switches turn on remote caches."""
+
+
+def code_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the variables that may choose the code that a process loads, sorted: anyone who
+    sets one runs code as its user. An image sets many of them itself, and a container is isolated,
+    so the entrypoint passes them on; in a plan they are a finding."""
+    return tuple(sorted(name for name, value in environment.items() if _chooses_code(name, value)))
+
+
+def check_no_code(environment: Mapping[str, str]) -> None:
+    """Raise InvalidEnvironment if a variable may choose the code that the engine's process loads:
+    for the sandbox and ``peagle local``, whose engines are processes of this machine."""
+    if names := code_variables(environment):
+        raise InvalidEnvironment(
+            f"{', '.join(names)}: this chooses the code that a process of this machine loads, or "
+            "is no variable of an engine",
+            "remove it, or run the engine in a container (--engine docker)",
+        )
+
+
+def _chooses_code(name: str, value: str) -> bool:
+    name, *path = canonical_name(name).split(".")  # such as --compilation-config.backend
+    text = value.strip()
+    if not name.startswith(_ALLOWED) or name in _REFUSED:
+        return True
+    if name in _REFUSED_IF_ON:
+        return text.lower() not in ("", "0", "false")
+    if name == f"{PREFIX}TRUST_REMOTE_CODE":
+        return text.lower() != "false"
+    if name == _EXECUTOR:
+        return "." in text
+    is_json = name.startswith(PREFIX) and text.startswith(("{", "["))
+    return (is_json or bool(path)) and _names_code(text, path)
+
+
+def _names_code(value: str, path: Sequence[str]) -> bool:
+    """Whether a JSON argument has a key whose value names a module or a class; ``path`` leads to
+    the member that ``value`` is, which may be a bare text.
+
+    JSON that this reader refuses counts as such: vLLM accepts NaN, and a name that occurs twice.
+    """
+    try:
+        document: Any = read(value, "the argument")
+    except InvalidJson as error:
+        if not error.is_syntax:
+            return True
+        document = value
+    for name in reversed(path):
+        document = {name.lower().rstrip("+"): document}  # the + adds to a list
+    left = [document]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        if isinstance(part, dict):
+            left += part.values()
+            if any(_is_code(name, member) for name, member in part.items()):
+                return True
+    return False
+
+
+def _is_code(name: str, member: Any) -> bool:
+    if name in ("backend", "method") and isinstance(member, str):
+        return "." in member or member in _CODE_KEYS
+    if name == _INDUCTOR and isinstance(member, dict):
+        return any(
+            "remote_cache" in key or not (value is None or isinstance(value, bool | int | float))
+            for key, value in member.items()
+        )
+    return name.endswith(_CODE_KEYS)
+
+
+PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
+"""Beside the entrypoint, in an image that was built from a plan."""
+_FACTS = {
+    "architecture": "architecture",
+    "hidden_size": "hidden size",
+    "num_hidden_layers": "number of layers",
+    "vocab_size": "vocabulary",
+}
+
+
+def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
+    """Raise InvalidEnvironment if the image is for another pair according to ``file``.
+
+    Refused are another target or drafter (by Hugging Face ID, or by the sizes in their
+    config.json), another method, and another value of ``parallel_drafting``, with which a P-EAGLE
+    head drafts badly without a warning. Another K and no speculation are allowed: measurements use
+    both. ``chosen`` is the environment with its model resolved (``with_model``).
+    """
+    built = _read_object(file)
+    if built.get("pair") and (difference := next(_differences(built, chosen), None)):
+        raise InvalidEnvironment(
+            f"this image was built for {built['pair']}, and {difference}",
+            "use an image of that pair (peagle image build PAIR), or set this image's pair",
+        )
+
+
+def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
+    yield from _model_differences("target", built, chosen[MODEL], MODEL)
+    if SPECULATION not in chosen:
+        return
+    speculation = read_speculative_config(chosen)
+    if built.get("method") is None:
+        yield f"{SPECULATION} is set"
+        return
+    if speculation.get("method") not in (None, built["method"]):
+        yield f"{SPECULATION} has the method {speculation['method']}, not {built['method']}"
+    if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+        word = "without" if built.get("parallel_drafting") else "with"
+        yield f"{SPECULATION} is {word} parallel_drafting"
+    drafter = drafter_model(chosen)
+    if drafter:
+        yield from _model_differences("drafter", built, drafter, f'"model" of {SPECULATION}')
+
+
+def _model_differences(role: str, built: Document, model: str, where: str) -> Iterator[str]:
+    """How the model that ``where`` names differs from the image's."""
+    if is_s3_uri(model):
+        return  # its files are not readable here
+    expected = built.get(role)
+    if not is_folder_path(model):
+        is_other = isinstance(expected, str) and expected.casefold() != model.casefold()
+        if HUB_ID.fullmatch(model) and is_other:
+            yield f"{where} is {model}"
+        return
+    config = _read_object(Path(model) / "config.json")
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config
+    facts = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        facts["architecture"] = architectures[0]
+    of_image = built.get("facts")
+    recorded = of_image.get(role) if isinstance(of_image, dict) else None
+    for name, value in (recorded if isinstance(recorded, dict) else {}).items():
+        if name in _FACTS and facts.get(name, value) != value:
+            yield f"{where} is {model}, whose {_FACTS[name]} is {facts[name]}, not {value}"
+
+
+def _read_object(file: Path) -> Document:
+    """The object in a JSON file; empty if there is none."""
+    try:
+        return read_json("", file)
+    except InvalidEnvironment:
+        return {}
+
+
+_OTHER_HEAD = "use the head that was trained for this target"
+_NOT_PARALLEL = 'use a P-EAGLE head, or remove "parallel_drafting"'
+_MIN_VOCABULARY_RATIO = 0.95
+"""Minimum ratio of head to target vocabulary; targets often get extra tokens."""
+
+
+def check_pair(environment: Mapping[str, str]) -> None:
+    """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names.
+
+    Only for the method ``eagle3``, with both as complete folders of this machine: vLLM itself
+    checks what is unreadable here (a model of the Hub, other formats) or differs between versions.
+    """
+    drafter, target_path = drafter_model(environment), environment[MODEL]
+    if not (drafter and is_folder_path(drafter) and is_folder_path(target_path)):
+        return
+    speculation = read_speculative_config(environment)
+    if speculation.get("method") != "eagle3" or not loads_files(environment):
+        return
+    files = Path(target_path) / "config.json", Path(drafter) / "config.json"
+    if not all(file.is_file() for file in files):
+        return
+    target, config = (read_json(SPECULATION, file) for file in files)
+    inner = target.get("text_config")
+    target = inner if isinstance(inner, dict) else target
+    tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
+    head = HeadFiles(config, {name: list(tensor.shape) for name, tensor in tensors.items()})
+    if not head.may_be_head():
+        classes = ", ".join(head.config.classes) or "none"
+        raise InvalidEnvironment(
+            f"{drafter} is not a draft head: config.json has architecture {classes}",
+            'set "model" to the folder of a draft head, not of a model',
+        )
+    is_parallel = speculation.get("parallel_drafting") is True
+    for message, fix in _mismatches(head, target, is_parallel):
+        raise InvalidEnvironment(f"head and target do not match: {message}", fix)
+    for message in _inconsistencies(head, target):
+        raise InvalidEnvironment(
+            f"config.json and weights of the head disagree: {message}", MIXED_FILES
+        )
+
+
+def _number(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if type(value) is int else None
+
+
+def _mismatches(
+    head: HeadFiles, target: Mapping[str, Any], is_parallel: bool
+) -> Iterator[tuple[str, str]]:
+    """What the head needs and this target, or parallel drafting, does not have; with the fix."""
+    config, fc, mask = head.config, head.tensor("fc.weight"), head.holding(MASK)
+    count, width = _number(target, "num_hidden_layers"), _number(target, "hidden_size")
+    vocabulary = _number(target, "vocab_size")
+    if is_parallel:  # it needs a hidden state and a token for the masked slots
+        placeholder = head.placeholder()
+        if head.tensors and mask is None:
+            yield f"parallel_drafting is set, but the head has no {MASK}", _NOT_PARALLEL
+        if placeholder is None:
+            keys = ", ".join(VLLM_PLACEHOLDERS)
+            message = f"parallel_drafting is set, but the head's config has none of {keys}"
+            yield message, _NOT_PARALLEL
+            return
+        name, token = placeholder
+        if vocabulary is not None and not (type(token) is int and 0 <= token < vocabulary):
+            shown = f"target token IDs range from 0 to {vocabulary - 1}"
+            yield f"the head's {name} is {token!r}; {shown}", _OTHER_HEAD
+        if not config.uses_auxiliary:
+            message = "parallel_drafting is set, but the head sets use_aux_hidden_state to false"
+            yield message, _NOT_PARALLEL
+        if mask and fc is not None and len(fc) == 2 and prod(mask) != fc[1]:
+            message = f"{MASK} of the head has {prod(mask)} values; its fc takes {fc[1]}"
+            yield message, _OTHER_HEAD
+    elif head.is_parallel():
+        # vLLM ignores the mask with one line in its log, and drafts half as fast as it could.
+        fix = 'add "parallel_drafting": true, or use an EAGLE-3 head'
+        yield "the head is P-EAGLE, but parallel_drafting is not set", fix
+    if config.uses_auxiliary and count is not None:  # the layers that it reads exist, and differ
+        if AUX_LAYERS in config.invalid:
+            yield f"the head's {config.invalid[AUX_LAYERS]}", _OTHER_HEAD
+        layers, named = head.auxiliary_layers(count)
+        if any(not 0 <= layer <= count for layer in layers):
+            message = f"the head reads target layers {list(layers)}; the target has {count}"
+            yield message, _OTHER_HEAD
+        if len(set(layers)) < len(layers):
+            source = "the head's" if named else f"with {count} target layers, vLLM's default"
+            message = f"{source} auxiliary layers are {list(layers)}, which repeats one"
+            yield message, _OTHER_HEAD
+    if config.uses_auxiliary and width is not None:  # fc takes their concatenated hidden states
+        if config.target_hidden_size not in (None, width):
+            message = f"the head needs a target of hidden size {config.target_hidden_size}"
+            yield f"{message}; this one has {width}", _OTHER_HEAD
+        layers, _ = head.auxiliary_layers(count or 0)
+        is_matrix = fc is not None and len(fc) == 2 and not config.quantized
+        if fc is not None and is_matrix and fc[1] != width * len(layers):
+            expected = f"{len(layers)} target layers x {width} = {width * len(layers)} expected"
+            yield f"fc.weight has input width {fc[1]}; {expected}", _OTHER_HEAD
+    if vocabulary is not None:
+        # With more tokens than the target, the head reads and writes beyond the target's tables;
+        # with far fewer it belongs to another tokenizer.
+        least = {"vocab_size": _MIN_VOCABULARY_RATIO * vocabulary, "draft_vocab_size": 0}
+        sizes = {"vocab_size": config.vocab_size, "draft_vocab_size": config.draft_vocab_size}
+        for name, size in sizes.items():
+            if size is not None and not least[name] <= size <= vocabulary:
+                message = f"the target's vocabulary has {vocabulary} tokens"
+                yield f"the head's {name} is {size}; {message}", _OTHER_HEAD
+
+
+def _inconsistencies(head: HeadFiles, target: Mapping[str, Any]) -> Iterator[str]:
+    """Where the head's weights are not those that its config.json describes."""
+    config, width, fc = head.config, _number(target, "hidden_size"), head.tensor("fc.weight")
+    hidden, vocabulary = config.hidden_size, config.vocab_size
+    if config.uses_auxiliary and width is not None and fc and len(fc) == 2 and not config.quantized:
+        layers, _ = head.auxiliary_layers(_number(target, "num_hidden_layers") or 0)
+        if len(layers) != config.built_for:
+            built_for = config.built_for
+            yield f"the head reads {len(layers)} target layers, but vLLM builds fc for {built_for}"
+        if hidden not in (None, fc[0]):
+            yield f"fc.weight has output width {fc[0]}; hidden_size is {hidden}"
+    drafted = config.draft_vocab_size or vocabulary
+    if drafted is not None and not config.quantized:  # the tables of drafted tokens
+        rows, table = head.tensor("lm_head.weight"), head.holding("d2t", "draft_id_to_target_id")
+        for name, shape in (("lm_head.weight", rows), ("d2t", table)):
+            if shape and shape[0] != drafted:
+                yield f"{name} has {shape[0]} rows; config.json requires {drafted}"
+        if head.tensors and vocabulary is not None and drafted < vocabulary:
+            for name, shape in (("lm_head", rows), ("d2t", table)):
+                if shape is None:
+                    reduced = f"a reduced vocabulary ({drafted} of {vocabulary})"
+                    yield f"the head has {reduced} but no {name}"
+    if head.tensors and hidden is not None and width is not None and not config.quantized:
+        embeddings, expected = head.tensor("embed_tokens.weight"), [vocabulary, hidden]
+        if embeddings is None and hidden != width:  # it would use the target's
+            theirs = f"the target's have {width} columns"
+            yield f"the head has hidden size {hidden} but no embeddings; {theirs}"
+        if embeddings is not None and vocabulary is not None and embeddings != expected:
+            yield f"embed_tokens.weight has shape {embeddings}; config.json requires {expected}"
+    if config.window_problem:
+        yield config.window_problem
+    layer_tensors, count = head.layer_tensors(), config.layers
+    if layer_tensors and set(layer_tensors) != set(range(count or 0)):
+        has = "no num_hidden_layers" if count is None else f"num_hidden_layers {count}"
+        yield f"the weights hold layers {sorted(layer_tensors)}; config.json has {has}"
+    # vLLM leaves missing tensors uninitialized. The first layer has an additional norm, and vLLM
+    # ignores a bias that its class does not have, in whichever layer.
+    biases = {f"self_attn.{name}.bias" for name in config.biases}
+    complete = {
+        name
+        for layer, names in layer_tensors.items()
+        for name in names
+        if layer and (not name.endswith(".bias") or name in biases)
+    }
+    for layer, names in sorted(layer_tensors.items()):
+        if not complete <= names:
+            yield f"layer {layer} of the head has no tensor {min(complete - names)}"

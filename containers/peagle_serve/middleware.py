@@ -1,0 +1,420 @@
+"""What the container adds to vLLM's server: readiness, draining, counters and warm starts.
+
+vLLM loads ``Middleware`` by ``--middleware``. It exchanges messages with the supervisor over an
+inherited socket, and ends the server when the supervisor has ended.
+
+``/ping`` returns 200 when the engine answers and, with speculation, the drafter has drafted: a
+configured drafter may not be loaded. So the server sends itself one request and waits until its
+drafts are counted; this also warms the kernels for the first user. While draining, new requests get
+503.
+
+``/invocations`` is the one route that SageMaker offers. These values of the header
+``X-Amzn-SageMaker-Custom-Attributes`` are answered here and never reach vLLM; all other requests
+pass without buffering:
+
+    peagle=counters                vLLM's speculation counters, from its /metrics
+    peagle=warm, {}                the manifest of the compile caches; the first request packs them
+    peagle=warm, {"offset": 0, "length": n}    n bytes of the archive, at most 4 MiB
+
+Errors are objects with ``error``; of warm starts 403 without ``PEAGLE_WARM=collect``, 503 before
+the engine is healthy, 409 if nothing was compiled, 400 for another body, 500 if the archive cannot
+be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from peagle_serve.contract import (
+    ATTRIBUTES_HEADER,
+    CAPTURE_VARIABLE,
+    COLLECT,
+    COUNTERS_ATTRIBUTE,
+    DRAIN,
+    FAILED,
+    HEALTHY,
+    HELLO,
+    IDLE,
+    K_SCHEDULE,
+    LARGEST_PART,
+    SOCKET_VARIABLE,
+    STARTED_VARIABLE,
+    SUBJECT_VARIABLE,
+    WARM_ATTRIBUTE,
+    WARM_MODE_VARIABLE,
+)
+from peagle_serve.environment import normalized, read_speculative_config
+from peagle_serve.json_reader import InvalidJson, Limits, read
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_TOKENS = 16
+_COUNTING_SECONDS = 5.0
+"""vLLM counts a step shortly after its response."""
+_POLL_SECONDS = 0.05
+_BODY = json.dumps(
+    {"prompt": "Hello", "max_tokens": _TOKENS, "temperature": 0, "ignore_eos": True}
+).encode()
+_MAY_NOT_DRAFT = ("ngram", "ngram_gpu", "suffix", "custom_class")
+"""Methods that propose from the text so far, and may have nothing to propose."""
+_HEALTH_PATHS = ("/ping", "/health")
+_LONGEST_BODY = 4096
+
+
+class Middleware:
+    """An ASGI application around vLLM's."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._supervisor = _SupervisorSocket(os.environ.get(SOCKET_VARIABLE))
+        self._began = float(os.environ.get(STARTED_VARIABLE) or time.monotonic())
+        self._healthy = asyncio.Event()
+        self._seconds_cold = 0.0
+        """From the engine's start to healthy."""
+        self._draining = False
+        self._running = 0
+        self._proof: asyncio.Task[None] | None = None
+        self._packing: asyncio.Task[dict[str, Any]] | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._start(scope, receive, send)
+        elif scope["type"] != "http" or scope["path"] == "/metrics":
+            await self._app(scope, receive, send)
+        elif self._draining:
+            await _refuse(send, "the container is shutting down")
+        elif scope["path"] in _HEALTH_PATHS and not self._healthy.is_set():
+            await _refuse(send, "the engine has not produced any drafts yet")
+        else:
+            self._running += 1  # until its last byte
+            try:
+                await self._respond(scope, receive, send)
+            finally:
+                self._running -= 1
+                self._report_if_idle()
+
+    async def _respond(self, scope: Message, receive: Receive, send: Send) -> None:
+        attribute = _attribute(scope)
+        if attribute == COUNTERS_ATTRIBUTE:
+            status, page = await call(self._app, scope, "GET", "/metrics")
+            if status == 200:
+                await _answer(send, 200, sum_counters(page))
+            else:
+                await _answer(send, 502, {"error": f"the engine's /metrics returned {status}"})
+        elif attribute == WARM_ATTRIBUTE:
+            try:
+                await _answer(send, 200, await self._warm_start(receive))
+            except _BadStatus as refusal:
+                await _answer(send, refusal.status, {"error": str(refusal)})
+        else:
+            await self._app(scope, receive, send)
+
+    async def _start(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Forward the server's lifespan, and start the proof after its start-up."""
+        self._supervisor.listen(self._receive)
+
+        async def watch(message: Message) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                self._proof = asyncio.create_task(self._prove(scope))
+
+        await self._app(scope, receive, watch)
+
+    async def _prove(self, scope: Message) -> None:
+        if always_drafts(os.environ) and (reason := await _why_no_drafts(self._app, scope)):
+            self._supervisor.send(f"{FAILED} {reason}")
+            return
+        self._seconds_cold = time.monotonic() - self._began
+        self._healthy.set()
+        self._supervisor.send(HEALTHY)
+
+    def _receive(self, message: str) -> None:
+        if message == DRAIN:
+            self._draining = True
+            self._report_if_idle()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _report_if_idle(self) -> None:
+        if self._draining and self._running == 0:
+            self._supervisor.send(IDLE)
+
+    async def _warm_start(self, receive: Receive) -> dict[str, Any] | bytes:
+        """The manifest, or a part of the archive. Packs once for all requests, also if a client
+        disconnects. Raises _BadStatus."""
+        if SUBJECT_VARIABLE not in os.environ:
+            start = f"start it with {WARM_MODE_VARIABLE}={COLLECT}"
+            raise _BadStatus(403, f"this container does not collect: {start}")
+        if not self._healthy.is_set():
+            raise _BadStatus(503, "the engine is not healthy yet")
+        part = await _read_part(receive)
+        if self._packing is None:
+            self._packing = asyncio.create_task(asyncio.to_thread(_pack, self._seconds_cold))
+        try:
+            manifest = await asyncio.shield(self._packing)
+        except _BadStatus:
+            self._packing = None  # the next request tries again
+            raise
+        if part is None:
+            return manifest
+        if part[0] > manifest["size"]:
+            raise _BadStatus(400, f"the archive has {manifest['size']} bytes")
+        return await asyncio.to_thread(_read_archive, *part)
+
+
+def always_drafts(environment: Mapping[str, str]) -> bool:
+    """Whether a drafter is configured that always drafts; ``checks`` keeps its counters on."""
+    try:
+        config = read_speculative_config(normalized(environment))
+    except ValueError:
+        return False
+    # A schedule of K may contain 0 for a single request.
+    return bool(config) and config.get("method") not in _MAY_NOT_DRAFT and K_SCHEDULE not in config
+
+
+async def _why_no_drafts(app: Application, scope: Message) -> str:
+    """Why the drafter does not draft; "" when it has drafted, or the model accepts no prompt."""
+    status, text = await call(app, scope, "POST", "/invocations", _BODY)
+    if status >= 500:
+        return f"the engine responded to its first request with {status}: {text[:200]}"
+    if status != 200:
+        return ""
+    until = time.monotonic() + _COUNTING_SECONDS
+    while time.monotonic() < until:
+        status, page = await call(app, scope, "GET", "/metrics")
+        if status != 200 or sum_counters(page)["drafts"] > 0:
+            return ""
+        await asyncio.sleep(_POLL_SECONDS)
+    return f"speculation is configured, and {_TOKENS} tokens were generated without a draft"
+
+
+async def call(
+    app: Application, scope: Message, method: str, path: str, body: bytes = b""
+) -> tuple[int, str]:
+    """Status and text of the response to a request without a connection. ``scope`` is that of any
+    request to the same application."""
+    status, page = 500, bytearray()
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        """The body once; then block, as a client that waits for its response."""
+        if parts:
+            return parts.pop()
+        await asyncio.Event().wait()
+        raise AssertionError("the event is never set")
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        page.extend(message.get("body", b""))
+
+    request = {
+        "type": "http",
+        "asgi": scope.get("asgi", {"version": "3.0"}),
+        "app": scope.get("app"),
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [
+            (b"host", b"localhost"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+        "state": dict(scope.get("state", {})),
+    }
+    await app(request, receive, send)
+    return status, page.decode("utf-8", errors="replace")
+
+
+_CACHE = re.compile(
+    r"^vllm:prefix_cache_(?P<name>queries|hits)_total(?:\{.*\})? (?P<value>\S+)", re.MULTILINE
+)
+_SAMPLE = re.compile(
+    r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
+    r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
+    re.MULTILINE,
+)
+_POSITION = re.compile(r'(?:^|,)position="(\d{1,9})"')
+
+
+def sum_counters(page: str) -> dict[str, Any]:
+    """The counters in Prometheus text, summed over engines.
+
+    Without speculation those of drafts are 0 and ``speculation`` is false. ``cache_queries`` and
+    ``cache_hits`` are tokens of prompts, and absent where the engine does not count them.
+    """
+    totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    positions: dict[int, int] = {}
+    samples = list(_SAMPLE.finditer(page))
+    for sample in samples:
+        count = _read_count(sample["value"])
+        if sample["name"] in totals:
+            totals[sample["name"]] += count
+        elif position := _POSITION.search(sample["labels"] or ""):
+            place = int(position[1])
+            positions[place] = positions.get(place, 0) + count
+    cache: dict[str, int] = {}
+    for sample in _CACHE.finditer(page):
+        name = f"cache_{sample['name']}"
+        cache[name] = cache.get(name, 0) + _read_count(sample["value"])
+    return {
+        **cache,
+        "speculation": bool(samples),
+        **totals,
+        "accepted_per_position": [positions[place] for place in sorted(positions)],
+    }
+
+
+def _read_count(text: str) -> int:
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):  # NaN and +Inf are values in this format
+        return 0
+
+
+def _attribute(scope: Message) -> str:
+    """The attribute of a request to ``/invocations`` that this middleware answers; else ""."""
+    header = ATTRIBUTES_HEADER.lower().encode()
+    if scope["path"] == "/invocations":
+        values = [value.strip() for name, value in scope["headers"] if name.lower() == header]
+        for attribute in (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE):
+            if attribute.encode() in values:
+                return attribute
+    return ""
+
+
+async def _answer(
+    send: Send, status: int, body: dict[str, Any] | bytes, *more: tuple[bytes, bytes]
+) -> None:
+    """Respond with a JSON document, or with bytes; ``more`` are headers."""
+    kind = b"application/octet-stream" if isinstance(body, bytes) else b"application/json"
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _refuse(send: Send, reason: str) -> None:
+    error = {"message": reason, "type": "unavailable", "code": 503}
+    await _answer(send, 503, {"error": error}, (b"retry-after", b"1"), (b"connection", b"close"))
+
+
+class _BadStatus(Exception):
+    """A response other than 200."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(why)
+
+
+async def _read_part(receive: Receive) -> tuple[int, int] | None:
+    """Offset and length in the body of a request; ``None`` if it is empty. Raises _BadStatus."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _BadStatus(400, "the request is incomplete")
+        body += message.get("body", b"")
+        if len(body) > _LONGEST_BODY:
+            raise _BadStatus(400, f"the body has more than {_LONGEST_BODY} bytes")
+        more = message.get("more_body", False)
+    try:
+        part = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
+    except InvalidJson:
+        raise _BadStatus(400, "the body is not valid JSON") from None
+    if part == {}:
+        return None
+    if not isinstance(part, dict) or set(part) != {"offset", "length"}:
+        raise _BadStatus(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
+    offset, length = part["offset"], part["length"]
+    are_numbers = type(offset) is int and type(length) is int
+    if not are_numbers or offset < 0 or not 1 <= length <= LARGEST_PART:
+        raise _BadStatus(400, f"offset must be at least 0, and length 1 to {LARGEST_PART}")
+    return offset, length
+
+
+def _pack(seconds_cold: float) -> dict[str, Any]:
+    """Pack the caches and create the manifest. Raises _BadStatus."""
+    # Only collecting containers need these imports.
+    from peagle_serve.logs import Redactor
+    from peagle_serve.warm_archive import LARGER_DISK, Manifest, NothingCompiled, archive_of, pack
+
+    place = Path(os.environ[CAPTURE_VARIABLE])
+    try:
+        packed = pack(place, archive_of(place), Redactor(os.environ).secrets)
+    except NothingCompiled as error:
+        raise _BadStatus(409, str(error)) from None
+    except OSError as error:
+        why = f"the archive cannot be written: {error.strerror} ({LARGER_DISK})"
+        raise _BadStatus(500, why) from None
+    manifest = Manifest(
+        key=place.name,
+        subject=read(os.environ[SUBJECT_VARIABLE], SUBJECT_VARIABLE),
+        seconds_cold=round(seconds_cold, 1),
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **packed._asdict(),
+    )
+    return manifest.document()
+
+
+def _read_archive(offset: int, length: int) -> bytes:
+    from peagle_serve.warm_archive import archive_of
+
+    with archive_of(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+class _SupervisorSocket:
+    """The engine's end of the socket; without a supervisor, messages are dropped."""
+
+    def __init__(self, descriptor: str | None) -> None:
+        self._socket = socket.socket(fileno=int(descriptor)) if descriptor else None
+
+    def listen(self, receive: Callable[[str], object]) -> None:
+        """Say hello, and call ``receive`` with each message; with "" at the end."""
+        if self._socket is None:
+            return
+        self._socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._socket, self._read, receive)
+        self.send(HELLO)
+
+    def send(self, message: str) -> None:
+        """Send a line, unless the other side has gone."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.send(" ".join(message.split()).encode() + b"\n")
+
+    def _read(self, receive: Callable[[str], object]) -> None:
+        assert self._socket is not None
+        try:
+            received = self._socket.recv(4096).decode("ascii", errors="replace")
+        except BlockingIOError:
+            return
+        except OSError:
+            received = ""
+        if not received:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            receive("")
+        for message in received.split():
+            receive(message)

@@ -1,0 +1,354 @@
+"""Variables that are refused, each with message and fix, in every spelling that reaches vLLM."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from peagle.data import entrypoint_folder
+from peagle_serve.checks import (
+    check,
+    check_no_code,
+    code_variables,
+    port_of,
+    trusts_remote_code,
+    unsafe_load_format,
+)
+from peagle_serve.command import command
+from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
+from peagle_serve.environment import (
+    KNOWN,
+    canonical_name,
+    check_arguments,
+    flag_of,
+    normalized,
+)
+from tests.unit.containers.arguments import SOURCE
+
+HANDED_ON = {
+    "PEAGLE_ENGINE_STARTED", "PEAGLE_SUPERVISOR_SOCKET", "PEAGLE_WARM_PLACE", "PEAGLE_WARM_SUBJECT",
+}  # fmt: skip
+"""Variables that the entrypoint sets for the engine."""
+GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
+DRAFTER = json.loads(GOOD)
+
+
+def refusal(environment: dict[str, str]) -> str:
+    """Message and fix as the container writes them; "" if it would start vLLM."""
+    try:
+        check(normalized(environment))
+        check_arguments({name: value for name, value in environment.items() if "-" not in name})
+    except InvalidEnvironment as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("{method:eagle3}", "is not valid JSON ... double quotes"),
+        ("{'method': 'eagle3'}", "is not valid JSON ... double quotes"),
+        (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter at character 65 ... correct"),
+        ("", "is not valid JSON ... correct"),
+        ("true", 'is not a JSON object ... {"method": "eagle3"'),
+        ("[" * 100_000, "is nested more than 64 levels deep ... correct"),
+        ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
+        ("{}", "has no num_speculative_tokens ... at least 1"),
+        ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
+        ('{"num_speculative_tokens": "7"}', 'num_speculative_tokens "7" ... at least 1'),
+        ('{"num_speculative_tokens": true}', "num_speculative_tokens true ... at least 1"),
+        ('{"num_speculative_tokens": 1.5}', "num_speculative_tokens 1.5 ... at least 1"),
+        ('{"num_speculative_tokens": null}', "num_speculative_tokens null ... at least 1"),
+        ('{"method": "eagle3", "num_speculative_tokens": 7}', 'no drafter ... "model"'),
+        ('{"model": "a/b", "num_speculative_tokens": 7}', 'no method ... "method": "eagle3"'),
+        (GOOD, ""),
+        (f"\n {GOOD}\t", ""),
+        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
+        ('{"method": "mtp"}', ""),
+        ('{"method": "suffix"}', ""),
+    ],
+)  # fmt: skip
+def test_a_speculative_config(config: str, words: str) -> None:
+    reported = refusal({SPECULATION: config})
+
+    assert reported.startswith(SPECULATION) is bool(words)
+    assert all(part in reported for part in words.split(" ... "))
+
+
+REFUSED: list[tuple[dict[str, str], str]] = [
+    # names
+    ({"SM_VLLM_SPECULATIVE_CONFG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
+    ({"SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
+    ({"VLLM_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
+    ({"OPTION_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
+    ({"SM_VLM_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
+    ({"sm_vllm_max_model_len": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
+    ({"SM_VLLM_MAX_MODEL_LENGTH": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
+    ({"SM_VLLM_TENSOR_PARALEL_SIZE": "1"}, "did you mean SM_VLLM_TENSOR_PARALLEL_SIZE?"),
+    ({"SMVLLM_MODEL": "1"}, "did you mean SM_VLLM_MODEL?"),
+    ({"SM_VLLM_MODL": "1"}, "did you mean SM_VLLM_MODEL?"),
+    ({"VLLM_MAX_MODEL_LEN": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
+    ({"PEAGLE_RESTART": "1"}, "did you mean PEAGLE_RESTARTS?"),
+    ({"PEAGLE_DRAIN": "1"}, "did you mean PEAGLE_DRAIN_SECONDS?"),
+    ({"PEAGLE_WARM_DIR": "1"}, "did you mean PEAGLE_WARM_FOLDER?"),
+    ({"peagle_ml_root": "1"}, "did you mean PEAGLE_ML_ROOT?"),
+    ({"SM_VLLM_": "1"}, "(remove it)"),
+    # spellings
+    ({"SM_VLLM_model": "c/d", "SM_VLLM_MODEL": "a/b"}, "set the same argument"),
+    ({"SM_VLLM_load-format": "auto", "SM_VLLM_LOAD_FORMAT": "pt"}, "set the same argument"),
+    ({"SM_VLLM_SPECULATIVE_CONFIG.model": "a/head"}, "is a part of SM_VLLM_SPECULATIVE_CONFIG"),
+    ({"SM_VLLM_compilation_config.backend": "a.b"}, "is a part of SM_VLLM_COMPILATION_CONFIG"),
+    # other ways to pass arguments
+    ({"SM_VLLM_CONFIG": "x"}, "SM_VLLM_CONFIG is not supported"),
+    ({"SM_VLLM_config": "/opt/ml/model/evil.yaml"}, "SM_VLLM_CONFIG is not supported"),
+    ({"SM_VLLM_Config": "evil.yaml"}, "SM_VLLM_CONFIG is not supported"),
+    ({"SM_VLLM_SPEC_METHOD": "x"}, "SM_VLLM_SPEC_METHOD is not supported"),
+    ({"SM_VLLM_spec_model": "a/head"}, "SM_VLLM_SPEC_MODEL is not supported"),
+    ({"SM_VLLM_SPEC_TOKENS": "x"}, "SM_VLLM_SPEC_TOKENS is not supported"),
+    # code of a model's repository
+    ({"SM_VLLM_TRUST_REMOTE_CODE": "true"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
+    ({"SM_VLLM_TRUST_REMOTE_CODE": ""}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
+    ({"SM_VLLM_trust_remote_code": "1"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
+    ({"SM_VLLM_TRUST-REMOTE-CODE": "true"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
+    ({"SM_VLLM_TRUST_REM": ""}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
+    ({"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": true}'}, "lets code"),
+    ({"SM_VLLM_HF_OVERRIDES": '{"a": {"trust_remote_code" :  1}}'}, "lets code"),
+    ({"SM_VLLM_hf_overrides": '{"trust_remote\\u005fcode": true}'}, "lets code"),
+    (
+        {"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": false, "TRUST_REMOTE_CODE": "yes"}'},
+        "lets code",
+    ),
+    ({"SM_VLLM_LIMIT_MM_PER_PROMPT": '["x", "--trust-remote-code"]'}, "lets code"),
+    ({SPECULATION: GOOD[:-1] + ', "trust_remote_code": true}'}, "lets code"),
+    # pickles
+    *(
+        ({"SM_VLLM_LOAD_FORMAT": name}, f"SM_VLLM_LOAD_FORMAT {name} reads other weights")
+        for name in ("pt", "npcache", "hf", "tensorizer", "gguf", "bitsandbytes")
+    ),
+    ({"SM_VLLM_load_format": "pt"}, "SM_VLLM_LOAD_FORMAT pt reads other weights"),
+    ({"SM_VLLM_LOAD-FORMAT": "NpCache"}, "SM_VLLM_LOAD_FORMAT npcache reads other weights"),
+    ({"SM_VLLM_LOAD_FORM": "hf"}, "SM_VLLM_LOAD_FORMAT hf reads other weights"),
+    (
+        {SPECULATION: json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})},
+        "load format pt in SM_VLLM_SPECULATIVE_CONFIG reads other weights",
+    ),
+    (
+        {"SM_VLLM_MODEL_LOADER_EXTRA_CONFIG": '{"a": [{"load\\u005fformat": "HF"}]}'},
+        "load format hf in SM_VLLM_MODEL_LOADER_EXTRA_CONFIG reads other weights",
+    ),
+    # prompts in the log, counters, the port
+    ({"SM_VLLM_ENABLE_LOG_REQUESTS": "true"}, "writes prompts into the log"),
+    ({"SM_VLLM_Enable-Log_Requests": "true"}, "writes prompts into the log"),
+    ({"SM_VLLM_ENABLE_LOG_OUTPUTS": "true"}, "writes prompts into the log"),
+    ({"VLLM_DEBUG_LOG_API_SERVER_RESPONSE": "true"}, "writes prompts into the log"),
+    *(
+        ({SPECULATION: GOOD, "SM_VLLM_DISABLE_LOG_STATS": value}, f"remove it, or {SPECULATION}")
+        for value in ("true", "", " TRUE ")
+    ),
+    ({"SM_VLLM_speculative_config": GOOD, "SM_VLLM_disable_log_stats": ""}, "turns off the count"),
+    ({"SM_VLLM_PORT": "9000"}, "SM_VLLM_PORT is 9000, but SageMaker uses port 8080 (remove"),
+    ({"SM_VLLM_port": "9000"}, "SM_VLLM_PORT is 9000"),
+    # values
+    *(
+        ({f"SM_VLLM_{name}": value}, f"SM_VLLM_{name} is {value!r} (set it to {fix}")
+        for name, values, fix in (
+            ("MAX_MODEL_LEN", ("lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"), "a number"),
+            ("MAX_NUM_BATCHED_TOKENS", ("0", "-1", "auto", "many"), "a number of tokens: 8192"),
+            ("TENSOR_PARALLEL_SIZE", ("0", "-1", "two", "1.5", "", "٣"), "a whole number of at"),
+            ("GPU_MEMORY_UTILIZATION", ("0", "1.1", "90%", "nan"), "a number above 0"),
+            ("ENFORCE_EAGER", ("1", "yes", "on", "no"), "true or false"),
+            ("NO_ENABLE_PREFIX_CACHING", ("maybe",), "true or false"),
+            ("MODEL_IMPL", ("zz",), "one of auto, vllm, transformers"),
+        )
+        for value in values
+    ),
+    ({"SM_VLLM_max_num_seqs": "0"}, "SM_VLLM_MAX_NUM_SEQS is '0'"),
+    *(({"SAGEMAKER_BIND_TO_PORT": port}, "SAGEMAKER_BIND_TO_PORT is") for port in ("0", "65536")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("environment", "words"), REFUSED, ids=lambda case: str(case)[:60])
+def test_what_is_refused(environment: dict[str, str], words: str) -> None:
+    reported = refusal(environment)
+
+    assert words in reported
+    assert "\n" not in reported
+
+
+SPECIAL = {
+    SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9", "SM_VLLM_LOAD_FORMAT": "auto",
+    "SM_VLLM_TRUST_REMOTE_CODE": "false", "SM_VLLM_ENFORCE_EAGER": "true",
+    "SM_VLLM_ENABLE_PREFIX_CACHING": "true",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *((name, (SPECIAL.get(name, "1"),)) for name in (*KNOWN, *OWN_VARIABLES)),
+        *((name, ("1",)) for name in (
+            "SM_VLLM_max_model_len", "SM_VLLM_SEED", "SM_MODEL_DIR", "SM_HP_MODEL",
+            "SAGEMAKER_PROGRAM", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "VLLM_LOGGING_LEVEL",
+            "PEAGLE_HOME", "PEAGLE_CATALOG", "PEAGLE_ENGINE_PYTHON", "HF_MODEL_ID", "MODEL", "PATH",
+            "MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER",
+        )),
+        ("SM_VLLM_MAX_MODEL_LEN", ("16384", "16k", "1.5K", "auto", "-1")),
+        ("SM_VLLM_MAX_NUM_BATCHED_TOKENS", ("8k",)),
+        ("SM_VLLM_MODEL_IMPL", ("transformers",)),
+        ("SM_VLLM_ENFORCE_EAGER", ("true", "FALSE", "", " true ")),
+        ("SM_VLLM_NO_TRUST_REMOTE_CODE", ("true",)),
+        ("SM_VLLM_HF_OVERRIDES", ('{"trust_remote_code": false}',)),
+        ("SM_VLLM_ENABLE_LOG_REQUESTS", ("false",)),
+        ("SM_VLLM_DISABLE_LOG_STATS", ("true",)),
+        ("SM_VLLM_PORT", ("8080",)),
+        ("SM_VLLM_LOAD_FORMAT", ("auto", "safetensors", "AUTO", "runai_streamer")),
+    ],
+)  # fmt: skip
+def test_what_is_accepted(name: str, values: tuple[str, ...]) -> None:
+    for value in values:
+        assert refusal({name: value}) == ""
+
+
+def test_an_unrelated_name_is_accepted_beside_a_known_one() -> None:
+    assert refusal({"VLLM_MODEL": "a/b", "SM_VLLM_MODEL": "a/b"}) == ""
+    assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
+
+
+def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
+    sources = entrypoint_folder().rglob("*.py")
+    read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
+
+    assert read - {"PEAGLE_", *HANDED_ON} == set(OWN_VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        *((name, "true", "") for name in (
+            *KNOWN, "SM_VLLM_NO_ENABLE_PREFIX_CACHING", "SM_VLLM_dtype", "HF_TOKEN", "VLLM_OTHER")),
+        ("SM_VLLM_ROOT_PATH", "maybe", ""),
+        ("SM_VLLM_HF_TOKEN", "maybe", ""),
+        *((name, value, "")
+          for name in ("SM_VLLM_ENABLE_LORA", "SM_VLLM_HEADLESS") for value in ("False", "")),
+        *((name, "maybe", f"{name} is 'maybe' (set it to true or false)") for name in (
+            "SM_VLLM_ENABLE_LORA", "SM_VLLM_ENABLE_PREFIX_CACHING", "SM_VLLM_HEADLESS",
+            "SM_VLLM_NO_ENABLE_PREFIX_CACHING")),
+        ("SM_VLLM_ROOT_PAHT", "", "of this vLLM version (did you mean SM_VLLM_ROOT_PATH?)"),
+        ("SM_VLLM_ENABLE_AUTO_TOOLS", "", "did you mean SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
+        ("SM_VLLM_MAX_SEQS", "", "did you mean SM_VLLM_MAX_NUM_SEQS?"),
+        ("SM_VLLM_PATH", "", "did you mean SM_VLLM_ROOT_PATH?"),
+        ("SM_VLLM_ZZZ", "", "remove it, or use a vLLM version that has the argument"),
+        ("SM_VLLM_X(", "", "is not an argument"),
+        ("SM_VLLM_[A", "", "is not an argument"),
+        ("SM_VLLM_*", "", "is not an argument"),
+    ],
+)  # fmt: skip
+def test_arguments_are_those_of_the_installed_vllm(name: str, value: str, words: str) -> None:
+    if words:
+        with pytest.raises(InvalidEnvironment) as refused:
+            check_arguments({name: value}, SOURCE)
+        assert words in str(refused.value)
+    else:
+        check_arguments({name: value}, SOURCE)
+    for unknown in ("", "def f(): ...", SOURCE.replace('"--dtype"', '"-d"')):
+        check_arguments({name: value}, unknown)
+
+
+def test_a_key_is_no_argument_in_any_spelling() -> None:
+    for name in ("SM_VLLM_API_KEY", "SM_VLLM_api_key", "SM_VLLM_Api-Key", "SM_VLLM_API_K"):
+        assert "swordfish" not in " ".join(command({"SM_VLLM_MODEL": "a/b", name: "swordfish"}))
+
+
+def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
+    usual = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "8k", "SM_VLLM_NO_ENABLE_LORA": ""}
+    other = {"SM_VLLM_model": "a/b", "SM_VLLM_max-model-len": "8k", "SM_VLLM_no_enable_Lora": ""}
+
+    assert command(other) == command(usual)
+    assert normalized({"sm_vllm_x": "1", "HOME": "/"}) == {"sm_vllm_x": "1", "HOME": "/"}
+    names = ("SM_VLLM_MODEL", "SM_VLLM_REASONING_PARSER", "SM_VLLM_CONFIG", "SM_VLLM_")
+    assert tuple(map(canonical_name, names)) == names, "beginnings that are flags themselves"
+    assert flag_of("SM_VLLM_A_B") == "--a-b"
+
+
+def test_the_toolkit_sees_every_spelling() -> None:
+    nested = json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})
+
+    assert unsafe_load_format("SM_VLLM_load_format", "pt") == "pt"
+    assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested) == "pt"
+    assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested.replace("pt", "auto")) is None
+    assert trusts_remote_code("SM_VLLM_trust-rem", "true")
+
+
+CHOOSES_CODE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "PYTHONPATH", "PYTHONSTARTUP", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PATH",
+            "DYLD_INSERT_LIBRARIES", "HOME", "CC", "TMPDIR", "GCONV_PATH", "OPENSSL_CONF",
+            "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "VLLM_LOGGING_CONFIG_PATH", "PEAGLE_CACHE",
+            "VLLM_NCCL_SO_PATH", "VLLM_TUNED_CONFIG_FOLDER", "HF_MODULES_CACHE", "PEAGLE_ML_ROOT",
+            "TORCHINDUCTOR_CUTLASS_DIR", "TORCHINDUCTOR_CK_DIR", "NUMBA_CACHE_DIR", "PYTORCH_NVCC",
+            "TORCHINDUCTOR_REDIS_URL", "TRITON_CACHE_MANAGER", "OUTLINES_CACHE_DIR",
+            "SM_VLLM_WORKER_CLS", "SM_VLLM_MIDDLEWARE", "SM_VLLM_middlew", "SM_VLLM_config",
+            "SM_VLLM_TOOL_PARSER_PLUGIN", "SM_VLLM_Tool-Parser-Plugin", "SM_VLLM_WORKER_E",
+            "SM_VLLM_LOGITS_PROCESSOR_PATTERN", "CUDA_INJECTION64_PATH", "OMP_TOOL_LIBRARIES",
+            "NCCL_NET_PLUGIN", "AWS_CONFIG_FILE", "A_VARIABLE_OF_TOMORROW",
+            "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND", "SM_VLLM_COMPILATION_CONFIG.BACKEND",
+        ),
+        ("a.b",),
+    ),
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": ("1",),
+    "VLLM_USE_MODELSCOPE": ("True",),
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": ("1",),
+    "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO": ("1",),
+    "SM_VLLM_TRUST_REMOTE_CODE": ("true",),
+    "SM_VLLM_KV_TRANSFER_CONFIG": (
+        '{"kv_connector_module_path": "a.b"}',
+        '{"kv_connector_extra_config": {"spec_module_path": "a"}}',
+        '{"kv_connector_extra_config": {"secondary_tiers": [{"module_path": "a"}]}}',
+        '{"kv_connector_extra_config": {"cache_policy_module_path": "a"}}',
+    ),
+    "SM_VLLM_EC_TRANSFER_CONFIG": ('{"ec_connector_module_path": "a.b", "ec_rank": NaN}',),
+    "SM_VLLM_ATTENTION_CONFIG": ('{"custom_class": "a.b", "custom_class": "a.b"}',),
+    "SM_VLLM_COMPILATION_CONFIG": (
+        '{"backend": "a.b.compile"}',
+        '{"inductor_passes": {"post_grad_custom_post_pass": "a.b"}}',
+        '{"cache_dir": "/tmp"}',
+        '{"mode": 3, "inductor_compile_config": {"cpp.cxx": [null, "/tmp/cc"]}}',
+        '{"inductor_compile_config": {"rocm.ck_dir": "/tmp"}}',
+        '{"inductor_compile_config": {"fx_graph_remote_cache": true}}',
+    ),
+    "SM_VLLM_LOGITS": ('[{"x_qualname": "a.b"}]',),
+    "SM_VLLM_SPECULATIVE_CONFIG": ('{"method": "custom_class", "model": "a.B"}',),
+    "SM_VLLM_COMPILATION_CONFIG.INDUCTOR_PASSES.X": ("os.system",),
+    "SM_VLLM_KV_TRANSFER_CONFIG.KV_CONNECTOR_EXTRA_CONFIG": ('{"spec_module_path": "a"}',),
+    "SM_VLLM_STRUCTURED_OUTPUTS_CONFIG": ('{"reasoning_parser_plugin": "/tmp/a.py"}',),
+    "SM_VLLM_EC_MANAGER_CONFIG": ('{"encoder_cache_manager_cls": "a.B"}',),
+    "SM_VLLM_HF_OVERRIDES": ('{"text_config": {"trust_remote_code": true}}',),
+}  # fmt: skip
+HARMLESS = {
+    "SM_VLLM_MODEL": "/opt/ml/model", "SM_VLLM_TRUST_REMOTE_CODE": "False",
+    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "mp", "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",
+    "SM_VLLM_SPECULATIVE_CONFIG": '{"method": "eagle3", "model": "/opt/ml/model/drafter.v1"}',
+    "SM_VLLM_COMPILATION_CONFIG": '{"cudagraph_mode": "FULL", "backend": "inductor", '
+                                  '"inductor_compile_config": {"max_autotune": true}}',
+    "SM_VLLM_COMPILATION_CONFIG.MODE": "3", "SM_VLLM_COMPILATION_CONFIG.BACKEND": "inductor",
+    "VLLM_USE_MODELSCOPE": "False", "SM_VLLM_HF_OVERRIDES": "{broken", "HF_HOME": "/tmp",
+    "VLLM_USE_V1": "1", "TZ": "UTC", "VLLM_PLUGINS": "", "CUDA_VISIBLE_DEVICES": "0",
+    "OMP_NUM_THREADS": "2", "PEAGLE_WARM": "off", "AWS_REGION": "eu-west-1", "LC_ALL": "C",
+    "PROCESS_AUTO_RECOVERY": "false", "OPTION_SPECULATIVE_DRAFT_MODEL": "a/b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOOSES_CODE)
+def test_a_variable_that_may_choose_code_is_found(name: str) -> None:
+    for value in CHOOSES_CODE[name]:
+        assert code_variables({**HARMLESS, name: value}) == (name,)
+
+
+def test_what_vllm_and_plans_need_is_passed_on() -> None:
+    check_no_code(HARMLESS)
+    with pytest.raises(InvalidEnvironment) as refused:
+        check_no_code({"LD_PRELOAD": "/a", "PYTHONPATH": "/a", "SM_VLLM_MODEL": "m"})
+    assert refused.value.message.startswith("LD_PRELOAD, PYTHONPATH: this chooses the code")

@@ -1,0 +1,426 @@
+"""Artifacts of warm starts: what is packed; a damaged one is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle_serve.warm_archive import (
+    LARGEST,
+    Damaged,
+    Manifest,
+    NothingCompiled,
+    pack,
+    read_manifest,
+    unpack,
+)
+from peagle_serve.warm_start import restore
+from tests.unit.containers.artifacts import (
+    CACHES,
+    SUBJECT,
+    archive_of,
+    files_in,
+    filled,
+    is_empty,
+    member,
+    with_archive,
+    write,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+SECRET = "a-key-of-ours"
+WEIGHTS = ("safetensors", "gguf", "pt", "pth", "ckpt")
+
+
+def packed(place: Path, archive: Path, secrets: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """The files in the archive that is packed from ``place``."""
+    made = pack(place, archive, secrets)
+    assert made.size == archive.stat().st_size
+    assert made.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
+    folder = archive.with_name("unpacked")
+    folder.mkdir()
+    unpack(archive, Manifest("k", SUBJECT, seconds_cold=0, made="", **made._asdict()), folder)
+    return files_in(folder)
+
+
+def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place")
+    first = pack(place, tmp_path / "first", [])
+
+    assert packed(place, tmp_path / "second") == CACHES
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert (tmp_path / "first").read_bytes()[4:8] == bytes(4), "gzip records no time"
+    assert (first.files, first.unpacked_bytes) == (len(CACHES), sum(map(len, CACHES.values())))
+
+
+def test_only_caches_are_packed(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place")
+    more = {
+        "restored.json": b"{}",
+        "other/file": b"x",
+        "vllm/assets/model_streamer/model/config.json": b"{}",
+        "vllm/media/picture": b"a user's",
+        "vllm/xla_cache/x": b"x",
+        **{f"triton/model.{end}": b"weights" for end in WEIGHTS},
+        **{f"triton/{name}": b"" for name in ("x.lock", "x.123.tmp", "x.pid")},
+        "vllm/torch_compile_cache/cache_key_factors.json": f"{{'K': '{SECRET}'}}".encode(),
+    }
+    filled(place, more)
+    (tmp_path / "outside").write_text("outside")
+    (place / "triton" / "link").symlink_to(tmp_path / "outside")
+    (place / "triton" / "folder").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(place / "triton" / "pipe")
+
+    assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
+
+
+def test_an_executable_stays_executable(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place", {"triton/a/tool": b"#!/bin/sh", "triton/a/data": b"x"})
+    (place / "triton" / "a" / "tool").chmod(0o700)
+
+    packed(place, tmp_path / "archive")
+
+    modes = [(tmp_path / "unpacked/triton/a" / n).stat().st_mode & 0o111 for n in ("tool", "data")]
+    assert (bool(modes[0]), modes[1]) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, "enforce-eager"),
+        ({"vllm/modelinfos/a.json": b"{}"}, "enforce-eager"),
+        ({"other/x": b"x"}, "enforce-eager"),
+        ({"triton/k": f"code {SECRET}".encode(), "vllm/modelinfos/a": b""}, "value of a secret"),
+    ],
+)
+def test_nothing_to_pack_is_an_error(tmp_path: Path, files: dict[str, bytes], why: str) -> None:
+    place = filled(tmp_path / "place", files)
+
+    with pytest.raises(NothingCompiled, match=why):
+        pack(place, tmp_path / "archive", [SECRET])
+    assert not list(tmp_path.glob("archive*")), "no complete or partial archive"
+
+
+def test_a_full_disk_leaves_no_partial_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = filled(tmp_path / "place")
+
+    def full(old: str, new: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("peagle_serve.warm_archive.os.replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        pack(place, tmp_path / "archive", [])
+    assert not list(tmp_path.glob("archive*"))
+
+
+def test_packed_files_are_restored_once_with_their_times(
+    artifacts: Path, intact: Manifest, cache: Path, tmp_path: Path
+) -> None:
+    assert read_manifest(artifacts / f"{intact.key}.json") == intact
+    assert restore(intact, artifacts, cache)
+
+    restored = files_in(cache / intact.key)
+    assert {name: restored[name] for name in CACHES} == CACHES
+    for name in CACHES:
+        before = (tmp_path / "collected" / intact.key / name).stat().st_mtime_ns
+        assert (cache / intact.key / name).stat().st_mtime_ns == before
+    assert [path.name for path in cache.iterdir()] == [intact.key]
+    (artifacts / f"{intact.key}.tar.gz").unlink()
+    assert not restore(intact, artifacts, cache)
+
+
+@pytest.mark.parametrize(
+    ("reported", "nanoseconds"),
+    [(123, 123 * 10**9), (5.5, 5_500_000_000), (-5, 0), (1 << 40, (1 << 33) * 10**9)],
+    ids=["whole seconds", "a part of one", "before 1970", "no time at all"],
+)
+def test_a_file_gets_the_nearest_valid_time_of_the_archive(
+    artifacts: Path, intact: Manifest, cache: Path, reported: float, nanoseconds: int
+) -> None:
+    members = [
+        member("triton/a/b", mtime=reported),
+        member("triton/empty", b"", type=tarfile.DIRTYPE),
+    ]
+    made = with_archive(artifacts, intact, archive_of(members), files=1, unpacked_bytes=1)
+
+    assert restore(made, artifacts, cache)
+    assert (cache / intact.key / "triton" / "a" / "b").stat().st_mtime_ns == nanoseconds
+    assert (cache / intact.key / "triton" / "empty").is_dir()
+
+
+@pytest.mark.parametrize("before", ["half", "older"])
+def test_other_content_at_the_key_is_replaced(
+    artifacts: Path, intact: Manifest, cache: Path, before: str
+) -> None:
+    if before == "older":
+        restore(intact, artifacts, cache)
+    else:
+        filled(cache / intact.key, {"vllm/half": b""})
+    newer = with_archive(artifacts, intact, archive_of([member("triton/a/b")]), files=1,
+                         unpacked_bytes=1)  # fmt: skip
+
+    assert restore(newer, artifacts, cache)
+
+    assert set(files_in(cache / intact.key)) == {"triton/a/b", "restored.json"}
+    assert [path.name for path in cache.iterdir()] == [intact.key]
+
+
+def test_concurrent_restores_into_one_cache_are_safe(
+    artifacts: Path, intact: Manifest, cache: Path
+) -> None:
+    done: list[bool] = []
+    barrier = threading.Barrier(8)
+
+    def one() -> None:
+        barrier.wait()
+        done.append(restore(intact, artifacts, cache))
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (len(done), done.count(True)) == (8, 1)
+    restored = files_in(cache / intact.key)
+    assert {name: restored[name] for name in CACHES} == CACHES
+    assert [path.name for path in cache.iterdir()] == [intact.key]
+
+
+def test_abandoned_partial_folders_are_removed(
+    artifacts: Path, intact: Manifest, cache: Path
+) -> None:
+    for name, minutes in (("old.partial", 61), ("new.partial", 59)):
+        changed = time.time() - 60 * minutes
+        os.utime(filled(cache / name), (changed, changed))
+
+    restore(intact, artifacts, cache)
+
+    assert {path.name for path in cache.iterdir()} == {intact.key, "new.partial"}
+
+
+def test_a_too_small_disk_is_refused_before_anything_is_written(
+    artifacts: Path, intact: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(artifacts)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+    with pytest.raises(Damaged, match=r"has 0\.0 MB free"):
+        restore(intact, artifacts, cache)
+    assert is_empty(cache)
+
+
+RESTORE = """
+import resource, sys
+from pathlib import Path
+from peagle_serve.warm_archive import read_manifest
+from peagle_serve.warm_start import restore
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+manifest = Path(sys.argv[1])
+try:
+    restore(read_manifest(manifest), manifest.parent, Path(sys.argv[2]))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.thorough
+def test_a_failed_write_leaves_nothing(artifacts: Path, intact: Manifest, cache: Path) -> None:
+    command = [sys.executable, "-c", RESTORE, str(artifacts / f"{intact.key}.json"), str(cache)]
+    environment = {"PYTHONPATH": str(ROOT / "containers")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "File too large\n"
+    assert is_empty(cache)
+
+
+LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0}
+DAMAGED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
+    ("parent", [member("vllm/../../out")], "may leave its folder"),
+    ("absolute", [member("/tmp/out")], "may leave its folder"),
+    ("dot", [member("./vllm/x")], "may leave its folder"),
+    ("symlink", [member("vllm/link", b"", **LINK)], "neither a file nor a folder"),
+    ("symlinked folder", [member("vllm/a", b"", **LINK), member("vllm/a/b")], "neither a file"),
+    ("hard link", [member("vllm/x"), member("vllm/y", b"", type=tarfile.LNKTYPE,
+                                            linkname="vllm/x")], "neither a file"),
+    ("device", [member("vllm/null", b"", type=tarfile.CHRTYPE)], "neither a file"),
+    ("pipe", [member("vllm/pipe", b"", type=tarfile.FIFOTYPE)], "neither a file"),
+    ("sparse", [member("vllm/sparse", b"", type=tarfile.GNUTYPE_SPARSE)], "neither a file"),
+    ("twice", [member("vllm/x"), member("vllm/x")], "twice"),
+    ("file as folder", [member("vllm/x"), member("vllm/x/y")], "both file and folder"),
+    ("folder as file", [member("vllm/x/y"), member("vllm/x")], "both file and folder"),
+    ("no cache", [member("bin/sh")], "not in a cache folder"),
+    ("no folder", [member("vllm")], "neither a file nor a folder"),
+    ("deep", [member("vllm/" + "d/" * 500 + "x")], "nested too deeply"),
+    ("a little too deep", [member("vllm/" + "d/" * 63 + "x")], "nested too deeply"),
+    ("empty", [], "holds 0 files"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [pytest.param(members, why, id=name) for name, members, why in DAMAGED_ARCHIVES],
+)
+def test_an_archive_with_other_members_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, tmp_path: Path,
+    members: list[tuple[tarfile.TarInfo, bytes]], why: str,
+) -> None:  # fmt: skip
+    files = sum(info.isreg() for info, _ in members)
+    archive = archive_of(members)
+    damaged = with_archive(artifacts, intact, archive, files=max(files, 1), unpacked_bytes=files)
+    before = files_in(tmp_path)
+
+    with pytest.raises(Damaged, match=why):
+        restore(damaged, artifacts, cache)
+
+    assert is_empty(cache)
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.thorough
+def test_an_archive_larger_than_its_manifest_is_refused_early(
+    artifacts: Path, intact: Manifest, tmp_path: Path
+) -> None:
+    bomb = archive_of([member("vllm/zeros", bytes(50_000_000))])
+    damaged = with_archive(artifacts, intact, bomb, files=1, unpacked_bytes=1000)
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    with pytest.raises(Damaged, match="larger than in its manifest"):
+        unpack(artifacts / f"{intact.key}.tar.gz", damaged, folder)
+    assert sum(len(content) for content in files_in(folder).values()) < 1_000_000
+
+
+def with_flipped_bit(archive: bytes) -> bytes:
+    middle = len(archive) // 2
+    return archive[:middle] + bytes([archive[middle] ^ 1]) + archive[middle + 1 :]
+
+
+DAMAGES: dict[str, Any] = {
+    "cut": lambda archive: archive[: len(archive) // 2],
+    "cut inside": lambda archive: gzip.compress(gzip.decompress(archive)[:3000]),
+    "flipped bit": with_flipped_bit,
+    "empty": lambda archive: b"",
+    "no gzip": lambda archive: b"x" * len(archive),
+    "more": lambda archive: archive + b"more",
+    "no tar": lambda archive: gzip.compress(b"no tar"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("updated", [False, True], ids=["as it was", "size and sum fit"])
+def test_a_damaged_archive_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, damage: Any, updated: bool
+) -> None:
+    file = artifacts / f"{intact.key}.tar.gz"
+    damaged = damage(file.read_bytes())
+    file.write_bytes(damaged)
+    manifest = with_archive(artifacts, intact, damaged) if updated else intact
+
+    with pytest.raises(Damaged):
+        restore(manifest, artifacts, cache)
+    assert is_empty(cache)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
+def test_an_endless_chain_of_headers_is_rejected(
+    artifacts: Path, intact: Manifest, cache: Path, kind: bytes
+) -> None:
+    header = tarfile.TarInfo("vllm/x")
+    header.type, header.size = kind, 12
+    block = header.tobuf(tarfile.USTAR_FORMAT) + b"12 path=abc\n".ljust(512, b"\0")
+    damaged = with_archive(artifacts, intact, gzip.compress(block * 3000), files=1000)
+
+    with pytest.raises(Damaged, match="recursion"):
+        restore(damaged, artifacts, cache)
+    assert is_empty(cache)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"sha256": "0" * 64}, {"files": 1}, {"unpacked_bytes": 10**7}, {"size": 5}],
+    ids=lambda changed: next(iter(changed)),
+)  # fmt: skip
+def test_an_archive_that_differs_from_its_manifest_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(Damaged):
+        restore(intact._replace(**changed), artifacts, cache)
+    assert is_empty(cache)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not valid JSON"),
+        ("[" * 100_000, "is nested more than 64 levels deep"),
+        ("[]", "is not a JSON object"),
+        ('{"format": 2}', "has the format 2, not 1"),
+        ('"' + "x" * LARGEST + '"', "More than 1,048,576 bytes"),
+    ],
+    ids=["empty", "deep", "array", "other format", "huge"],
+)
+def test_an_invalid_manifest_is_refused(
+    artifacts: Path, intact: Manifest, text: str, why: str
+) -> None:
+    (artifacts / f"{intact.key}.json").write_text(text)
+
+    with pytest.raises((Damaged, OSError), match=why):
+        read_manifest(artifacts / f"{intact.key}.json")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"size": -1}, {"size": "5"}, {"files": True}, {"unpacked_bytes": 10**30}, {"sha256": "abc"},
+     {"sha256": None}, {"subject": None}, {"subject": {}}, {"key": "0" * 32}, {"key": None},
+     {"seconds_cold": float("nan")}, {"seconds_cold": float("inf")}, {"seconds_cold": 10**400},
+     {"seconds_cold": -1}, {"seconds_cold": "1"}, {"made": float("nan")}, {"format": "x" * 9999}],
+    ids=lambda changed: str(changed)[:40],
+)  # fmt: skip
+def test_a_manifest_with_an_invalid_value_is_refused(
+    artifacts: Path, intact: Manifest, changed: dict[str, Any]
+) -> None:
+    write(artifacts, intact, **changed)
+
+    with pytest.raises(Damaged) as refused:
+        read_manifest(artifacts / f"{intact.key}.json")
+    assert len(str(refused.value)) < 200
+
+
+def test_a_manifest_under_another_name_is_refused(artifacts: Path, intact: Manifest) -> None:
+    other = (artifacts / f"{intact.key}.json").rename(artifacts / f"{'0' * 32}.json")
+
+    with pytest.raises(Damaged, match=f"has the key {intact.key}"):
+        read_manifest(other)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "folder", "gone"])
+def test_what_is_no_file_is_refused_without_waiting(
+    artifacts: Path, intact: Manifest, cache: Path, kind: str
+) -> None:
+    manifest, archive = artifacts / f"{intact.key}.json", artifacts / f"{intact.key}.tar.gz"
+    for file in (manifest, archive):
+        file.unlink()
+        if kind != "gone":
+            (os.mkfifo if kind == "pipe" else os.mkdir)(file)
+
+    with pytest.raises(OSError, match=r"Not a regular file|No such file"):
+        read_manifest(manifest)
+    with pytest.raises(OSError, match=r"Not a regular file|No such file"):
+        restore(intact, artifacts, cache)
+    assert is_empty(cache)

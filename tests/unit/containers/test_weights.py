@@ -1,0 +1,351 @@
+"""Which weights vLLM loads, and refusals of missing, damaged and foreign ones."""
+
+from __future__ import annotations
+
+import json
+from importlib.machinery import ModuleSpec
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle_serve import weights
+from peagle_serve.checkpoint import check_folder
+from peagle_serve.command import command
+from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.weights import check_streamer, unused, with_model
+from tests.unit.containers.weights import model, safetensors
+from tests.unit.rendering.plans import plan_of
+
+SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
+LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+S3_TARGET, S3_DRAFTER = "s3://models/pair/target/", "s3://models/pair/drafter/"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder that stands for /opt/ml."""
+    (tmp_path / "model").mkdir()
+    return tmp_path
+
+
+def served(root: Path, **variables: str) -> dict[str, str]:
+    return with_model({"PEAGLE_ML_ROOT": str(root), **variables})
+
+
+def refusal(root: Path, **variables: str) -> InvalidEnvironment:
+    """The refusal of the folder ``model`` below ``root``, or of what the variables name."""
+    with pytest.raises(InvalidEnvironment) as refused:
+        served(root, **variables)
+    assert "\n" not in str(refused.value)
+    return refused.value
+
+
+def drafting(drafter: str) -> str:
+    return json.dumps({"method": "eagle3", "model": drafter, "num_speculative_tokens": 5})
+
+
+@pytest.mark.parametrize(
+    ("mounted", "variables", "expected"),
+    [
+        (["model"], {"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "a/b"),
+        (["model"], {"HF_MODEL_ID": "c/d"}, "ROOT/model"),
+        (["model/target", "model/drafter"], {}, "ROOT/model/target"),
+        ([], {"HF_MODEL_ID": "c/d"}, "c/d"),
+        ([], {"HF_MODEL_ID": "c/d", "SM_VLLM_MODEL": ""}, "c/d"),
+        (["model"], {"SM_VLLM_MODEL": S3_TARGET, "HF_MODEL_ID": "c/d"}, S3_TARGET),
+        (["model/target"], {"SM_VLLM_MODEL": "/opt/ml/model/target"}, "ROOT/model/target"),
+    ],
+)
+def test_the_model_that_is_served(
+    root: Path, mounted: list[str], variables: dict[str, str], expected: str
+) -> None:
+    for folder in mounted:
+        model(root / folder)
+
+    assert served(root, **variables)["SM_VLLM_MODEL"] == expected.replace("ROOT", str(root))
+
+
+def test_paths_of_the_container_are_resolved(root: Path) -> None:
+    target = model(root / "model" / "target")
+    head = model(root / "additional-model-data-sources" / "drafter")
+    config = '{"model" :"/opt/ml/additional-model-data-sources/drafter" , "x": "/opt/ml/model"}'
+    named = {"SM_VLLM_MODEL": "/opt/ml/model/target", "SM_VLLM_TOKENIZER": "/opt/ml/model/target"}
+
+    chosen = served(root, **named, **{SPECULATION: config})
+
+    assert chosen["SM_VLLM_MODEL"] == chosen["SM_VLLM_TOKENIZER"] == str(target)
+    assert chosen[SPECULATION] == f'{{"model" :"{head}" , "x": "/opt/ml/model"}}'
+    for path in ("/opt/mlops/model", "org/model", "s3://bucket/opt/ml/model"):
+        other = served(root, SM_VLLM_MODEL="a/b", SM_VLLM_TOKENIZER=path)
+        assert other["SM_VLLM_TOKENIZER"] == path
+
+
+@given(st.dictionaries(TEXT.filter(lambda name: name != "model"), TEXT, max_size=4), TEXT)
+def test_only_the_drafters_path_is_changed(others: dict[str, str], folder: str) -> None:
+    before, after = json.dumps(others, indent=1)[1:-1], "" if not others else ", "
+
+    def config_with(model: str) -> str:
+        return f'{{{before}{after}"model": {json.dumps(model)}\n}}'
+
+    config, hub = config_with(f"/opt/ml/{folder}"), config_with(f"org/{folder}")
+    with pytest.raises(InvalidEnvironment) as refused:
+        with_model({"PEAGLE_ML_ROOT": "/nowhere", "SM_VLLM_MODEL": "a/b", SPECULATION: config})
+    assert f'"model" of {SPECULATION} is /nowhere/' in refused.value.message
+
+    assert with_model({"SM_VLLM_MODEL": "a/b", SPECULATION: hub})[SPECULATION] == hub
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ([], ", which is empty"),
+        (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
+        (["config.json"], "has no weights (it holds config.json)"),
+        (list("abcdefg"), "has no config.json (it holds a, b, c, d, e, and 2 more)"),
+    ],
+)
+def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what: str) -> None:
+    folder = root / "model" / "drafter"
+    folder.mkdir()
+    for name in files:
+        (folder / name).write_text("{}")
+
+    reported = refusal(
+        root, SM_VLLM_MODEL="a/b", **{SPECULATION: drafting("/opt/ml/model/drafter")}
+    )
+
+    assert SPECULATION in reported.message
+    assert what in reported.message
+
+
+def test_a_missing_model_is_refused_with_what_is_near(root: Path) -> None:
+    assert "set SM_VLLM_MODEL or HF_MODEL_ID" in refusal(root).fix
+    target = model(root / "model" / "target", "config.json")
+    reported = refusal(root, SM_VLLM_MODEL="/opt/ml/model/tarqet")
+    assert "which does not exist" in reported.message
+    assert str(target) in reported.fix
+    dummy = {"SM_VLLM_MODEL": "/opt/ml/model/target", LOAD_FORMAT: "dummy"}
+    assert served(root, **dummy)["SM_VLLM_MODEL"] == str(target), "it needs no weights"
+
+
+def test_missing_shards_of_an_index_are_named(root: Path) -> None:
+    folder = model(root / "model", "config.json", "model-1.safetensors")
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+    reported = refusal(root)
+
+    assert "model.safetensors.index.json names missing files (2 of 3)" in reported.message
+    assert "model-2.safetensors, model-3.safetensors" in reported.message
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "what"),
+    [
+        ("model.safetensors", b"", "model.safetensors is truncated: it has 0 bytes"),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        ("model.safetensors", safetensors({"a": [1000]})[:-1], "is truncated: "),
+        ("model.safetensors", safetensors({"a": [1000]})[:40], "the whole file has 40"),
+        ("model.safetensors", b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
+        ("model.safetensors", b"\xff" * 64, "or not a safetensors file"),
+        ("config.json", b"", "is empty"),
+        ("config.json", b'{"a": ', "is not valid JSON"),
+        ("config.json", b"[]", "is not a JSON object"),
+    ],
+)
+def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: str) -> None:
+    (model(root / "model") / file).write_bytes(content)
+
+    reported = refusal(root)
+
+    assert what in reported.message
+    assert file in reported.message
+    assert "again" in reported.fix
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_as_weights_are_rejected(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    (model(root / "model") / "model.safetensors").write_bytes(content)
+
+    assert refusal(root).fix
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "w.pth", "w.gguf", "w.ckpt"])
+def test_weights_in_other_formats_are_refused(root: Path, name: str) -> None:
+    folder = model(root / "model", "config.json", name)
+
+    assert f"not safetensors: {name}" in refusal(root).message
+    (folder / "model.safetensors").write_bytes(safetensors({"a": [1]}))
+    assert served(root)["SM_VLLM_MODEL"] == str(folder)
+    assert "which is a file" in refusal(root, SM_VLLM_MODEL=str(folder / name)).message
+
+
+def test_of_the_hub_only_safetensors_are_loaded(root: Path) -> None:
+    assert served(root, HF_MODEL_ID="org/name")[LOAD_FORMAT] == "safetensors"
+    assert served(root, HF_MODEL_ID="org/name", **{LOAD_FORMAT: "dummy"})[LOAD_FORMAT] == "dummy"
+    assert LOAD_FORMAT not in served(root, SM_VLLM_MODEL=S3_TARGET)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "SM_VLLM_MODEL is set, and a/b is served"),
+        ({"HF_MODEL_ID": "c/d"}, "/opt/ml/model has weights"),
+        ({}, ""),
+        ({"HF_MODEL_ID": ""}, ""),
+        ({"HF_MODEL_ID": "a/b"}, ""),
+    ],
+)
+def test_an_unused_hub_model_is_a_warning(environment: dict[str, str], why: str) -> None:
+    warning = unused(environment, {"SM_VLLM_MODEL": "a/b"})
+
+    assert why in warning
+    assert warning.startswith("HF_MODEL_ID (c/d) is not used: " if why else "")
+    assert bool(warning) is bool(why)
+
+
+@pytest.fixture
+def streamer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules of this image: all required ones, until a test removes one."""
+    there = ["runai_model_streamer", "runai_model_streamer_s3"]
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name in there else None
+
+    monkeypatch.setattr(weights, "find_spec", find_spec)
+    return there
+
+
+def test_the_environment_of_a_streamed_plan_becomes_vllms_arguments(
+    tmp_path: Path, streamer: list[str]
+) -> None:
+    plan = plan_of("streamed")
+    environment = {**plan.environment, "PEAGLE_ML_ROOT": str(tmp_path)}
+
+    after = dict(pairwise(command(environment)))
+
+    assert after["--model"] == plan.target.weights.location
+    assert after["--load-format"] == "runai_streamer"
+    speculation = json.loads(after["--speculative-config"])
+    assert speculation["model"] == "s3://models/gpt-oss-120b/drafter/"
+    check_streamer(with_model(environment))
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "load_format", "missing", "words"),
+    [
+        (S3_TARGET, "", "", "", ""),
+        (S3_TARGET, S3_DRAFTER, "", "", ""),
+        (S3_TARGET, S3_DRAFTER, "auto", "", ""),
+        ("org/a", S3_DRAFTER, "runai_streamer", "", ""),
+        ("org/a", "/opt/ml/model/drafter", "", "runai_model_streamer", ""),
+        (S3_TARGET, "", "runai_streamer", "runai_model_streamer", "has no runai_model_streamer"),
+        (S3_TARGET, "", "", "runai_model_streamer_s3", "has no runai_model_streamer_s3"),
+        ("org/a", S3_DRAFTER, "", "runai_model_streamer", "use an image with runai-model-stream"),
+        # By default vLLM streams only with a target in S3, then the drafter too.
+        ("org/a", S3_DRAFTER, "", "", f"{S3_DRAFTER}, which {LOAD_FORMAT} auto cannot load"),
+        (S3_TARGET, "", "safetensors", "", f"set {LOAD_FORMAT}=runai_streamer"),
+    ],
+)
+def test_what_the_image_can_stream(
+    streamer: list[str], target: str, drafter: str, load_format: str, missing: str, words: str
+) -> None:
+    streamer[:] = [name for name in streamer if name != missing]
+    environment = {"SM_VLLM_MODEL": target}
+    environment |= {SPECULATION: drafting(drafter)} if drafter else {}
+    environment |= {LOAD_FORMAT: load_format} if load_format else {}
+
+    if words:
+        with pytest.raises(InvalidEnvironment) as refused:
+            check_streamer(environment)
+        assert words in str(refused.value)
+    else:
+        check_streamer(environment)
+
+
+def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(root: Path) -> None:
+    head = model(root / "model" / "drafter", "config.json")
+    named = {"SM_VLLM_MODEL": S3_TARGET, LOAD_FORMAT: "runai_streamer"}
+    named[SPECULATION] = drafting("/opt/ml/model/drafter")
+
+    assert str(head) in refusal(root, **named).message
+    (head / "model.safetensors").write_bytes(safetensors({"fc.weight": [2, 2]}))
+    assert served(root, **named)["SM_VLLM_MODEL"] == S3_TARGET
+
+
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete model in another place."""
+    return model(tmp_path_factory.mktemp("outside") / "model")
+
+
+def link_refusal(where: Path, root: Path) -> str:
+    """The refusal of the folder ``where`` in a container, where a folder must not be a link."""
+    with pytest.raises(InvalidEnvironment) as refused:
+        check_folder("X", str(where), str(root), needs_weights=True)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("entry", ["generation_config.json", "original/weights.json", "assets"])
+def test_a_link_that_leaves_its_folder_is_refused(root: Path, outside: Path, entry: str) -> None:
+    link = model(root / "model") / entry
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside if entry == "assets" else outside / "config.json")
+
+    assert f"{link} is a symbolic link out of its folder" in refusal(root).message
+    assert f"{link} is a symbolic link out of its folder" in link_refusal(root / "model", root)
+
+
+@pytest.mark.parametrize("place", ["model/target", "additional-model-data-sources/drafter/head"])
+def test_a_folder_that_is_a_link_out_is_refused_but_on_a_developers_machine(
+    root: Path, outside: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / place
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(outside)
+    chained = root / "model" / "chained"
+    chained.symlink_to(folder)
+
+    assert f"out of its folder, to {outside} (replace the link" in link_refusal(folder, root)
+    assert "out of its folder" in link_refusal(chained, root)
+    assert served(root, SM_VLLM_MODEL=str(folder))["SM_VLLM_MODEL"] == str(folder)
+    monkeypatch.setattr(weights, "ML_ROOT", str(root))
+    with pytest.raises(InvalidEnvironment, match="out of its folder"):
+        with_model({"SM_VLLM_MODEL": str(folder)})
+
+
+@pytest.mark.parametrize("place", ["model", "additional-model-data-sources/drafter"])
+def test_a_mount_may_be_a_link(root: Path, outside: Path, place: str) -> None:
+    mount = root / place
+    mount.parent.mkdir(exist_ok=True)
+    (root / "model").rmdir()
+    mount.symlink_to(outside)
+    model(outside / "target")
+
+    check_folder("X", str(mount), str(root), needs_weights=True)
+    check_folder("X", str(mount / "target"), str(root), needs_weights=True)
+
+
+@pytest.mark.parametrize("leads_to", ["gone", "tokenizer.json"])
+def test_a_broken_or_circular_link_is_refused(root: Path, leads_to: str) -> None:
+    (model(root / "model") / "tokenizer.json").symlink_to(root / "model" / leads_to)
+
+    assert "is a broken link" in refusal(root).message
+
+
+def test_links_of_the_hubs_cache_and_within_the_mount_are_accepted(root: Path) -> None:
+    repository = root / "hub" / "models--a--b"
+    blob = model(repository / "blobs", "model.safetensors") / "model.safetensors"
+    snapshot = model(repository / "snapshots" / "123", "config.json")
+    (snapshot / "model.safetensors").symlink_to(blob)
+    (root / "model").rmdir()
+    (root / "model").symlink_to(snapshot)
+
+    assert served(root)["SM_VLLM_MODEL"] == str(root / "model")
